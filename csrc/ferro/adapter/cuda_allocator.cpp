@@ -1,0 +1,283 @@
+// The way in and out: allocation, frees, life cycle, statistics. Pools, graphs, snapshots and what
+// is not there yet are in cuda_allocator_pools.cpp.
+#include "ferro/adapter/cuda_allocator.h"
+
+#include "ferro/adapter/block_size.h"
+#include "ferro/adapter/convert.h"
+#include "ferro/adapter/install.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+
+namespace ferro {
+namespace {
+
+using c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+// Part of every DataPtr, so it must be one function for the life of the process and work from the
+// pointer alone, on any thread, with any current device.
+void delete_block(void* ptr) { installed_allocator()->free(ptr); }
+
+bool free_memory_of_other_owners() {
+  bool freed = false;
+  for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  }
+  return freed;
+}
+
+// c10's stream object leads to the driver's handle through a device guard and a table, some 60 ns;
+// the handle behind an id never changes.
+StreamId current_stream(c10::DeviceIndex device) {
+  struct KnownStream {
+    c10::StreamId id = -1;
+    c10::DeviceIndex device = -1;
+    StreamId handle{};
+  };
+  constexpr std::size_t kKnownStreams = 8;
+  thread_local std::array<KnownStream, kKnownStreams> known;
+
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  const c10::StreamId id = stream.id();
+  KnownStream& slot =
+      known[(static_cast<std::uint64_t>(id) ^ static_cast<std::uint64_t>(device)) % kKnownStreams];
+  if (slot.id != id || slot.device != device) [[unlikely]] {
+    slot = {id, device, to_stream_id(stream.stream())};
+  }
+  return slot.handle;
+}
+
+}  // namespace
+
+CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
+                              const AllocatorConfig& config)
+    : core(api, index, addresses, config, free_memory_of_other_owners), diversions(core) {}
+
+// cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
+// current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
+c10::DeviceIndex CudaAllocator::current_device() const {
+  if (device_count_.load(std::memory_order_relaxed) == 1) {
+    return 0;
+  }
+  struct KnownContext {
+    CUcontext context = nullptr;
+    c10::DeviceIndex device = -1;
+  };
+  thread_local KnownContext known;
+
+  CUcontext context = nullptr;
+  api_.ctx_get_current(&context);
+  if (context != nullptr && context == known.context) {
+    return known.device;
+  }
+  c10::DeviceIndex index = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
+  Device* device = devices_[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+  if (context != nullptr && device != nullptr &&
+      context == device->core.driver().context_if_created()) {
+    known = {context, index};
+  }
+  return index;
+}
+
+CudaAllocator::Device& CudaAllocator::device(c10::DeviceIndex index) const {
+  const bool valid = index >= 0 && index < device_count();
+  TORCH_CHECK(valid, "Invalid device argument ", static_cast<int>(index), ": did you call init?");
+  return *devices_[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+}
+
+DeviceMemory* CudaAllocator::core_of(int index) const {
+  if (index < 0 || index >= device_count()) {
+    return nullptr;
+  }
+  return &devices_[static_cast<std::size_t>(index)].load(std::memory_order_acquire)->core;
+}
+
+void CudaAllocator::init(int device_count) {
+  const MutexLock lock(init_mutex_);
+  TORCH_CHECK(device_count <= static_cast<int>(kMaxDevices), "ferro_alloc serves at most ",
+              kMaxDevices, " devices, this machine has ", device_count);
+  for (int i = device_count_.load(std::memory_order_relaxed); i < device_count; ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    // Kept for the life of the process, like the allocator itself.
+    devices_[static_cast<std::size_t>(i)].store(new Device(api_, index, addresses_, config_),
+                                                std::memory_order_release);
+    device_count_.store(i + 1, std::memory_order_release);
+    const double fraction =
+        c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+    if (fraction < 1.0) {
+      setMemoryFraction(fraction, index);
+    }
+  }
+}
+
+bool CudaAllocator::initialized() { return device_count() > 0; }
+
+void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < (std::size_t{1} << 60),
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  Device& owner = device(index);
+  const Request request{
+      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes};
+  const PoolId pool = owner.diversions.any() ? owner.diversions.pool_for(stream) : kDefaultPool;
+  const AllocateResult result = owner.core.allocate(pool, stream, request);
+  if (result.ptr == kNull) [[unlikely]] {
+    fail_allocation(owner, index, *result.failure);
+  }
+  void* ptr = to_void_ptr(result.ptr);
+  if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(result.size));
+  }
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  }
+  return ptr;
+}
+
+void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index,
+                                    const OutOfMemoryFacts& facts) {
+  c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
+                                   owner.core.stats().read()[kBytes][kAll].current, facts.held,
+                                   c10::Device(c10::kCUDA, index));
+  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts));
+}
+
+void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
+                                       std::int64_t bytes) {
+  c10::reportMemoryUsageToProfiler(
+      ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
+      owner.core.store().counts().held * config_.page_bytes, c10::Device(c10::kCUDA, index));
+}
+
+void CudaAllocator::free(void* ptr) {
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  }
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  TORCH_CHECK(span != nullptr, "invalid device pointer: ", ptr,
+              " (ferro_alloc did not allocate it)");
+  const FreeResult result = span->heap()->free(*span, address);
+  TORCH_CHECK(
+      result.error == FreeError::kNone, "invalid device pointer: ", ptr,
+      " (no live block of ferro_alloc starts there: it was freed already, or lies inside one)");
+  if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
+    report_to_profiler(device(index), index, ptr, -static_cast<std::int64_t>(result.size));
+  }
+}
+
+c10::DataPtr CudaAllocator::allocate(std::size_t bytes) {
+  const c10::DeviceIndex index = current_device();
+  void* ptr = bytes != 0 ? allocate_on(index, current_stream(index), bytes) : nullptr;
+  return {ptr, ptr, &delete_block, c10::Device(c10::kCUDA, index)};
+}
+
+c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &delete_block; }
+
+void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
+
+void* CudaAllocator::raw_alloc(std::size_t bytes) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  const c10::DeviceIndex index = current_device();
+  return allocate_on(index, current_stream(index), bytes);
+}
+
+void* CudaAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
+  return bytes != 0 ? allocate_on(current_device(), to_stream_id(stream), bytes) : nullptr;
+}
+
+void CudaAllocator::raw_delete(void* ptr) {
+  if (ptr != nullptr) {
+    free(ptr);
+  }
+}
+
+void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  // Memory of other allocators (shared by another process, wrapped from outside) is theirs to
+  // order.
+  if (data.get() == nullptr || data.get_deleter() != &delete_block) {
+    return;
+  }
+  const DevicePtr address = to_device_ptr(data.get());
+  Span* span = addresses_.find(address);
+  const bool known =
+      span != nullptr && span->heap()->record_stream(*span, address, to_stream_id(stream.stream()));
+  TORCH_INTERNAL_ASSERT(known, "No live block of ferro_alloc starts at ", data.get());
+}
+
+void CudaAllocator::emptyCache(c10::MempoolId_t id) {
+  for (int i = 0; i < device_count(); ++i) {
+    DeviceMemory& core = *core_of(i);
+    if (id == c10::MempoolId_t{0, 0}) {
+      core.empty_cache();
+    } else {
+      core.empty_pool(to_pool_id(id));
+    }
+  }
+}
+
+c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
+  DeviceMemory& core = device(index).core;
+  // Frees whose events are complete count as done, as if the program had allocated just now.
+  core.collect_pending();
+  return to_device_stats(core);
+}
+
+void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
+  DeviceMemory& core = device(index).core;
+  core.stats().reset_accumulated();
+  core.reset_accumulated_counters();
+}
+
+void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
+  DeviceMemory& core = device(index).core;
+  core.stats().reset_peaks();
+  core.store().reset_peak();
+}
+
+double CudaAllocator::getMemoryFraction(c10::DeviceIndex index) {
+  const Device& owner = device(index);
+  const std::size_t limit = owner.fraction_limit.load(std::memory_order_relaxed);
+  return limit == PageStore::kNoLimit
+             ? 1.0
+             : static_cast<double>(limit) / static_cast<double>(owner.core.total_memory());
+}
+
+void CudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
+              ". Please set within [0, 1].");
+  Device& owner = device(index);
+  const std::size_t limit =
+      fraction < 1
+          ? static_cast<std::size_t>(fraction * static_cast<double>(owner.core.total_memory()))
+          : PageStore::kNoLimit;
+  owner.fraction_limit.store(limit, std::memory_order_relaxed);
+  owner.core.store().set_limit(std::min(limit, config_.memory_limit));
+}
+
+void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block) {
+  DeviceMemory& core = device(index).core;
+  if (*largest_block == 0) {
+    *largest_block = core.driver().memory_info().free_bytes;
+  }
+  *largest_block = std::max(*largest_block, core.largest_free_block());
+}
+
+cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                       std::size_t bytes, cudaStream_t stream, bool peers) {
+  if (peers || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
+
+}  // namespace ferro

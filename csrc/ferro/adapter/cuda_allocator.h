@@ -1,0 +1,130 @@
+// PyTorch's CUDA allocator interface on top of the core: a thin translator.
+//
+// One object per process, made at the first install and never destroyed, because tensors, storages
+// and other libraries keep pointers to it until the process ends. Thread-safe. It holds no lock of
+// its own on the way in; the GIL may be held by callers and is never taken here.
+//
+// Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is a DriverError with the
+// call's name; what is not there yet is a c10::Error that names the call.
+#pragma once
+
+#include "ferro/adapter/torch_compat.h"
+#include "ferro/core/address_index.h"
+#include "ferro/core/device_memory.h"
+#include "ferro/graph/diversions.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace ferro {
+
+class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
+ public:
+  CudaAllocator(const CudaApi& api, const AllocatorConfig& config) : api_(api), config_(config) {}
+
+  // c10::Allocator
+  c10::DataPtr allocate(std::size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+
+  // c10::DeviceAllocator
+  bool initialized() override;
+  void emptyCache(c10::MempoolId_t id) override;
+  using CUDAAllocator::recordStream;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+
+  // CUDAAllocator: allocation and life cycle
+  void* raw_alloc(std::size_t bytes) override;
+  void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* ptr) override;
+  void init(int device_count) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(
+      c10::DeviceIndex device) override;
+  void enable(bool value) override;
+  bool isEnabled() const override { return true; }
+  void cacheInfo(c10::DeviceIndex device, std::size_t* largest_block) override;
+  void* getBaseAllocation(void* ptr, std::size_t* size) override;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+  std::string name() override { return "ferro_alloc"; }
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                          std::size_t bytes, cudaStream_t stream, bool peers) override;
+
+  // CUDAAllocator: pools and graphs
+  void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                           std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                          std::shared_ptr<CUDAAllocator> allocator) override;
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t id, bool use) override;
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t id,
+                                const std::unordered_set<void*>& expected) override;
+  std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> getCheckpointState(
+      c10::DeviceIndex device, c10::MempoolId_t id) override;
+  c10::cuda::CUDACachingAllocator::CheckpointDelta setCheckpointPoolState(
+      c10::DeviceIndex device,
+      std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> state) override;
+
+  // CUDAAllocator: observation and sharing
+  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(c10::MempoolId_t id,
+                                                         bool include_traces) override;
+  bool isHistoryEnabled() override { return false; }
+  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                     std::size_t max_entries, c10::cuda::CUDACachingAllocator::RecordContext when,
+                     bool clear, const std::vector<std::string>& skip_actions) override;
+  void attachOutOfMemoryObserver(
+      c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  void attachAllocatorTraceTracker(
+      c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override;
+  c10::cuda::CUDACachingAllocator::ShareableHandle shareIpcHandle(void* ptr) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
+
+  // For ferro_alloc's own tools.
+  const AllocatorConfig& config() const { return config_; }
+  int device_count() const { return device_count_.load(std::memory_order_acquire); }
+  // Null when `device` was not initialised.
+  DeviceMemory* core_of(int device) const;
+  // Frees what `allocate` handed out; the one deleter of all DataPtrs.
+  void free(void* ptr);
+
+ private:
+  // What PyTorch knows as one device.
+  struct Device {
+    Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
+           const AllocatorConfig& config);
+    DeviceMemory core;
+    Diversions diversions;
+    std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
+  };
+
+  c10::DeviceIndex current_device() const;
+  Device& device(c10::DeviceIndex index) const;
+  void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index,
+                                    const OutOfMemoryFacts& facts);
+  void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
+
+  static constexpr std::size_t kMaxDevices = 64;
+
+  const CudaApi& api_;
+  const AllocatorConfig config_;
+  AddressIndex addresses_;
+  Mutex init_mutex_;
+  std::atomic<int> device_count_{0};
+  std::array<std::atomic<Device*>, kMaxDevices> devices_{};
+};
+
+}  // namespace ferro

@@ -1,0 +1,40 @@
+// A fixed array of zero-initialised elements that costs host memory only where it was touched. For
+// tables that are as long as an address range but used in a few places.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <sys/mman.h>
+#include <type_traits>
+
+namespace ferro {
+
+// Not thread-safe; `T`'s all-zero bytes are its empty value.
+template <typename T>
+class LazyArray {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  // Throws std::bad_alloc when the host's address space is exhausted.
+  explicit LazyArray(std::size_t size) : size_(size) {
+    void* memory = mmap(nullptr, size * sizeof(T), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw std::bad_alloc();
+    }
+    data_ = static_cast<T*>(memory);
+  }
+  ~LazyArray() { munmap(data_, size_ * sizeof(T)); }
+  LazyArray(const LazyArray&) = delete;
+  LazyArray& operator=(const LazyArray&) = delete;
+
+  T& operator[](std::size_t i) { return data_[i]; }
+  const T& operator[](std::size_t i) const { return data_[i]; }
+  std::size_t size() const { return size_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+}  // namespace ferro

@@ -1,0 +1,105 @@
+// Locks with clang's thread-safety annotations, so that `-Wthread-safety` proves at compile time
+// which lock guards what. The annotations are empty under other compilers.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#if defined(__clang__)
+#define FERRO_TSA(x) __attribute__((x))
+#else
+#define FERRO_TSA(x)
+#endif
+#define FERRO_CAPABILITY(x) FERRO_TSA(capability(x))
+#define FERRO_SCOPED_CAPABILITY FERRO_TSA(scoped_lockable)
+#define FERRO_GUARDED_BY(x) FERRO_TSA(guarded_by(x))
+#define FERRO_REQUIRES(...) FERRO_TSA(requires_capability(__VA_ARGS__))
+#define FERRO_EXCLUDES(...) FERRO_TSA(locks_excluded(__VA_ARGS__))
+#define FERRO_ACQUIRE(...) FERRO_TSA(acquire_capability(__VA_ARGS__))
+#define FERRO_TRY_ACQUIRE(...) FERRO_TSA(try_acquire_capability(__VA_ARGS__))
+#define FERRO_RELEASE(...) FERRO_TSA(release_capability(__VA_ARGS__))
+#define FERRO_RETURN_CAPABILITY(x) FERRO_TSA(lock_returned(x))
+#define FERRO_NO_THREAD_SAFETY_ANALYSIS FERRO_TSA(no_thread_safety_analysis)
+
+namespace ferro {
+
+// For slow paths: blocks in the kernel when contended.
+class FERRO_CAPABILITY("mutex") Mutex {
+ public:
+  void lock() FERRO_ACQUIRE() { mutex_.lock(); }
+  void unlock() FERRO_RELEASE() { mutex_.unlock(); }
+  bool try_lock() FERRO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+
+ private:
+  std::mutex mutex_;
+};
+
+// For slow paths that call back into code that may come here again on the same thread.
+class FERRO_CAPABILITY("mutex") RecursiveMutex {
+ public:
+  void lock() FERRO_ACQUIRE() { mutex_.lock(); }
+  void unlock() FERRO_RELEASE() { mutex_.unlock(); }
+
+ private:
+  std::recursive_mutex mutex_;
+};
+
+// For hit paths of some tens of nanoseconds: one exchange when free, a bounded spin and then a
+// yield when not, because the holder may be on a slow path that talks to the driver.
+class FERRO_CAPABILITY("mutex") SpinMutex {
+ public:
+  void lock() FERRO_ACQUIRE() {
+    if (held_.exchange(true, std::memory_order_acquire)) [[unlikely]] {
+      lock_contended();
+    }
+  }
+  void unlock() FERRO_RELEASE() { held_.store(false, std::memory_order_release); }
+  bool try_lock() FERRO_TRY_ACQUIRE(true) {
+    return !held_.load(std::memory_order_relaxed) &&
+           !held_.exchange(true, std::memory_order_acquire);
+  }
+
+ private:
+  void lock_contended() {
+    int spins = 0;
+    do {
+      while (held_.load(std::memory_order_relaxed)) {
+        if (++spins < kSpinsBeforeYield) {
+          pause();
+        } else {
+          std::this_thread::yield();
+        }
+      }
+    } while (held_.exchange(true, std::memory_order_acquire));
+  }
+
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  static constexpr int kSpinsBeforeYield = 64;
+  std::atomic<bool> held_{false};
+};
+
+template <typename M>
+class FERRO_SCOPED_CAPABILITY ScopedLock {
+ public:
+  explicit ScopedLock(M& mutex) FERRO_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~ScopedLock() FERRO_RELEASE() { mutex_.unlock(); }
+  ScopedLock(const ScopedLock&) = delete;
+  ScopedLock& operator=(const ScopedLock&) = delete;
+
+ private:
+  M& mutex_;
+};
+
+using MutexLock = ScopedLock<Mutex>;
+using RecursiveMutexLock = ScopedLock<RecursiveMutex>;
+using SpinLock = ScopedLock<SpinMutex>;
+
+}  // namespace ferro

@@ -1,0 +1,52 @@
+// From any address to the span that holds it, in two loads and without a lock. One per process: the
+// devices of a process share one address space.
+//
+// Thread-safe. A span must outlive every lookup of an address that was handed out from it, which
+// holds because a heap gives up a span only when no block of it is live.
+#pragma once
+
+#include "ferro/core/span.h"
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+namespace ferro {
+
+class AddressIndex {
+ public:
+  // Addresses at or above this are refused by `add`; drivers hand out 47-bit addresses.
+  static constexpr std::size_t kAddressBits = 48;
+
+  AddressIndex() : slots_(new std::atomic<Span*>[kSlots]()) {}
+
+  // False when the range is beyond what the index covers; nothing is added then.
+  bool add(Span* span) {
+    if (address_of(span->base()) + span->bytes() > kSlots * kSpanAlignment) {
+      return false;
+    }
+    set(span, span);
+    return true;
+  }
+  void remove(const Span* span) { set(span, nullptr); }
+
+  // Null for an address that is not in any span.
+  Span* find(DevicePtr ptr) const {
+    const std::size_t slot = address_of(ptr) / kSpanAlignment;
+    return slot < kSlots ? slots_[slot].load(std::memory_order_acquire) : nullptr;
+  }
+
+ private:
+  static constexpr std::size_t kSlots = (std::size_t{1} << kAddressBits) / kSpanAlignment;
+
+  void set(const Span* range, Span* value) {
+    const std::size_t first = address_of(range->base()) / kSpanAlignment;
+    for (std::size_t i = 0; i < range->bytes() / kSpanAlignment; ++i) {
+      slots_[first + i].store(value, std::memory_order_release);
+    }
+  }
+
+  std::unique_ptr<std::atomic<Span*>[]> slots_;
+};
+
+}  // namespace ferro

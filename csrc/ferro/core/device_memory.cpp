@@ -1,0 +1,301 @@
+#include "ferro/core/device_memory.h"
+
+#include "ferro/base/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+namespace {
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> serial{0};
+  return serial.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// Which heap of the default pool serves a stream. Heaps of the default pool live as long as their
+// allocator, whose serial number is never used again, so an entry cannot go stale.
+struct CachedHeap {
+  std::uint64_t allocator = 0;
+  StreamId stream{};
+  Heap* heap = nullptr;
+};
+constexpr std::size_t kCachedHeaps = 8;
+thread_local std::array<CachedHeap, kCachedHeaps> cached_heaps;
+
+CachedHeap& cache_slot(std::uint64_t allocator, StreamId stream) {
+  // Stream handles are addresses of objects some hundred bytes apart.
+  const auto bits = static_cast<std::uint64_t>(stream);
+  return cached_heaps[((bits >> 8) ^ (bits >> 4) ^ allocator) % kCachedHeaps];
+}
+
+// Addresses are cheap: a line as long as the memory, with room for the holes in it.
+std::size_t default_span_bytes(std::size_t total_memory) {
+  return align_up(total_memory + total_memory / 8, kSpanAlignment);
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
+                           const AllocatorConfig& config, MemoryShortageCallback on_shortage)
+    : serial_(next_serial()),
+      config_(config),
+      driver_(api, device),
+      total_memory_(driver_.total_memory()),
+      store_(driver_, config.page_bytes),
+      events_(driver_),
+      heap_context_{driver_, store_, events_, addresses, stats_, default_span_bytes(total_memory_)},
+      on_shortage_(std::move(on_shortage)) {
+  store_.set_limit(config.memory_limit);
+  pools_[kDefaultPool].use_count = 1;
+}
+
+DeviceMemory::~DeviceMemory() {
+  empty_cache();
+  for (auto& [id, pool] : pools_) {
+    for (auto& [stream, heap] : pool.heaps) {
+      heap->give_back_pages(~std::size_t{0});
+    }
+  }
+  store_.trim(~std::size_t{0});
+}
+
+AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, const Request& asked) {
+  Request request = asked;
+  if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(pool)) [[unlikely]] {
+    request.size = align_up(request.size, store_.page_bytes());
+  }
+  Heap& heap = heap_for(pool, stream);
+  const DevicePtr ptr = heap.allocate_hit(request);
+  if (ptr != kNull) [[likely]] {
+    return {ptr, request.size, nullptr};
+  }
+  return climb(heap, request);
+}
+
+Heap& DeviceMemory::heap_for(const PoolId& pool, StreamId stream) {
+  if (pool != kDefaultPool) [[unlikely]] {
+    return find_or_make_heap(pool, stream);
+  }
+  CachedHeap& slot = cache_slot(serial_, stream);
+  if (slot.allocator != serial_ || slot.stream != stream) [[unlikely]] {
+    slot = {serial_, stream, &find_or_make_heap(pool, stream)};
+  }
+  return *slot.heap;
+}
+
+Heap& DeviceMemory::find_or_make_heap(const PoolId& id, StreamId stream) {
+  const MutexLock lock(pools_mutex_);
+  std::unique_ptr<Heap>& heap = pools_[id].heaps[stream];
+  if (heap == nullptr) {
+    heap = std::make_unique<Heap>(heap_context_, id, stream);
+  }
+  return *heap;
+}
+
+bool DeviceMemory::is_no_split(const PoolId& id) {
+  const MutexLock lock(pools_mutex_);
+  const auto pool = pools_.find(id);
+  return pool != pools_.end() && pool->second.no_split;
+}
+
+void DeviceMemory::hold_pool(const PoolId& id) {
+  const MutexLock lock(pools_mutex_);
+  ++pools_[id].use_count;
+}
+
+bool DeviceMemory::release_pool(const PoolId& id) {
+  const MutexLock lock(pools_mutex_);
+  const auto pool = pools_.find(id);
+  if (pool == pools_.end() || pool->second.use_count == 0) {
+    return false;
+  }
+  --pool->second.use_count;
+  return true;
+}
+
+int DeviceMemory::pool_use_count(const PoolId& id) {
+  const MutexLock lock(pools_mutex_);
+  const auto pool = pools_.find(id);
+  return pool == pools_.end() ? -1 : pool->second.use_count;
+}
+
+void DeviceMemory::set_no_split(const PoolId& id) {
+  const MutexLock lock(pools_mutex_);
+  bool& no_split = pools_[id].no_split;
+  no_split_pools_.fetch_add(no_split ? 0 : 1, std::memory_order_relaxed);
+  no_split = true;
+}
+
+void DeviceMemory::set_use_on_oom(const PoolId& id, bool use) {
+  const MutexLock lock(pools_mutex_);
+  const auto pool = pools_.find(id);
+  if (pool != pools_.end()) {
+    pool->second.use_on_oom = use;
+  } else if (use) {
+    pools_[id].use_on_oom = true;
+  }
+}
+
+std::vector<Heap*> DeviceMemory::heaps_that_give(Givers which) {
+  const MutexLock lock(pools_mutex_);
+  std::vector<Heap*> heaps;
+  for (auto& [id, pool] : pools_) {
+    const bool unheld = pool.use_count == 0;
+    const bool allows = pool.use_on_oom || unheld;
+    const bool gives = which == Givers::kAllowing      ? allows
+                       : which == Givers::kDefaultPool ? id == kDefaultPool
+                                                       : id == kDefaultPool || unheld;
+    if (gives) {
+      for (auto& [stream, heap] : pool.heaps) {
+        heaps.push_back(heap.get());
+      }
+    }
+  }
+  return heaps;
+}
+
+void DeviceMemory::drop_unused_pools() {
+  const MutexLock lock(pools_mutex_);
+  for (auto it = pools_.begin(); it != pools_.end();) {
+    Pool& pool = it->second;
+    if (it->first == kDefaultPool || pool.use_count != 0) {
+      ++it;
+      continue;
+    }
+    std::erase_if(pool.heaps, [](const auto& entry) {
+      return entry.second->is_unused() && entry.second->is_empty();
+    });
+    if (!pool.heaps.empty()) {
+      ++it;
+      continue;
+    }
+    no_split_pools_.fetch_sub(pool.no_split ? 1 : 0, std::memory_order_relaxed);
+    it = pools_.erase(it);
+  }
+}
+
+void DeviceMemory::empty_cache() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  ++counters_.synchronisations;
+  for (Heap* heap : heaps_that_give(Givers::kEverything)) {
+    heap->wait_for_pending();
+    heap->give_back_pages(~std::size_t{0});
+  }
+  drop_unused_pools();
+  store_.trim(~std::size_t{0});
+}
+
+void DeviceMemory::empty_pool(const PoolId& id) {
+  const RecursiveMutexLock slow(slow_mutex_);
+  if (pool_use_count(id) != 0) {
+    return;
+  }
+  ++counters_.synchronisations;
+  for (Heap* heap : heaps_of(id)) {
+    heap->wait_for_pending();
+    store_.trim(heap->give_back_pages(~std::size_t{0}));
+  }
+  drop_unused_pools();
+}
+
+void DeviceMemory::collect_pending() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  std::vector<Heap*> heaps;
+  {
+    const MutexLock lock(pools_mutex_);
+    for (auto& [id, pool] : pools_) {
+      for (auto& [stream, heap] : pool.heaps) {
+        heaps.push_back(heap.get());
+      }
+    }
+  }
+  for (Heap* heap : heaps) {
+    heap->collect_pending();
+  }
+}
+
+std::vector<Heap*> DeviceMemory::heaps_of(const PoolId& id) {
+  const MutexLock lock(pools_mutex_);
+  std::vector<Heap*> heaps;
+  const auto pool = pools_.find(id);
+  if (pool != pools_.end()) {
+    for (auto& [stream, heap] : pool->second.heaps) {
+      heaps.push_back(heap.get());
+    }
+  }
+  return heaps;
+}
+
+std::vector<SegmentView> DeviceMemory::segments(const PoolId* only) {
+  const MutexLock lock(pools_mutex_);
+  std::vector<SegmentView> segments;
+  for (auto& [id, pool] : pools_) {
+    if (only == nullptr || *only == id) {
+      for (auto& [stream, heap] : pool.heaps) {
+        std::ranges::move(heap->segments(), std::back_inserter(segments));
+      }
+    }
+  }
+  std::ranges::sort(segments, {}, &SegmentView::ptr);
+  return segments;
+}
+
+std::size_t DeviceMemory::largest_free_block() {
+  const MutexLock lock(pools_mutex_);
+  std::size_t largest = 0;
+  for (auto& [id, pool] : pools_) {
+    for (auto& [stream, heap] : pool.heaps) {
+      largest = std::max(largest, heap->view().largest_free);
+    }
+  }
+  return largest;
+}
+
+DeviceCounters DeviceMemory::counters() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  DeviceCounters counters = counters_;
+  const PageCounts pages = store_.counts();
+  counters.pages_created = pages.created - pages_at_reset_.created;
+  counters.pages_released = pages.released - pages_at_reset_.released;
+  return counters;
+}
+
+StatValue DeviceMemory::reserved() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  const PageCounts pages = store_.counts();
+  const auto bytes = [this](std::uint64_t count) {
+    return static_cast<std::int64_t>(count * store_.page_bytes());
+  };
+  return {bytes(pages.held), bytes(pages.peak_held), bytes(pages.created - pages_at_reset_.created),
+          bytes(pages.released - pages_at_reset_.released)};
+}
+
+void DeviceMemory::reset_accumulated_counters() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  const LadderCounts ladder = counters_.ladder;
+  counters_ = {};
+  counters_.ladder = ladder;
+  pages_at_reset_ = store_.counts();
+}
+
+void DeviceMemory::check_invariants() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  const MutexLock lock(pools_mutex_);
+  std::size_t backed = 0;
+  std::int64_t live = 0;
+  for (auto& [id, pool] : pools_) {
+    for (auto& [stream, heap] : pool.heaps) {
+      heap->check_invariants();
+      const HeapView view = heap->view();
+      backed += view.backed_bytes;
+      live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
+    }
+  }
+  const PageCounts pages = store_.counts();
+  FERRO_CHECK(pages.held * store_.page_bytes() == backed + pages.idle * store_.page_bytes());
+  FERRO_CHECK(pages.created - pages.released == pages.held && pages.peak_held >= pages.held);
+  FERRO_CHECK(stats_.read()[kBytes][kAll].current == live);
+}
+
+}  // namespace ferro

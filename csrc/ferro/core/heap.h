@@ -1,0 +1,202 @@
+// The blocks of one (pool, stream) of one device.
+//
+// Thread-safe: every public function takes the heap's lock itself. The functions are of three
+// kinds:
+//  - the hit path (`allocate_hit`, `free`) never talks to the driver and never allocates host
+//  memory
+//    but for the index of a region in which no block has started before;
+//  - the steps of the slow path make room in one way and allocate within the same hold of the lock,
+//    so nobody takes the room in between. The device runs them one at a time;
+//  - the rest looks.
+//
+// Invariants (check_invariants recounts them):
+//  * the blocks of a span tile it; prev/next mirror the addresses; the span's index holds exactly
+//    the starts of all blocks;
+//  * a block is a gap exactly when no page is behind any of its bytes; all others are backed
+//  wholly;
+//  * no two neighbours are both free or both gaps;
+//  * backed bytes == live + pending + free + unmerged bytes;
+//  * lent pages of this heap == pages behind its spans == backed bytes / page_bytes;
+//  * the counters equal the recount of the blocks.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/address_index.h"
+#include "ferro/core/block.h"
+#include "ferro/core/block_slab.h"
+#include "ferro/core/event_pool.h"
+#include "ferro/core/free_index.h"
+#include "ferro/core/give_back.h"
+#include "ferro/core/growth.h"
+#include "ferro/core/page_store.h"
+#include "ferro/core/pending_frees.h"
+#include "ferro/core/pool_id.h"
+#include "ferro/core/span.h"
+#include "ferro/core/stats.h"
+#include "ferro/core/unmerged_bins.h"
+#include "ferro/driver/driver.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace ferro {
+
+struct Request {
+  std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
+  std::size_t requested = 0;  // bytes the program asked for
+};
+
+// What a heap shares with the others of its device.
+struct HeapContext {
+  Driver& driver;
+  PageStore& store;
+  EventPool& events;
+  AddressIndex& addresses;
+  DeviceStats& stats;
+  std::size_t span_bytes;  // length of a span unless a request needs more
+};
+
+enum class GrowFrom { kIdlePages, kAnyPages };
+enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kOutOfMemory};
+
+enum class FreeError { kNone, kNotLive };
+struct [[nodiscard]] FreeResult {
+  FreeError error = FreeError::kNone;
+  std::size_t size = 0;  // bytes of the block
+};
+
+// Read-only views for snapshots, checkpoints and reports.
+struct BlockView {
+  DevicePtr ptr{};
+  std::size_t size = 0;
+  std::size_t requested = 0;
+  BlockState state = BlockState::kFree;
+};
+// A contiguous backed range; its blocks tile it in order of address.
+struct SegmentView {
+  DevicePtr ptr{};
+  std::size_t size = 0;
+  StreamId stream{};
+  PoolId pool{};
+  std::uint64_t span_number = 0;  // ascending in the order in which spans were reserved
+  std::vector<BlockView> blocks;
+};
+struct HeapView {
+  std::size_t backed_bytes = 0;
+  std::size_t free_bytes = 0;     // free and unmerged
+  std::size_t pending_bytes = 0;  // waiting for other streams
+  std::size_t largest_free = 0;
+  std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
+};
+
+class Heap {
+ public:
+  Heap(const HeapContext& context, PoolId pool, StreamId stream);
+  // Only when `is_empty()`. Gives the addresses back.
+  ~Heap();
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+
+  StreamId stream() const { return stream_; }
+  PoolId pool() const { return pool_; }
+  DeviceId device() const { return context_.driver.device(); }
+
+  // Hit path. kNull: no free block fits as things are.
+  DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_);
+  // `ptr` lies in `span`, a span of this heap. kNotLive: no live block starts there; nothing
+  // changed.
+  FreeResult free(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+
+  // A use of a live block by another stream; its memory is not reused before that stream is done.
+  // The heap's own stream needs no record. False: no live block starts at `ptr`.
+  bool record_stream(Span& span, DevicePtr ptr, StreamId stream) FERRO_EXCLUDES(mutex_);
+
+  // Steps of the slow path. kNull: the step did not help. DriverError: nothing is lost.
+  DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
+  DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
+  // All or nothing: on any failure the line is as it was. `*out` is written on kGrown only.
+  GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
+      FERRO_EXCLUDES(mutex_);
+  // The host waits for one pending event after the other, searching again after each.
+  DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
+
+  // Gives whole free pages to the store, behind a fence on this heap's stream for which the host
+  // waits, at most `max_pages`; the number given is the result. 0 while the stream captures,
+  // because no fence can be recorded then.
+  std::size_t give_back_pages(std::size_t max_pages) FERRO_EXCLUDES(mutex_);
+  // Frees what is complete (asks the driver, does not wait). True when something was freed.
+  bool collect_pending() FERRO_EXCLUDES(mutex_);
+  // The host waits until nothing is pending but what running captures defer.
+  void wait_for_pending() FERRO_EXCLUDES(mutex_);
+
+  // For checkpoints. `live` is in order of address. Can it be restored: is nothing pending, and
+  // every range of it still backed here?
+  bool can_restore(const std::vector<BlockView>& live) FERRO_EXCLUDES(mutex_);
+  // Frees every live block, which go to `freed`, and then makes exactly `live` live again, at the
+  // same addresses. Only after can_restore(live), with no other call in between.
+  void restore_live(const std::vector<BlockView>& live, std::vector<BlockView>* freed)
+      FERRO_EXCLUDES(mutex_);
+  bool has_pending() FERRO_EXCLUDES(mutex_);
+  // No block is live or pending.
+  bool is_unused() FERRO_EXCLUDES(mutex_);
+  // Unused, and no page is left.
+  bool is_empty() FERRO_EXCLUDES(mutex_);
+
+  // The live block that contains `ptr`, if any.
+  std::optional<BlockView> live_block_around(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
+  std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
+  HeapView view() FERRO_EXCLUDES(mutex_);
+  // Throws InternalError on the first violation.
+  void check_invariants() FERRO_EXCLUDES(mutex_);
+
+ private:
+  // Placement (heap.cpp).
+  DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_);
+  DevicePtr hand_out(Block* block, const Request& request) FERRO_REQUIRES(mutex_);
+  void split_tail(Block* block, std::size_t size, BlockState tail_state) FERRO_REQUIRES(mutex_);
+  Block* merge_neighbours(Block* block) FERRO_REQUIRES(mutex_);
+  void absorb_next(Block* block) FERRO_REQUIRES(mutex_);
+  void make_free(Block* block) FERRO_REQUIRES(mutex_);
+  void merge_all() FERRO_REQUIRES(mutex_);
+  void finish_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
+  bool collect_locked() FERRO_REQUIRES(mutex_);
+
+  // Pages (heap_pages.cpp).
+  Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
+  void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
+  GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) FERRO_REQUIRES(mutex_);
+  std::optional<GrowthPlan> plan(const Request& request, std::vector<Block*>& gaps)
+      FERRO_REQUIRES(mutex_);
+  Status back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pages)
+      FERRO_REQUIRES(mutex_);
+  void turn_gap_into_free(Block* gap, const GrowthPlan& plan) FERRO_REQUIRES(mutex_);
+  void turn_free_into_gap(Block* block, const PageRun& run) FERRO_REQUIRES(mutex_);
+  bool wait_for_own_stream() FERRO_REQUIRES(mutex_);
+  // Blocks in order of address; `function(Block&)` must not change the tiling.
+  template <typename Function>
+  void for_each_block(Function function) FERRO_REQUIRES(mutex_);
+
+  SpinMutex mutex_;
+  const HeapContext context_;
+  const PoolId pool_;
+  const StreamId stream_;
+  const std::size_t page_bytes_;
+
+  FreeIndex free_ FERRO_GUARDED_BY(mutex_);
+  HeapStats stats_;  // written under mutex_, read by DeviceStats without
+  int claim_countdown_ FERRO_GUARDED_BY(mutex_) = 0;
+  UnmergedBins unmerged_ FERRO_GUARDED_BY(mutex_);
+  PendingFrees pending_ FERRO_GUARDED_BY(mutex_);
+  BlockSlab blocks_ FERRO_GUARDED_BY(mutex_);
+  struct NumberedSpan {
+    std::uint64_t number;
+    std::unique_ptr<Span> span;
+  };
+  std::vector<NumberedSpan> spans_ FERRO_GUARDED_BY(mutex_);  // ascending by base
+};
+
+}  // namespace ferro

@@ -1,0 +1,171 @@
+// The parts of Heap that only look: views for snapshots and reports, and the recount of invariants.
+#include "ferro/base/check.h"
+#include "ferro/core/heap.h"
+#include "ferro/core/heap_blocks.h"
+
+#include <algorithm>
+
+namespace ferro {
+
+bool Heap::has_pending() {
+  const SpinLock lock(mutex_);
+  return pending_.count() != 0;
+}
+
+bool Heap::is_unused() {
+  const SpinLock lock(mutex_);
+  return pending_.count() == 0 && stats_.of[kAll].blocks.current.get() == 0;
+}
+
+bool Heap::is_empty() {
+  const SpinLock lock(mutex_);
+  return std::all_of(spans_.begin(), spans_.end(), [](const NumberedSpan& numbered) {
+    return numbered.span->backed_pages() == 0;
+  });
+}
+
+std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
+  const SpinLock lock(mutex_);
+  for (const Block* block = span.first; block != nullptr; block = block->next) {
+    if (ptr < block->end()) {
+      if (block->state != BlockState::kLive) {
+        return std::nullopt;
+      }
+      return BlockView{block->ptr, block->size, block->requested, block->state};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<SegmentView> Heap::segments() {
+  const SpinLock lock(mutex_);
+  // What a reader sees must not depend on what happened to be kept unmerged.
+  merge_all();
+  std::vector<SegmentView> segments;
+  for (const NumberedSpan& numbered : spans_) {
+    bool open = false;
+    for (const Block* block = numbered.span->first; block != nullptr; block = block->next) {
+      if (block->state == BlockState::kGap) {
+        open = false;
+        continue;
+      }
+      if (!open) {
+        segments.push_back({block->ptr, 0, stream_, pool_, numbered.number, {}});
+        open = true;
+      }
+      segments.back().size += block->size;
+      segments.back().blocks.push_back({block->ptr, block->size, block->requested, block->state});
+    }
+  }
+  return segments;
+}
+
+std::vector<BlockView> Heap::live_blocks() {
+  const SpinLock lock(mutex_);
+  std::vector<BlockView> live;
+  for_each_block([&](const Block& block) {
+    if (block.state == BlockState::kLive) {
+      live.push_back({block.ptr, block.size, block.requested, block.state});
+    }
+  });
+  return live;
+}
+
+HeapView Heap::view() {
+  const SpinLock lock(mutex_);
+  merge_all();
+  HeapView view;
+  for_each_block([&](const Block& block) {
+    view.backed_bytes += block.state != BlockState::kGap ? block.size : 0;
+    view.pending_bytes += block.state == BlockState::kPending ? block.size : 0;
+    if (block.is_free()) {
+      view.free_bytes += block.size;
+      view.largest_free = std::max(view.largest_free, block.size);
+      const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
+      view.whole_free_page_bytes += run ? run->bytes : 0;
+    }
+  });
+  return view;
+}
+
+void Heap::check_invariants() {
+  const SpinLock lock(mutex_);
+  free_.check_invariants();
+  unmerged_.check_invariants();
+  pending_.check_invariants();
+
+  struct Sums {
+    std::size_t blocks = 0, backed_bytes = 0, free_blocks = 0, free_bytes = 0, unmerged_bytes = 0,
+                pending_blocks = 0, pending_bytes = 0;
+    std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
+  } sum;
+  std::size_t backed_pages = 0;
+  for (const NumberedSpan& numbered : spans_) {
+    const Span& span = *numbered.span;
+    DevicePtr expected = span.base();
+    const Block* prev = nullptr;
+    for (const Block* block = span.first; block != nullptr; prev = block, block = block->next) {
+      FERRO_CHECK(block->ptr == expected && block->prev == prev && block->span == &span);
+      FERRO_CHECK(block->size > 0 && is_aligned(block->size, kBlockAlignment));
+      FERRO_CHECK(span.block_at(block->ptr) == block);
+      FERRO_CHECK(context_.addresses.find(block->ptr) == &span);
+      const bool gap = block->state == BlockState::kGap;
+      FERRO_CHECK(prev == nullptr || prev->state != block->state ||
+                  (!gap && block->state != BlockState::kFree));
+      if (gap) {
+        FERRO_CHECK(is_aligned(address_of(block->ptr), page_bytes_) &&
+                    is_aligned(block->size, page_bytes_));
+      }
+      if (!gap) {
+        for (std::size_t slot = span.page_slot(block->ptr);
+             slot <= span.page_slot(block->ptr + (block->size - 1)); ++slot) {
+          FERRO_CHECK(span.page(slot) != kNoPage);
+        }
+      }
+      const auto size = static_cast<std::int64_t>(block->size);
+      ++sum.blocks;
+      sum.backed_bytes += gap ? 0 : block->size;
+      switch (block->state) {
+        case BlockState::kGap:
+          break;
+        case BlockState::kFree:
+          ++sum.free_blocks;
+          sum.free_bytes += block->size;
+          break;
+        case BlockState::kUnmerged:
+          sum.unmerged_bytes += block->size;
+          break;
+        case BlockState::kLive:
+        case BlockState::kPending: {
+          const bool live = block->state == BlockState::kLive;
+          for (const StatClass cls : {kAll, HeapStats::class_of(block->size)}) {
+            sum.live_blocks[cls] += live ? 1 : 0;
+            sum.live_bytes[cls] += live ? size : 0;
+            sum.requested[cls] += static_cast<std::int64_t>(block->requested);
+          }
+          sum.pending_blocks += live ? 0 : 1;
+          sum.pending_bytes += live ? 0 : block->size;
+          break;
+        }
+      }
+      expected = block->end();
+    }
+    FERRO_CHECK(expected == span.base() + span.bytes());
+    backed_pages += span.backed_pages();
+  }
+  FERRO_CHECK(sum.blocks == blocks_.in_use());
+  FERRO_CHECK(sum.backed_bytes == backed_pages * page_bytes_);
+  FERRO_CHECK(sum.free_blocks == free_.count() && sum.free_bytes == free_.bytes());
+  FERRO_CHECK(sum.unmerged_bytes == unmerged_.bytes());
+  FERRO_CHECK(sum.pending_blocks == pending_.count());
+  for (const StatClass cls : {kAll, kSmall, kLarge}) {
+    const ClassStats& stats = stats_.of[cls];
+    FERRO_CHECK(stats.blocks.current.get() == sum.live_blocks[cls]);
+    FERRO_CHECK(stats.bytes.current.get() == sum.live_bytes[cls]);
+    FERRO_CHECK(stats.requested.current.get() == sum.requested[cls]);
+  }
+  FERRO_CHECK(stats_.of[kAll].pending_bytes.current.get() ==
+              static_cast<std::int64_t>(sum.pending_bytes));
+}
+
+}  // namespace ferro

@@ -1,0 +1,149 @@
+// The steps that a request climbs when no free block fits (ladder.h).
+#include "ferro/base/check.h"
+#include "ferro/core/device_memory.h"
+#include "ferro/driver/error.h"
+
+#include <algorithm>
+#include <string>
+
+namespace ferro {
+
+struct DeviceMemory::Step {
+  LadderStep name;
+  DevicePtr (DeviceMemory::*make_room_and_allocate)(Heap&, const Request&);
+};
+
+const std::array<DeviceMemory::Step, 6> DeviceMemory::kLadder = {{
+    {LadderStep::kCollectPending, &DeviceMemory::collect_pending_frees},
+    {LadderStep::kMergeUnmerged, &DeviceMemory::merge_unmerged},
+    {LadderStep::kIdlePages, &DeviceMemory::take_idle_pages},
+    {LadderStep::kGrow, &DeviceMemory::grow},
+    {LadderStep::kGiveBack, &DeviceMemory::ask_to_give_back},
+    {LadderStep::kWait, &DeviceMemory::wait_for_memory},
+}};
+
+AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
+  const RecursiveMutexLock slow(slow_mutex_);
+  if (!granularity_checked_) {
+    const std::size_t granularity = driver_.granularity();
+    if (config_.page_bytes % granularity != 0) {
+      throw DriverError("a page size that is not a multiple of " + std::to_string(granularity),
+                        "an unsupported configuration", config_.page_bytes, driver_.device());
+    }
+    granularity_checked_ = true;
+  }
+  // More than the device has cannot be had, and should not cost the cached memory either.
+  if (request.size <= total_memory_) {
+    for (const Step& step : kLadder) {
+      const DevicePtr ptr = (this->*step.make_room_and_allocate)(heap, request);
+      if (ptr != kNull) {
+        ++counters_.ladder[static_cast<std::size_t>(step.name)];
+        return {ptr, request.size, nullptr};
+      }
+    }
+  }
+  ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
+  ++counters_.out_of_memory;
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(request));
+  // What was gathered in vain is of more use to the other libraries of the process.
+  store_.trim(~std::size_t{0});
+  return {kNull, request.size, std::move(failure)};
+}
+
+DevicePtr DeviceMemory::collect_pending_frees(Heap& heap, const Request& request) {
+  return heap.allocate_collected(request);
+}
+
+DevicePtr DeviceMemory::merge_unmerged(Heap& heap, const Request& request) {
+  return heap.allocate_merged(request);
+}
+
+DevicePtr DeviceMemory::take_idle_pages(Heap& heap, const Request& request) {
+  if (store_.counts().idle == 0) {
+    return kNull;
+  }
+  DevicePtr ptr = kNull;
+  return heap.allocate_grown(request, GrowFrom::kIdlePages, &ptr) == GrowResult::kGrown ? ptr
+                                                                                        : kNull;
+}
+
+DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
+  DevicePtr ptr = kNull;
+  return heap.allocate_grown(request, GrowFrom::kAnyPages, &ptr) == GrowResult::kGrown ? ptr
+                                                                                       : kNull;
+}
+
+// Collects pages from one heap after the other until the request can be served.
+DevicePtr DeviceMemory::grow_from(const std::vector<Heap*>& givers, Heap& heap,
+                                  const Request& request) {
+  for (Heap* giver : givers) {
+    const std::size_t wanted = ceil_div(request.size, store_.page_bytes());
+    const std::size_t idle = store_.counts().idle;
+    if (giver->give_back_pages(wanted - std::min(wanted, idle)) != 0) {
+      if (const DevicePtr ptr = grow(heap, request); ptr != kNull) {
+        return ptr;
+      }
+    }
+  }
+  return kNull;
+}
+
+DevicePtr DeviceMemory::ask_to_give_back(Heap& heap, const Request& request) {
+  // A callback frees memory through the ordinary way in; no heap is locked here.
+  if (on_shortage_ && on_shortage_()) {
+    if (const DevicePtr ptr = heap.allocate_collected(request); ptr != kNull) {
+      return ptr;
+    }
+    if (const DevicePtr ptr = heap.allocate_merged(request); ptr != kNull) {
+      return ptr;
+    }
+  }
+  return grow_from(heaps_that_give(Givers::kAllowing), heap, request);
+}
+
+DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
+  ++counters_.retries;
+  ++counters_.synchronisations;
+  if (const DevicePtr ptr = heap.allocate_waited(request); ptr != kNull) {
+    return ptr;
+  }
+  // First this heap's own holes, then what other streams left free, then what they still wait for.
+  if (const DevicePtr ptr = grow_from({&heap}, heap, request); ptr != kNull) {
+    return ptr;
+  }
+  const std::vector<Heap*> others = heaps_that_give(Givers::kDefaultPool);
+  if (const DevicePtr ptr = grow_from(others, heap, request); ptr != kNull) {
+    return ptr;
+  }
+  for (Heap* other : others) {
+    other->wait_for_pending();
+  }
+  return grow_from(others, heap, request);
+}
+
+OutOfMemoryFacts DeviceMemory::facts_of_failure(const Request& request) {
+  OutOfMemoryFacts facts;
+  facts.device = driver_.device();
+  facts.request = request.size;
+  const MemoryInfo info = driver_.memory_info();
+  facts.capacity = info.total_bytes;
+  facts.device_free = info.free_bytes;
+  if (const std::size_t limit = store_.limit(); limit != PageStore::kNoLimit) {
+    facts.limit = limit;
+  }
+  facts.held = store_.counts().held * store_.page_bytes();
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (auto& [stream, heap] : pool.heaps) {
+      const HeapView view = heap->view();
+      const std::size_t live = view.backed_bytes - view.free_bytes - view.pending_bytes;
+      facts.live += live;
+      facts.pending += view.pending_bytes;
+      (id == kDefaultPool ? facts.free_default : facts.free_private) += view.free_bytes;
+      facts.live_private += id == kDefaultPool ? 0 : live;
+    }
+  }
+  return facts;
+}
+
+}  // namespace ferro

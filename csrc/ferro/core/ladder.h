@@ -1,0 +1,35 @@
+// The steps that a request climbs when no free block fits, in order. Each has a name, a counter and
+// a function of DeviceMemory (ladder.cpp). Steps 3 and 5 have their place and no function yet,
+// and step 6 always prefers growing to waiting.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace ferro {
+
+enum class LadderStep : std::uint8_t {
+  kCollectPending,  // 1  frees that waited for other streams and are complete now
+  kMergeUnmerged,   // 2  merge what was kept unmerged
+  kMovePages,       // 3  whole free pages of this heap's own holes
+  kIdlePages,       // 4  idle pages of the store
+  kHandOver,        // 5  free pages of other heaps whose last use is complete
+  kGrow,            // 6  create pages while the limit allows
+  kGiveBack,        // 7  callbacks; free pages of pools that allow it
+  kWait,            // 8  the host waits for what covers the deficit
+  kOutOfMemory,     // 9  nothing helped
+};
+inline constexpr std::size_t kLadderSteps = 9;
+
+constexpr const char* name_of(LadderStep step) {
+  constexpr std::array<const char*, kLadderSteps> kNames = {
+      "collect_pending", "merge_unmerged", "move_pages",   "idle_pages", "hand_over", "grow",
+      "give_back",       "wait",           "out_of_memory"};
+  return kNames[static_cast<std::size_t>(step)];
+}
+
+// How often each step ended the climb.
+using LadderCounts = std::array<std::uint64_t, kLadderSteps>;
+
+}  // namespace ferro

@@ -1,0 +1,97 @@
+#include "ferro/core/page_store.h"
+
+#include <algorithm>
+
+namespace ferro {
+
+TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
+  const MutexLock lock(mutex_);
+  const std::size_t missing = count - std::min(count, idle_.size());
+  if (counts_.held + missing > limit_ / page_bytes_) {
+    return TakeResult::kOverLimit;
+  }
+  // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
+  if (missing > 1 && driver_.memory_info().free_bytes / page_bytes_ < missing) {
+    return TakeResult::kOutOfMemory;
+  }
+  out.reserve(out.size() + count);
+  idle_.reserve(idle_.size() + missing);
+  const std::size_t idle_before = idle_.size();
+  try {
+    while (idle_.size() < idle_before + missing) {
+      const std::optional<PageHandle> created = driver_.create(page_bytes_);
+      if (!created) {
+        release_down_to(idle_before);
+        return TakeResult::kOutOfMemory;
+      }
+      idle_.push_back(*created);
+      ++counts_.created;
+      ++counts_.held;
+    }
+  } catch (...) {
+    release_down_to(idle_before);
+    throw;
+  }
+  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  take_back(count, out);
+  return TakeResult::kOk;
+}
+
+std::size_t PageStore::release_down_to(std::size_t idle_left) {
+  std::size_t released = 0;
+  while (idle_.size() > idle_left && driver_.release(idle_.back())) {
+    idle_.pop_back();
+    --counts_.held;
+    ++counts_.released;
+    ++released;
+  }
+  return released;
+}
+
+void PageStore::take_back(std::size_t count, std::vector<PageHandle>& out) {
+  out.insert(out.end(), idle_.end() - static_cast<std::ptrdiff_t>(count), idle_.end());
+  idle_.resize(idle_.size() - count);
+}
+
+bool PageStore::take_idle(std::size_t count, std::vector<PageHandle>& out) {
+  const MutexLock lock(mutex_);
+  if (idle_.size() < count) {
+    return false;
+  }
+  take_back(count, out);
+  return true;
+}
+
+void PageStore::put(std::span<const PageHandle> pages) {
+  const MutexLock lock(mutex_);
+  idle_.insert(idle_.end(), pages.begin(), pages.end());
+}
+
+std::size_t PageStore::trim(std::size_t count) {
+  const MutexLock lock(mutex_);
+  return release_down_to(idle_.size() - std::min(count, idle_.size()));
+}
+
+void PageStore::set_limit(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  limit_ = bytes;
+}
+
+std::size_t PageStore::limit() const {
+  const MutexLock lock(mutex_);
+  return limit_;
+}
+
+PageCounts PageStore::counts() const {
+  const MutexLock lock(mutex_);
+  PageCounts counts = counts_;
+  counts.idle = idle_.size();
+  return counts;
+}
+
+void PageStore::reset_peak() {
+  const MutexLock lock(mutex_);
+  counts_.peak_held = counts_.held;
+}
+
+}  // namespace ferro

@@ -1,0 +1,65 @@
+// All pages of one device, whoever uses them at the moment.
+//
+// Thread-safe. Invariants, in pages: held == idle + lent; held * page_bytes <= limit_bytes at the
+// time of every creation; peak_held >= held. An idle page is mapped nowhere and no work on the
+// device uses it, so any heap may take it without waiting.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/driver/driver.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ferro {
+
+enum class [[nodiscard]] TakeResult{kOk, kOverLimit, kOutOfMemory};
+
+struct PageCounts {
+  std::size_t held = 0;       // pages that exist
+  std::size_t idle = 0;       // of those, ready to be taken
+  std::size_t peak_held = 0;  // since the last reset
+  std::uint64_t created = 0;  // since construction
+  std::uint64_t released = 0;
+};
+
+class PageStore {
+ public:
+  static constexpr std::size_t kNoLimit = ~std::size_t{0};
+
+  PageStore(Driver& driver, std::size_t page_bytes) : driver_(driver), page_bytes_(page_bytes) {}
+
+  std::size_t page_bytes() const { return page_bytes_; }
+
+  // Appends `count` pages to `out`, idle ones first, then new ones. All or nothing, also when it
+  // throws DriverError. (A page that the driver created and then refuses to release stays idle.)
+  TakeResult take(std::size_t count, std::vector<PageHandle>& out) FERRO_EXCLUDES(mutex_);
+  // The same from idle pages alone. False and nothing taken when there are too few.
+  bool take_idle(std::size_t count, std::vector<PageHandle>& out) FERRO_EXCLUDES(mutex_);
+  // Gives pages back. They must be idle in the sense above.
+  void put(std::span<const PageHandle> pages) FERRO_EXCLUDES(mutex_);
+  // Returns idle pages to the driver, at most `count`; the number returned is the result. Stops at
+  // the first page that the driver refuses, which stays idle.
+  std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
+
+  // Pages beyond a lowered limit stay until they are trimmed.
+  void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  std::size_t limit() const FERRO_EXCLUDES(mutex_);
+  PageCounts counts() const FERRO_EXCLUDES(mutex_);
+  void reset_peak() FERRO_EXCLUDES(mutex_);
+
+ private:
+  std::size_t release_down_to(std::size_t idle_left) FERRO_REQUIRES(mutex_);
+  void take_back(std::size_t count, std::vector<PageHandle>& out) FERRO_REQUIRES(mutex_);
+
+  Driver& driver_;
+  const std::size_t page_bytes_;
+  mutable Mutex mutex_;
+  std::vector<PageHandle> idle_ FERRO_GUARDED_BY(mutex_);
+  PageCounts counts_ FERRO_GUARDED_BY(mutex_);  // `idle` is kept in idle_.size()
+  std::size_t limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
+};
+
+}  // namespace ferro

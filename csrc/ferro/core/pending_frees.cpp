@@ -1,0 +1,142 @@
+#include "ferro/core/pending_frees.h"
+
+#include "ferro/base/check.h"
+#include "ferro/driver/error.h"
+
+#include <utility>
+
+namespace ferro {
+
+bool PendingFrees::add(Block* block) {
+  Start start = Start::kDeferred;
+  try {
+    start = start_waiting(block);
+  } catch (const DriverError&) {
+    // A free never fails. The block stays safe, unused, until the driver answers again.
+  }
+  if (start == Start::kNothingToWaitFor) {
+    return false;
+  }
+  if (start == Start::kDeferred) {
+    deferred_.push_back(block);
+  }
+  ++count_;
+  return true;
+}
+
+PendingFrees::Start PendingFrees::start_waiting(Block* block) {
+  std::vector<StreamId> streams;
+  for (const StreamUse& use : block->uses->uses) {
+    const CaptureInfo capture = driver_.capture_info(use.stream);
+    const bool capturing = capture.state != CaptureState::kNone;
+    if (capturing && (use.capture_id == 0 || capture.id == 0 || use.capture_id == capture.id)) {
+      return Start::kDeferred;
+    }
+    // A use inside a capture that is over was joined by the end of that capture.
+    if (use.capture_id == 0) {
+      streams.push_back(use.stream);
+    }
+  }
+  if (streams.empty()) {
+    return Start::kNothingToWaitFor;
+  }
+  std::vector<EventId> recorded;
+  try {
+    for (const StreamId stream : streams) {
+      recorded.push_back(events_.take());
+      driver_.record(recorded.back(), stream);
+    }
+  } catch (...) {
+    for (const EventId event : recorded) {
+      events_.put(event);
+    }
+    throw;
+  }
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    queues_[streams[i]].push_back({recorded[i], block});
+  }
+  block->uses->events = streams.size();
+  return Start::kWaiting;
+}
+
+void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
+  std::vector<Block*> still_deferred;
+  std::vector<Block*> candidates = std::exchange(deferred_, {});
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Start start = Start::kDeferred;
+    try {
+      start = start_waiting(candidates[i]);
+    } catch (...) {
+      deferred_ = std::move(still_deferred);
+      deferred_.insert(deferred_.end(), candidates.begin() + static_cast<std::ptrdiff_t>(i),
+                       candidates.end());
+      throw;
+    }
+    if (start == Start::kDeferred) {
+      still_deferred.push_back(candidates[i]);
+    } else if (start == Start::kNothingToWaitFor) {
+      ready.push_back(candidates[i]);
+      --count_;
+    }
+  }
+  deferred_ = std::move(still_deferred);
+}
+
+void PendingFrees::finish_front(std::deque<Entry>& queue, std::vector<Block*>& ready) {
+  const Entry entry = queue.front();
+  queue.pop_front();
+  events_.put(entry.event);
+  if (--entry.block->uses->events == 0) {
+    ready.push_back(entry.block);
+    --count_;
+  }
+}
+
+void PendingFrees::pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready) {
+  // Events of one stream complete in the order in which they were recorded.
+  while (!queue.empty() && driver_.is_complete(queue.front().event)) {
+    finish_front(queue, ready);
+  }
+}
+
+void PendingFrees::collect(std::vector<Block*>& ready) {
+  if (count_ == 0) {
+    return;
+  }
+  retry_deferred(ready);
+  for (auto it = queues_.begin(); it != queues_.end();) {
+    pop_complete(it->second, ready);
+    // A stream that is gone must not keep a queue for ever.
+    it = it->second.empty() ? queues_.erase(it) : std::next(it);
+  }
+}
+
+bool PendingFrees::wait_for_one(std::vector<Block*>& ready) {
+  for (auto& [stream, queue] : queues_) {
+    if (!queue.empty()) {
+      driver_.wait(queue.front().event);
+      finish_front(queue, ready);
+      collect(ready);
+      return true;
+    }
+  }
+  return false;
+}
+
+void PendingFrees::check_invariants() const {
+  std::unordered_map<const Block*, std::size_t> events;
+  for (const auto& [stream, queue] : queues_) {
+    for (const Entry& entry : queue) {
+      ++events[entry.block];
+    }
+  }
+  for (const auto& [block, count] : events) {
+    FERRO_CHECK(block->state == BlockState::kPending && block->uses->events == count);
+  }
+  for (const Block* block : deferred_) {
+    FERRO_CHECK(block->state == BlockState::kPending && block->uses->events == 0);
+  }
+  FERRO_CHECK(events.size() + deferred_.size() == count_);
+}
+
+}  // namespace ferro

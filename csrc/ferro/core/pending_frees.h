@@ -1,0 +1,63 @@
+// Blocks that the program freed while other streams may still use them.
+//
+// Belongs to its heap's lock. A block waits in one of two ways:
+//  - on events: one per stream that used it, recorded at the free. Each stream has a queue of its
+//    own, so a slow stream delays only what it used;
+//  - deferred: some stream that used it is capturing, and events recorded then would become part of
+//    the graph. When that capture is over its own uses are joined, and the others get events.
+//
+// Invariant: count() == blocks on events + deferred blocks; a block's `uses->events` == its entries
+// in the queues, and is 0 exactly when it is deferred.
+#pragma once
+
+#include "ferro/core/block.h"
+#include "ferro/core/event_pool.h"
+#include "ferro/driver/driver.h"
+
+#include <cstddef>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro {
+
+class PendingFrees {
+ public:
+  PendingFrees(Driver& driver, EventPool& events) : driver_(driver), events_(events) {}
+
+  // Takes a block with recorded uses. True: it waits here. False: no use is left to wait for, and
+  // the caller frees it now. Never throws for a refusal of the driver: the block is deferred then.
+  bool add(Block* block);
+
+  // Appends blocks whose last use is complete to `ready`. Asks the driver, never waits. On
+  // DriverError the blocks already appended are no longer here, all others still are.
+  void collect(std::vector<Block*>& ready);
+
+  // The host waits for the oldest event of one stream; then as `collect`. False when there is no
+  // event to wait for (nothing pending, or all deferred behind captures).
+  bool wait_for_one(std::vector<Block*>& ready);
+
+  std::size_t count() const { return count_; }
+  bool has_deferred() const { return !deferred_.empty(); }
+  void check_invariants() const;
+
+ private:
+  struct Entry {
+    EventId event;
+    Block* block;
+  };
+
+  enum class Start { kWaiting, kDeferred, kNothingToWaitFor };
+  Start start_waiting(Block* block);
+  void retry_deferred(std::vector<Block*>& ready);
+  void pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready);
+  void finish_front(std::deque<Entry>& queue, std::vector<Block*>& ready);
+
+  Driver& driver_;
+  EventPool& events_;
+  std::unordered_map<StreamId, std::deque<Entry>> queues_;
+  std::vector<Block*> deferred_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace ferro

@@ -1,0 +1,97 @@
+// One reserved range of addresses with the pages behind it, and the way from an address in it to
+// the block that starts there. Not thread-safe: belongs to its heap's lock, except `base`, `bytes`
+// and `heap`, which are constant.
+//
+// Invariant: base and bytes are multiples of kSpanAlignment; page slot i is behind
+// [base + i * page_bytes, base + (i + 1) * page_bytes); backed_pages() == number of filled slots.
+#pragma once
+
+#include "ferro/base/bytes.h"
+#include "ferro/base/lazy_array.h"
+#include "ferro/core/block.h"
+#include "ferro/driver/types.h"
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace ferro {
+
+class Heap;
+
+// Spans begin and end at multiples of it, so that AddressIndex finds one by its upper bits.
+inline constexpr std::size_t kSpanAlignment = kGiB;
+
+class Span {
+ public:
+  Span(DevicePtr base, std::size_t bytes, std::size_t page_bytes, Heap* heap)
+      : base_(base),
+        bytes_(bytes),
+        page_bytes_(page_bytes),
+        heap_(heap),
+        pages_(bytes / page_bytes),
+        leaves_(bytes / kLeafBytes) {}
+
+  DevicePtr base() const { return base_; }
+  std::size_t bytes() const { return bytes_; }
+  Heap* heap() const { return heap_; }
+
+  // Pages.
+  std::size_t page_slot(DevicePtr ptr) const { return distance(base_, ptr) / page_bytes_; }
+  PageHandle page(std::size_t slot) const { return pages_[slot]; }
+  void set_page(std::size_t slot, PageHandle handle) {
+    backed_pages_ += (handle != kNoPage ? 1 : 0);
+    backed_pages_ -= (pages_[slot] != kNoPage ? 1 : 0);
+    pages_[slot] = handle;
+  }
+  std::size_t page_slots() const { return pages_.size(); }
+  std::size_t backed_pages() const { return backed_pages_; }
+
+  // Blocks. `first` is the block at base, from which the tiling can be walked.
+  Block* first = nullptr;
+
+  // The block that starts exactly at `ptr`, or null. `ptr` lies in the span.
+  Block* block_at(DevicePtr ptr) const {
+    const std::size_t offset = distance(base_, ptr);
+    const Leaf* leaf = leaves_[offset / kLeafBytes];
+    return leaf != nullptr && is_aligned(offset, kBlockAlignment)
+               ? (*leaf)[offset % kLeafBytes / kBlockAlignment]
+               : nullptr;
+  }
+  void set_block(DevicePtr ptr, Block* block) {
+    const std::size_t offset = distance(base_, ptr);
+    Leaf*& leaf = leaves_[offset / kLeafBytes];
+    if (leaf == nullptr) {
+      leaf = new_leaf();
+    }
+    (*leaf)[offset % kLeafBytes / kBlockAlignment] = block;
+  }
+
+ private:
+  // 64 block starts, 512 bytes of host memory, made when the first block starts there. A flat table
+  // would cost eight bytes for every 512 of the device wherever a host page is touched.
+  using Leaf = std::array<Block*, 64>;
+  static constexpr std::size_t kLeafBytes = 64 * kBlockAlignment;
+  static constexpr std::size_t kLeavesPerChunk = 128;
+
+  Leaf* new_leaf() {
+    if (unused_leaves_ == 0) {
+      leaf_chunks_.push_back(std::make_unique<Leaf[]>(kLeavesPerChunk));
+      unused_leaves_ = kLeavesPerChunk;
+    }
+    return &leaf_chunks_.back()[--unused_leaves_];
+  }
+
+  const DevicePtr base_;
+  const std::size_t bytes_;
+  const std::size_t page_bytes_;
+  Heap* const heap_;
+  LazyArray<PageHandle> pages_;
+  LazyArray<Leaf*> leaves_;
+  std::vector<std::unique_ptr<Leaf[]>> leaf_chunks_;
+  std::size_t unused_leaves_ = 0;
+  std::size_t backed_pages_ = 0;
+};
+
+}  // namespace ferro

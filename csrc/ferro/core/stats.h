@@ -1,0 +1,150 @@
+// Counters of a heap and their sums for a device.
+//
+// A heap's counters are plain integers that its lock guards; reading them without the lock gives a
+// value that was true a moment ago. Nothing is shared between heaps on the hit path: sums are made
+// when somebody asks. The one thing that cannot be summed later is the peak of a sum, so it is kept
+// by windows: while one heap alone is active, the others' current values stand still, and the peak
+// of the sum is that heap's own peak plus those. When another heap becomes active it folds the
+// window of the one before into the device's peaks and opens its own.
+//
+// Exactness: peaks of the device are exact while one thread at a time uses it, on any number of
+// streams. When several threads work on several heaps at once, a heap claims its window only every
+// kClaimInterval operations, and a peak that lasted shorter may be missed.
+#pragma once
+
+#include "ferro/base/mutex.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace ferro {
+
+// PyTorch's classes: a block counts as small up to 1 MiB, and every block counts as kAll.
+enum StatClass { kAll, kSmall, kLarge, kStatClasses };
+
+// Written under one lock, read by anybody.
+class RelaxedCounter {
+ public:
+  std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
+  void set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
+  void add(std::int64_t amount) { set(get() + amount); }
+  void raise_to(std::int64_t value) {
+    if (value > get()) {
+      set(value);
+    }
+  }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+
+struct Gauge {
+  RelaxedCounter current;
+  RelaxedCounter peak;       // since the window was opened
+  RelaxedCounter increased;  // sum of all increases; decreases == increased - current
+
+  void increase(std::int64_t amount) {
+    current.add(amount);
+    increased.add(amount);
+    peak.raise_to(current.get());
+  }
+  void decrease(std::int64_t amount) { current.add(-amount); }
+};
+
+// One class of blocks of one heap. Invariants: active == live + pending; for every member
+// kAll == kSmall + kLarge, except the peaks.
+struct ClassStats {
+  Gauge blocks;     // live
+  Gauge bytes;      // sizes of live blocks
+  Gauge requested;  // bytes asked for, of live and pending blocks
+  Gauge pending_blocks;
+  Gauge pending_bytes;
+  // Peaks of active blocks and bytes at times when something was pending; at all other times active
+  // equals live.
+  RelaxedCounter active_blocks_peak;
+  RelaxedCounter active_bytes_peak;
+};
+
+struct HeapStats {
+  std::array<ClassStats, kStatClasses> of{};
+
+  static StatClass class_of(std::size_t size) { return size <= (1U << 20) ? kSmall : kLarge; }
+
+  void on_allocate(std::int64_t size, std::int64_t requested) {
+    for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
+      stats->blocks.increase(1);
+      stats->bytes.increase(size);
+      stats->requested.increase(requested);
+      if (stats->pending_blocks.current.get() != 0) [[unlikely]] {
+        raise_active_peaks(*stats);
+      }
+    }
+  }
+  void on_free(std::int64_t size, std::int64_t requested) {
+    for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
+      stats->blocks.decrease(1);
+      stats->bytes.decrease(size);
+      stats->requested.decrease(requested);
+    }
+  }
+  void on_free_pending(std::int64_t size);
+  void on_pending_complete(std::int64_t size, std::int64_t requested);
+
+ private:
+  static void raise_active_peaks(ClassStats& stats) {
+    stats.active_blocks_peak.raise_to(stats.blocks.current.get() +
+                                      stats.pending_blocks.current.get());
+    stats.active_bytes_peak.raise_to(stats.bytes.current.get() + stats.pending_bytes.current.get());
+  }
+};
+
+// A sum as PyTorch shows it.
+struct StatValue {
+  std::int64_t current = 0;
+  std::int64_t peak = 0;
+  std::int64_t increased = 0;  // since the last reset of accumulated values
+  std::int64_t decreased = 0;
+};
+
+enum StatKind { kBlocks, kBytes, kActiveBlocks, kActiveBytes, kRequested, kStatKinds };
+using StatTable = std::array<std::array<StatValue, kStatClasses>, kStatKinds>;
+
+// The sums over the heaps of one device. Thread-safe; its lock is taken inside a heap's lock.
+class DeviceStats {
+ public:
+  static constexpr int kClaimInterval = 64;
+
+  // `stats` must outlive its membership.
+  void add_heap(HeapStats* stats) FERRO_EXCLUDES(mutex_);
+  // The heap's accumulated values stay in the sums. It has no active block.
+  void remove_heap(HeapStats* stats) FERRO_EXCLUDES(mutex_);
+
+  // Called by a heap, under its lock, before each change of its counters. `countdown` is the
+  // heap's.
+  void note_activity(HeapStats* stats, int& countdown) FERRO_EXCLUDES(mutex_) {
+    if (active_.load(std::memory_order_relaxed) != stats && --countdown <= 0) [[unlikely]] {
+      countdown = claim(stats);
+    }
+  }
+
+  StatTable read() FERRO_EXCLUDES(mutex_);
+  void reset_accumulated() FERRO_EXCLUDES(mutex_);
+  void reset_peaks() FERRO_EXCLUDES(mutex_);
+
+ private:
+  int claim(HeapStats* stats) FERRO_EXCLUDES(mutex_);
+  void fold_active() FERRO_REQUIRES(mutex_);
+  StatTable sums() const FERRO_REQUIRES(mutex_);
+
+  std::atomic<HeapStats*> active_{nullptr};
+  Mutex mutex_;
+  const void* active_thread_ FERRO_GUARDED_BY(mutex_) = nullptr;
+  std::vector<HeapStats*> heaps_ FERRO_GUARDED_BY(mutex_);
+  StatTable retired_ FERRO_GUARDED_BY(mutex_){};   // increased/decreased of removed heaps
+  StatTable baseline_ FERRO_GUARDED_BY(mutex_){};  // increased/decreased at the last reset
+  std::array<std::array<std::int64_t, kStatClasses>, kStatKinds> peaks_ FERRO_GUARDED_BY(mutex_){};
+};
+
+}  // namespace ferro

@@ -1,0 +1,92 @@
+// The table of CUDA driver functions that ferro_alloc uses.
+//
+// One row a function: the member's name and the exported symbol with its oldest acceptable
+// version suffix. `load_cuda_api()` fills the table from libcuda.so.1 at run time, so nothing links
+// against the driver and the package imports without one. The simulated GPU (csrc/sim) fills the
+// same table. Rows under "tests" are used only by the contract suite, the rest by `Driver`.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+// clang-format off
+#define FERRO_CUDA_API(X)                                                      \
+  /* library, devices, contexts */                                             \
+  X(init, cuInit)                                                              \
+  X(driver_get_version, cuDriverGetVersion)                                    \
+  X(get_error_name, cuGetErrorName)                                            \
+  X(device_get_count, cuDeviceGetCount)                                        \
+  X(device_get, cuDeviceGet)                                                   \
+  X(device_get_attribute, cuDeviceGetAttribute)                                \
+  X(device_total_mem, cuDeviceTotalMem_v2)                                     \
+  X(primary_ctx_retain, cuDevicePrimaryCtxRetain)                              \
+  X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
+  X(primary_ctx_get_state, cuDevicePrimaryCtxGetState)                         \
+  X(ctx_get_current, cuCtxGetCurrent)                                          \
+  X(ctx_set_current, cuCtxSetCurrent)                                          \
+  X(ctx_synchronize, cuCtxSynchronize)                                         \
+  /* memory */                                                                 \
+  X(mem_get_info, cuMemGetInfo_v2)                                             \
+  X(mem_get_granularity, cuMemGetAllocationGranularity)                        \
+  X(mem_address_reserve, cuMemAddressReserve)                                  \
+  X(mem_address_free, cuMemAddressFree)                                        \
+  X(mem_create, cuMemCreate)                                                   \
+  X(mem_release, cuMemRelease)                                                 \
+  X(mem_map, cuMemMap)                                                         \
+  X(mem_unmap, cuMemUnmap)                                                     \
+  X(mem_set_access, cuMemSetAccess)                                            \
+  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
+  /* events and streams */                                                     \
+  X(event_create, cuEventCreate)                                               \
+  X(event_destroy, cuEventDestroy_v2)                                          \
+  X(event_record, cuEventRecord)                                               \
+  X(event_query, cuEventQuery)                                                 \
+  X(event_synchronize, cuEventSynchronize)                                     \
+  X(stream_wait_event, cuStreamWaitEvent)                                      \
+  X(stream_synchronize, cuStreamSynchronize)                                   \
+  X(stream_is_capturing, cuStreamIsCapturing)                                  \
+  X(stream_get_capture_info, cuStreamGetCaptureInfo_v3)                        \
+  X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode)           \
+  /* tests: work to order, capture and replay */                               \
+  X(mem_alloc, cuMemAlloc_v2)                                                  \
+  X(mem_free, cuMemFree_v2)                                                    \
+  X(mem_get_access, cuMemGetAccess)                                            \
+  X(mem_host_alloc, cuMemHostAlloc)                                            \
+  X(mem_free_host, cuMemFreeHost)                                              \
+  X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                                   \
+  X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2)                                   \
+  X(memset_d8_async, cuMemsetD8Async)                                          \
+  X(memset_d32_async, cuMemsetD32Async)                                        \
+  X(launch_host_func, cuLaunchHostFunc)                                        \
+  X(stream_create, cuStreamCreate)                                             \
+  X(stream_destroy, cuStreamDestroy_v2)                                        \
+  X(stream_query, cuStreamQuery)                                               \
+  X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
+  X(stream_end_capture, cuStreamEndCapture)                                    \
+  X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
+  X(graph_get_nodes, cuGraphGetNodes)                                          \
+  X(graph_launch, cuGraphLaunch)                                               \
+  X(graph_upload, cuGraphUpload)                                               \
+  X(graph_exec_destroy, cuGraphExecDestroy)                                    \
+  X(graph_destroy, cuGraphDestroy)
+// clang-format on
+
+namespace ferro {
+
+// Plain function pointers; a filled table has no null member.
+struct CudaApi {
+#define FERRO_CUDA_API_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;
+  FERRO_CUDA_API(FERRO_CUDA_API_MEMBER)
+#undef FERRO_CUDA_API_MEMBER
+};
+
+// The table of the process's libcuda.so.1. On failure `api` is null and `why` is one sentence: no
+// driver library, or a driver too old, with the missing function. Thread-safe; loaded once.
+struct LoadedCudaApi {
+  const CudaApi* api = nullptr;
+  std::string why;
+};
+const LoadedCudaApi& load_cuda_api();
+
+}  // namespace ferro

@@ -1,0 +1,261 @@
+#include "ferro/driver/driver.h"
+
+#include "ferro/driver/error.h"
+
+namespace ferro {
+namespace {
+
+CUdeviceptr raw(DevicePtr ptr) { return static_cast<CUdeviceptr>(address_of(ptr)); }
+CUstream raw(StreamId stream) { return reinterpret_cast<CUstream>(stream); }
+CUevent raw(EventId event) { return reinterpret_cast<CUevent>(event); }
+CUmemGenericAllocationHandle raw(PageHandle handle) {
+  return static_cast<CUmemGenericAllocationHandle>(handle);
+}
+
+}  // namespace
+
+// Makes the device's context current and the thread's capture mode relaxed, and restores both. The
+// mode matters because event queries are refused, and invalidate the capture, while any thread
+// captures in global mode.
+class Driver::CallScope {
+ public:
+  explicit CallScope(Driver& driver) : api_(driver.api_) {
+    const CUcontext wanted = driver.context();
+    api_.ctx_get_current(&previous_);
+    if (previous_ != wanted) {
+      driver.expect(api_.ctx_set_current(wanted), "cuCtxSetCurrent");
+      switched_ = true;
+    }
+    api_.thread_exchange_capture_mode(&mode_);
+  }
+  ~CallScope() {
+    api_.thread_exchange_capture_mode(&mode_);
+    if (switched_) {
+      api_.ctx_set_current(previous_);
+    }
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  const CudaApi& api_;
+  CUcontext previous_ = nullptr;
+  bool switched_ = false;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+CUcontext Driver::context() {
+  if (CUcontext known = context_.load(std::memory_order_acquire)) {
+    return known;
+  }
+  const MutexLock lock(context_mutex_);
+  if (CUcontext known = context_.load(std::memory_order_relaxed)) {
+    return known;
+  }
+  expect(api_.init(0), "cuInit");
+  CUdevice device = 0;
+  expect(api_.device_get(&device, device_), "cuDeviceGet");
+  CUcontext created = nullptr;
+  expect(api_.primary_ctx_retain(&created, device), "cuDevicePrimaryCtxRetain");
+  context_.store(created, std::memory_order_release);
+  return created;
+}
+
+CUcontext Driver::current_context() const {
+  CUcontext current = nullptr;
+  api_.ctx_get_current(&current);
+  return current;
+}
+
+std::string Driver::error_name(CUresult result) const {
+  const char* name = nullptr;
+  if (api_.get_error_name(result, &name) == CUDA_SUCCESS && name != nullptr) {
+    return name;
+  }
+  return "CUDA error " + std::to_string(static_cast<int>(result));
+}
+
+void Driver::refuse(const char* call, CUresult result, std::size_t bytes) const {
+  throw DriverError(call, error_name(result), bytes, device_);
+}
+
+Status Driver::expect_memory(CUresult result, const char* call, std::size_t bytes) const {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return Status::kOutOfMemory;
+  }
+  expect(result, call, bytes);
+  return Status::kOk;
+}
+
+CUmemAllocationProp Driver::page_properties() const {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device_;
+  return properties;
+}
+
+std::size_t Driver::granularity() {
+  const CallScope scope(*this);
+  const CUmemAllocationProp properties = page_properties();
+  std::size_t bytes = 0;
+  expect(api_.mem_get_granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+         "cuMemGetAllocationGranularity");
+  return bytes;
+}
+
+std::size_t Driver::total_memory() const {
+  expect(api_.init(0), "cuInit");
+  CUdevice device = 0;
+  expect(api_.device_get(&device, device_), "cuDeviceGet");
+  std::size_t bytes = 0;
+  expect(api_.device_total_mem(&bytes, device), "cuDeviceTotalMem");
+  return bytes;
+}
+
+MemoryInfo Driver::memory_info() {
+  const CallScope scope(*this);
+  MemoryInfo info;
+  expect(api_.mem_get_info(&info.free_bytes, &info.total_bytes), "cuMemGetInfo");
+  return info;
+}
+
+std::optional<DevicePtr> Driver::reserve(std::size_t bytes, std::size_t alignment) {
+  const CallScope scope(*this);
+  count(kReserve);
+  CUdeviceptr base = 0;
+  const CUresult result = api_.mem_address_reserve(&base, bytes, alignment, 0, 0);
+  if (expect_memory(result, "cuMemAddressReserve", bytes) == Status::kOutOfMemory) {
+    return std::nullopt;
+  }
+  return DevicePtr{base};
+}
+
+bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
+  try {
+    const CallScope scope(*this);
+    count(kUnreserve);
+    return api_.mem_address_free(raw(base), bytes) == CUDA_SUCCESS;
+  } catch (const DriverError&) {
+    return false;
+  }
+}
+
+std::optional<PageHandle> Driver::create(std::size_t bytes) {
+  const CallScope scope(*this);
+  count(kCreate);
+  const CUmemAllocationProp properties = page_properties();
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = api_.mem_create(&handle, bytes, &properties, 0);
+  if (expect_memory(result, "cuMemCreate", bytes) == Status::kOutOfMemory) {
+    return std::nullopt;
+  }
+  return PageHandle{handle};
+}
+
+bool Driver::release(PageHandle handle) noexcept {
+  try {
+    const CallScope scope(*this);
+    count(kRelease);
+    return api_.mem_release(raw(handle)) == CUDA_SUCCESS;
+  } catch (const DriverError&) {
+    return false;
+  }
+}
+
+Status Driver::map(DevicePtr at, std::size_t bytes, PageHandle handle) {
+  const CallScope scope(*this);
+  count(kMap);
+  return expect_memory(api_.mem_map(raw(at), bytes, 0, raw(handle), 0), "cuMemMap", bytes);
+}
+
+Status Driver::set_access(DevicePtr at, std::size_t bytes) {
+  const CallScope scope(*this);
+  count(kSetAccess);
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device_;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return expect_memory(api_.mem_set_access(raw(at), bytes, &access, 1), "cuMemSetAccess", bytes);
+}
+
+bool Driver::unmap(DevicePtr at, std::size_t bytes) noexcept {
+  try {
+    const CallScope scope(*this);
+    count(kUnmap);
+    return api_.mem_unmap(raw(at), bytes) == CUDA_SUCCESS;
+  } catch (const DriverError&) {
+    return false;
+  }
+}
+
+EventId Driver::create_event() {
+  const CallScope scope(*this);
+  CUevent event = nullptr;
+  expect(api_.event_create(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  return static_cast<EventId>(reinterpret_cast<std::uint64_t>(event));
+}
+
+void Driver::destroy_event(EventId event) noexcept {
+  try {
+    const CallScope scope(*this);
+    api_.event_destroy(raw(event));
+  } catch (const DriverError&) {
+    // The context is gone, and the event with it.
+  }
+}
+
+void Driver::record(EventId event, StreamId stream) {
+  const CallScope scope(*this);
+  count(kEventRecord);
+  expect(api_.event_record(raw(event), raw(stream)), "cuEventRecord");
+}
+
+bool Driver::is_complete(EventId event) {
+  const CallScope scope(*this);
+  count(kEventQuery);
+  const CUresult result = api_.event_query(raw(event));
+  if (result == CUDA_ERROR_NOT_READY) {
+    return false;
+  }
+  expect(result, "cuEventQuery");
+  return true;
+}
+
+void Driver::wait(EventId event) {
+  const CallScope scope(*this);
+  count(kEventWait);
+  expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
+}
+
+CaptureInfo Driver::capture_info(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult result =
+      api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, nullptr, nullptr, nullptr);
+  // The legacy default stream cannot be asked while another stream of its context captures. It is
+  // not capturing itself, and ordering against it has to wait until that capture is over.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return {CaptureState::kActive, 0};
+  }
+  expect(result, "cuStreamGetCaptureInfo");
+  switch (status) {
+    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
+      return {CaptureState::kActive, id};
+    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
+      return {CaptureState::kInvalidated, id};
+    case CU_STREAM_CAPTURE_STATUS_NONE:
+      break;
+  }
+  return {};
+}
+
+DriverCalls Driver::calls() const {
+  const auto read = [this](CallKind kind) { return calls_[kind].load(std::memory_order_relaxed); };
+  return {read(kReserve),    read(kUnreserve), read(kCreate), read(kRelease),
+          read(kMap),        read(kSetAccess), read(kUnmap),  read(kEventRecord),
+          read(kEventQuery), read(kEventWait)};
+}
+
+}  // namespace ferro

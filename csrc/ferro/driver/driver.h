@@ -1,0 +1,109 @@
+// Everything the allocator asks of one GPU, and nothing else: the door.
+//
+// Contract of every function:
+//  - it may be called from any thread, with any current context and while captures run: it makes
+//    the device's primary context current and relaxes the thread's capture mode for its duration;
+//  - sizes are positive multiples of `granularity()`;
+//  - running out of device memory is a value; any other refusal throws `DriverError` and has
+//    changed nothing; functions marked noexcept report failure as a value;
+//  - nothing calls back into the allocator, so holding its locks is safe.
+// The primary context is created by the first call that needs it, so an unused device stays
+// untouched. Thread-safe.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/driver/cuda_api.h"
+#include "ferro/driver/types.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace ferro {
+
+// Calls by kind since construction, for statistics and tests.
+struct DriverCalls {
+  std::uint64_t reserve = 0, unreserve = 0, create = 0, release = 0, map = 0, set_access = 0,
+                unmap = 0, event_record = 0, event_query = 0, event_wait = 0;
+};
+
+class Driver {
+ public:
+  Driver(const CudaApi& api, DeviceId device) : api_(api), device_(device) {}
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  DeviceId device() const { return device_; }
+
+  // Memory.
+  std::size_t granularity();
+  // Does not create a context.
+  std::size_t total_memory() const;
+  MemoryInfo memory_info();
+  // Reserves addresses without memory behind them; none when the address space is exhausted.
+  std::optional<DevicePtr> reserve(std::size_t bytes, std::size_t alignment);
+  bool unreserve(DevicePtr base, std::size_t bytes) noexcept;
+  // Creates one physical page; none when the device is full.
+  std::optional<PageHandle> create(std::size_t bytes);
+  bool release(PageHandle handle) noexcept;
+  Status map(DevicePtr at, std::size_t bytes, PageHandle handle);
+  // Gives this device read and write access to mapped pages.
+  Status set_access(DevicePtr at, std::size_t bytes);
+  // Removes the mappings of whole pages. False: the driver refused and they are as before.
+  bool unmap(DevicePtr at, std::size_t bytes) noexcept;
+
+  // Ordering. Events carry no time.
+  EventId create_event();
+  void destroy_event(EventId event) noexcept;
+  void record(EventId event, StreamId stream);
+  // Has all work before the event's last record finished?
+  bool is_complete(EventId event);
+  // The host waits.
+  void wait(EventId event);
+  CaptureInfo capture_info(StreamId stream);
+
+  // The context current in this thread, or null; the cheapest question a driver answers (8 ns).
+  CUcontext current_context() const;
+  // This device's primary context if this object has used it, else null.
+  CUcontext context_if_created() const { return context_.load(std::memory_order_acquire); }
+
+  DriverCalls calls() const;
+
+ private:
+  class CallScope;
+  enum CallKind {
+    kReserve,
+    kUnreserve,
+    kCreate,
+    kRelease,
+    kMap,
+    kSetAccess,
+    kUnmap,
+    kEventRecord,
+    kEventQuery,
+    kEventWait,
+    kCallKinds
+  };
+
+  CUcontext context();
+  CUmemAllocationProp page_properties() const;
+  void count(CallKind kind) { calls_[kind].fetch_add(1, std::memory_order_relaxed); }
+  std::string error_name(CUresult result) const;
+  [[noreturn]] void refuse(const char* call, CUresult result, std::size_t bytes = 0) const;
+  void expect(CUresult result, const char* call, std::size_t bytes = 0) const {
+    if (result != CUDA_SUCCESS) [[unlikely]] {
+      refuse(call, result, bytes);
+    }
+  }
+  Status expect_memory(CUresult result, const char* call, std::size_t bytes) const;
+
+  const CudaApi& api_;
+  const DeviceId device_;
+  Mutex context_mutex_;
+  std::atomic<CUcontext> context_{nullptr};
+  std::array<std::atomic<std::uint64_t>, kCallKinds> calls_{};
+};
+
+}  // namespace ferro

@@ -1,0 +1,60 @@
+// Strong types for what the driver hands out. Below the adapter a device address is never a `void*`
+// and a stream never a `cudaStream_t`.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace ferro {
+
+using DeviceId = int;
+
+// An address on the device. `kNull` is never handed out.
+enum class DevicePtr : std::uint64_t {};
+inline constexpr DevicePtr kNull{0};
+
+constexpr std::uint64_t address_of(DevicePtr ptr) { return static_cast<std::uint64_t>(ptr); }
+constexpr DevicePtr operator+(DevicePtr ptr, std::size_t bytes) {
+  return DevicePtr{address_of(ptr) + bytes};
+}
+// Distance in bytes; `to` is not below `from`.
+constexpr std::size_t distance(DevicePtr from, DevicePtr to) {
+  return address_of(to) - address_of(from);
+}
+
+// A CUstream as a number. 0 is the legacy default stream, a valid key on every device.
+enum class StreamId : std::uint64_t {};
+
+// A handle of physical memory (CUmemGenericAllocationHandle). 0 is never a valid one.
+enum class PageHandle : std::uint64_t {};
+inline constexpr PageHandle kNoPage{0};
+
+// A CUevent as a number; 0 is none.
+enum class EventId : std::uint64_t {};
+inline constexpr EventId kNoEvent{0};
+
+// What a call that may run out of device memory returns.
+enum class [[nodiscard]] Status{kOk, kOutOfMemory};
+
+struct MemoryInfo {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+};
+
+// `id` distinguishes one capture of a stream from the next; 0 when none is active.
+enum class CaptureState { kNone, kActive, kInvalidated };
+struct CaptureInfo {
+  CaptureState state = CaptureState::kNone;
+  std::uint64_t id = 0;
+};
+
+}  // namespace ferro
+
+template <>
+struct std::hash<ferro::StreamId> {
+  std::size_t operator()(ferro::StreamId stream) const noexcept {
+    return std::hash<std::uint64_t>{}(static_cast<std::uint64_t>(stream));
+  }
+};

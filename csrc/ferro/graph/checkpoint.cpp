@@ -1,0 +1,70 @@
+#include "ferro/graph/checkpoint.h"
+
+#include <algorithm>
+
+namespace ferro {
+namespace {
+
+CheckpointError check_pool(DeviceMemory& device, const PoolId& pool) {
+  const int use_count = device.pool_use_count(pool);
+  if (use_count < 0) {
+    return CheckpointError::kUnknownPool;
+  }
+  if (use_count == 0) {
+    return CheckpointError::kUnheldPool;
+  }
+  for (Heap* heap : device.heaps_of(pool)) {
+    heap->collect_pending();
+    if (heap->has_pending()) {
+      return CheckpointError::kPendingFrees;
+    }
+  }
+  return CheckpointError::kNone;
+}
+
+}  // namespace
+
+CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
+                                PoolCheckpoint* checkpoint) {
+  if (const CheckpointError error = check_pool(device, pool); error != CheckpointError::kNone) {
+    return error;
+  }
+  checkpoint->pool = pool;
+  checkpoint->heaps.clear();
+  for (Heap* heap : device.heaps_of(pool)) {
+    checkpoint->heaps.push_back({heap->stream(), heap->live_blocks()});
+  }
+  return CheckpointError::kNone;
+}
+
+CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& checkpoint,
+                                   CheckpointChange* change) {
+  if (const CheckpointError error = check_pool(device, checkpoint.pool);
+      error != CheckpointError::kNone) {
+    return error;
+  }
+  // Heaps that are newer than the checkpoint had nothing live then.
+  static const std::vector<BlockView> nothing;
+  const auto live_of = [&](const Heap& heap) -> const std::vector<BlockView>& {
+    const auto found =
+        std::ranges::find(checkpoint.heaps, heap.stream(), &PoolCheckpoint::HeapBlocks::stream);
+    return found != checkpoint.heaps.end() ? found->live : nothing;
+  };
+  const std::vector<Heap*> heaps = device.heaps_of(checkpoint.pool);
+  for (const PoolCheckpoint::HeapBlocks& recorded : checkpoint.heaps) {
+    const auto found = std::ranges::find(heaps, recorded.stream, &Heap::stream);
+    const bool possible =
+        found != heaps.end() ? (*found)->can_restore(recorded.live) : recorded.live.empty();
+    if (!possible) {
+      return CheckpointError::kPagesGone;
+    }
+  }
+  for (Heap* heap : heaps) {
+    const std::vector<BlockView>& live = live_of(*heap);
+    heap->restore_live(live, &change->freed);
+    change->allocated.insert(change->allocated.end(), live.begin(), live.end());
+  }
+  return CheckpointError::kNone;
+}
+
+}  // namespace ferro

@@ -1,0 +1,66 @@
+#include "ferro/graph/diversions.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace ferro {
+
+bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current) {
+  const MutexLock lock(mutex_);
+  drop_abandoned();
+  if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
+    return false;
+  }
+  const bool of_capture = !filter(current);
+  diversions_.push_back({pool, std::move(filter), of_capture, current, std::this_thread::get_id()});
+  device_.hold_pool(pool);
+  count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
+  return true;
+}
+
+bool Diversions::end(const PoolId& pool) {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  if (found == diversions_.end()) {
+    return false;
+  }
+  diversions_.erase(found);
+  count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
+  return true;
+}
+
+// PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
+// that begins another one has left behind every capture of its own that its stream no longer runs.
+void Diversions::drop_abandoned() {
+  std::erase_if(diversions_, [this](const Diversion& diversion) {
+    const bool abandoned = diversion.of_capture &&
+                           diversion.begun_by == std::this_thread::get_id() &&
+                           !is_capturing(diversion.begun_on);
+    if (abandoned) {
+      device_.release_pool(diversion.pool);
+    }
+    return abandoned;
+  });
+}
+
+PoolId Diversions::pool_for(StreamId stream) {
+  const MutexLock lock(mutex_);
+  std::optional<bool> capturing;
+  for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
+    if (it->of_capture) {
+      if (!capturing) {
+        capturing = is_capturing(stream);
+      }
+      if (!*capturing) {
+        continue;
+      }
+    }
+    if (it->filter(stream)) {
+      return it->pool;
+    }
+  }
+  return kDefaultPool;
+}
+
+}  // namespace ferro

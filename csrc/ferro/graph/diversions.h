@@ -1,0 +1,59 @@
+// Which pool serves an allocation: the diversions of one device, innermost first.
+//
+// A diversion sends the allocations that its filter accepts to a pool. There are two kinds, and
+// they are kept apart: that of a graph capture, whose filter accepts the streams of that capture,
+// and those of threads and streams (`use_mem_pool`, warm-up of cudagraph trees), under which
+// nothing is captured. Programs do not say which kind they begin; it shows, because the filter of a
+// capture refuses the current stream as long as the capture has not begun.
+//
+// Thread-safe. Filters are called under this object's lock and must not come back here. The filter
+// of a capture is called only while the stream in question captures: the graph that it belongs to
+// may be gone when a capture failed.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/device_memory.h"
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace ferro {
+
+class Diversions {
+ public:
+  using Filter = std::function<bool(StreamId)>;
+
+  explicit Diversions(DeviceMemory& device) : device_(device) {}
+
+  // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
+  // in this thread. False: this pool is being diverted to already; then nothing changed.
+  bool begin(const PoolId& pool, Filter filter, StreamId current) FERRO_EXCLUDES(mutex_);
+  // Ends the diversion to `pool`, which stays held. False: there is none.
+  bool end(const PoolId& pool) FERRO_EXCLUDES(mutex_);
+
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
+
+ private:
+  struct Diversion {
+    PoolId pool;
+    Filter filter;
+    bool of_capture;
+    StreamId begun_on;
+    std::thread::id begun_by;
+  };
+
+  void drop_abandoned() FERRO_REQUIRES(mutex_);
+  bool is_capturing(StreamId stream) {
+    return device_.driver().capture_info(stream).state != CaptureState::kNone;
+  }
+
+  DeviceMemory& device_;
+  Mutex mutex_;
+  std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
+  std::atomic<int> count_{0};
+};
+
+}  // namespace ferro

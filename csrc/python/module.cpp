@@ -1,0 +1,83 @@
+// The Python module ferro_alloc._C: conversions only.
+#include "ferro/adapter/install.h"
+#include "ferro/adapter/torch_compat.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace py = pybind11;
+
+namespace {
+
+std::string driver_problem() { return ferro::load_cuda_api().why; }
+
+void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes) {
+  ferro::AllocatorConfig config;
+  config.page_bytes = page_size_bytes;
+  if (memory_limit_bytes != 0) {
+    config.memory_limit = memory_limit_bytes;
+  }
+  ferro::install(config);
+}
+
+ferro::DeviceMemory& core_of(int device) {
+  ferro::CudaAllocator* allocator = ferro::installed_allocator();
+  ferro::DeviceMemory* core = allocator != nullptr ? allocator->core_of(device) : nullptr;
+  if (core == nullptr) {
+    throw std::runtime_error("ferro_alloc does not serve device " + std::to_string(device) +
+                             ": it is not installed, or CUDA is not initialised");
+  }
+  return *core;
+}
+
+py::dict device_report(int device) {
+  ferro::DeviceMemory& core = core_of(device);
+  const ferro::DeviceCounters counters = core.counters();
+  py::dict ladder;
+  for (std::size_t i = 0; i < ferro::kLadderSteps; ++i) {
+    ladder[ferro::name_of(static_cast<ferro::LadderStep>(i))] = counters.ladder[i];
+  }
+  const ferro::DriverCalls calls = core.driver().calls();
+  py::dict driver_calls;
+  driver_calls["reserve"] = calls.reserve;
+  driver_calls["unreserve"] = calls.unreserve;
+  driver_calls["create"] = calls.create;
+  driver_calls["release"] = calls.release;
+  driver_calls["map"] = calls.map;
+  driver_calls["set_access"] = calls.set_access;
+  driver_calls["unmap"] = calls.unmap;
+  driver_calls["event_record"] = calls.event_record;
+  driver_calls["event_query"] = calls.event_query;
+  driver_calls["event_wait"] = calls.event_wait;
+  const ferro::PageCounts pages = core.store().counts();
+  py::dict report;
+  report["page_bytes"] = core.store().page_bytes();
+  report["pages_held"] = pages.held;
+  report["pages_idle"] = pages.idle;
+  report["ladder"] = ladder;
+  report["driver_calls"] = driver_calls;
+  return report;
+}
+
+void check_invariants(int device) { core_of(device).check_invariants(); }
+
+// For tests that put a faulty driver between the allocator and the simulated GPU.
+std::uintptr_t driver_table_address() {
+  return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"));
+  module.def("is_installed", &ferro::is_installed);
+  module.def("built_torch_version", [] { return std::string(ferro::kBuiltForTorch); });
+  module.def("cuda_memory_allocated_before", &ferro::device_memory_in_use);
+  module.def("driver_problem", &driver_problem);
+  module.def("device_report", &device_report, py::arg("device"));
+  module.def("check_invariants", &check_invariants, py::arg("device"));
+  module.def("driver_table_address", &driver_table_address);
+}
