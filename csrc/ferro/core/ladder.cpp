@@ -107,18 +107,16 @@ DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
   if (const DevicePtr ptr = heap.allocate_waited(request); ptr != kNull) {
     return ptr;
   }
-  // First this heap's own holes, then what other streams left free, then what they still wait for.
-  if (const DevicePtr ptr = grow_from({&heap}, heap, request); ptr != kNull) {
+  // The pages of a private pool that is held stay: graphs replay on them, also on those that carry no
+  // live block. Free pages first, then those of blocks that still wait for other streams.
+  const std::vector<Heap*> givers = heaps_that_give(Givers::kDefaultPool);
+  if (const DevicePtr ptr = grow_from(givers, heap, request); ptr != kNull) {
     return ptr;
   }
-  const std::vector<Heap*> others = heaps_that_give(Givers::kDefaultPool);
-  if (const DevicePtr ptr = grow_from(others, heap, request); ptr != kNull) {
-    return ptr;
+  for (Heap* giver : givers) {
+    giver->wait_for_pending();
   }
-  for (Heap* other : others) {
-    other->wait_for_pending();
-  }
-  return grow_from(others, heap, request);
+  return grow_from(givers, heap, request);
 }
 
 OutOfMemoryFacts DeviceMemory::facts_of_failure(const Request& request) {
