@@ -107,8 +107,8 @@ DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
   if (const DevicePtr ptr = heap.allocate_waited(request); ptr != kNull) {
     return ptr;
   }
-  // The pages of a private pool that is held stay: graphs replay on them, also on those that carry no
-  // live block. Free pages first, then those of blocks that still wait for other streams.
+  // The pages of a private pool that is held stay: graphs replay on them, also on those that carry
+  // no live block. Free pages first, then those of blocks that still wait for other streams.
   const std::vector<Heap*> givers = heaps_that_give(Givers::kDefaultPool);
   if (const DevicePtr ptr = grow_from(givers, heap, request); ptr != kNull) {
     return ptr;

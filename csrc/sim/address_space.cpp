@@ -1,0 +1,248 @@
+#include "sim/address_space.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace ferro::sim {
+namespace {
+
+void* host_address(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
+
+}  // namespace
+
+AddressSpace::~AddressSpace() {
+  for (const auto& [base, reservation] : reservations_) {
+    munmap(host_address(base), reservation.bytes);
+  }
+}
+
+void AddressSpace::clear() {
+  mappings_.clear();
+  pages_.clear();
+}
+
+std::optional<CUdeviceptr> AddressSpace::reserve(std::size_t bytes, std::size_t alignment) {
+  alignment = std::max(alignment, kGranularity);
+  const std::size_t slack = alignment;
+  if (bytes + slack < bytes) {
+    return std::nullopt;
+  }
+  void* memory = mmap(nullptr, bytes + slack, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return std::nullopt;
+  }
+  const auto begin = reinterpret_cast<CUdeviceptr>(memory);
+  const CUdeviceptr base = align_up(begin, alignment);
+  if (base > begin) {
+    munmap(memory, base - begin);
+  }
+  if (const std::size_t tail = begin + slack - base; tail > 0) {
+    munmap(host_address(base + bytes), tail);
+  }
+  reservations_.emplace(base, Reservation{bytes});
+  return base;
+}
+
+CUresult AddressSpace::unreserve(CUdeviceptr base, std::size_t bytes) {
+  const auto found = reservations_.find(base);
+  if (found == reservations_.end() || found->second.bytes != bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto first = mappings_.lower_bound(base);
+  if (first != mappings_.end() && first->first < base + bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  munmap(host_address(base), bytes);
+  reservations_.erase(found);
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Pages> AddressSpace::create(PhysicalMemory& memory, int device, std::size_t bytes) {
+  const auto offset = memory.allocate(bytes);
+  if (!offset) {
+    return nullptr;
+  }
+  auto pages = std::make_shared<Pages>(memory, device, *offset, bytes);
+  pages->id = next_id_++;
+  pages->references = 1;
+  pages_.emplace(pages->id, pages);
+  return pages;
+}
+
+std::shared_ptr<Pages> AddressSpace::find_pages(CUmemGenericAllocationHandle id) const {
+  const auto found = pages_.find(id);
+  return found == pages_.end() ? nullptr : found->second;
+}
+
+CUresult AddressSpace::release(CUmemGenericAllocationHandle id) {
+  const auto found = pages_.find(id);
+  if (found == pages_.end()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (--found->second->references == 0) {
+    pages_.erase(found);
+  }
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Pages> AddressSpace::retain(CUdeviceptr at) {
+  const Mapping* mapping = find_mapping(at);
+  if (mapping == nullptr || mapping->plain) {
+    return nullptr;
+  }
+  ++mapping->pages->references;
+  pages_.emplace(mapping->pages->id, mapping->pages);
+  return mapping->pages;
+}
+
+CUresult AddressSpace::map(CUdeviceptr at, std::size_t bytes, std::size_t offset,
+                           CUmemGenericAllocationHandle id) {
+  const auto pages = find_pages(id);
+  if (pages == nullptr || bytes == 0 || !is_aligned(at, kGranularity)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (offset != 0 || bytes != pages->bytes()) {
+    return offset + bytes <= pages->bytes() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  }
+  CUdeviceptr base = 0;
+  const Reservation* reservation = find_reservation(at, &base);
+  if (reservation == nullptr || at + bytes > base + reservation->bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto next = mappings_.lower_bound(at);
+  if (next != mappings_.end() && next->first < at + bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (find_mapping(at) != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  mappings_.emplace_hint(next, at, Mapping{pages, {}, false});
+  return CUDA_SUCCESS;
+}
+
+void AddressSpace::map_plain(CUdeviceptr at, std::shared_ptr<Pages> pages,
+                             const std::array<Access, kMaxDevices>& access) {
+  mappings_.emplace(at, Mapping{std::move(pages), access, true});
+}
+
+std::pair<AddressSpace::Mappings::iterator, AddressSpace::Mappings::iterator>
+AddressSpace::whole_mappings(CUdeviceptr at, std::size_t bytes, std::size_t* count) {
+  const std::pair none{mappings_.end(), mappings_.end()};
+  auto first = mappings_.find(at);
+  CUdeviceptr reached = at;
+  auto last = first;
+  *count = 0;
+  while (last != mappings_.end() && last->first == reached && reached < at + bytes) {
+    if (last->second.plain) {
+      return none;
+    }
+    reached += last->second.bytes();
+    ++*count;
+    ++last;
+  }
+  return bytes != 0 && reached == at + bytes ? std::pair{first, last} : none;
+}
+
+CUresult AddressSpace::unmap(CUdeviceptr at, std::size_t bytes, std::size_t* handles) {
+  const auto [first, last] = whole_mappings(at, bytes, handles);
+  if (first == last) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  mappings_.erase(first, last);
+  return CUDA_SUCCESS;
+}
+
+void AddressSpace::unmap_plain(CUdeviceptr at) { mappings_.erase(at); }
+
+CUresult AddressSpace::set_access(CUdeviceptr at, std::size_t bytes, int device, Access access,
+                                  std::size_t* handles) {
+  const auto [first, last] = whole_mappings(at, bytes, handles);
+  if (first == last) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (auto mapping = first; mapping != last; ++mapping) {
+    mapping->second.access[static_cast<std::size_t>(device)] = access;
+  }
+  return CUDA_SUCCESS;
+}
+
+void AddressSpace::set_plain_access(int owner, int peer, Access access) {
+  for (auto& [base, mapping] : mappings_) {
+    if (mapping.plain && mapping.pages->device() == owner) {
+      mapping.access[static_cast<std::size_t>(peer)] = access;
+    }
+  }
+}
+
+const Mapping* AddressSpace::find_mapping(CUdeviceptr at, CUdeviceptr* base) const {
+  auto next = mappings_.upper_bound(at);
+  if (next == mappings_.begin()) {
+    return nullptr;
+  }
+  --next;
+  if (at - next->first >= next->second.bytes()) {
+    return nullptr;
+  }
+  if (base != nullptr) {
+    *base = next->first;
+  }
+  return &next->second;
+}
+
+const AddressSpace::Reservation* AddressSpace::find_reservation(CUdeviceptr at,
+                                                                CUdeviceptr* base) const {
+  auto next = reservations_.upper_bound(at);
+  if (next == reservations_.begin()) {
+    return nullptr;
+  }
+  --next;
+  if (at - next->first >= next->second.bytes) {
+    return nullptr;
+  }
+  if (base != nullptr) {
+    *base = next->first;
+  }
+  return &next->second;
+}
+
+bool AddressSpace::is_mapped(CUdeviceptr at, std::size_t bytes) const {
+  const CUdeviceptr end = at + bytes;
+  while (at < end) {
+    CUdeviceptr base = 0;
+    const Mapping* mapping = find_mapping(at, &base);
+    if (mapping == nullptr) {
+      return false;
+    }
+    at = base + mapping->bytes();
+  }
+  return true;
+}
+
+bool AddressSpace::resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,
+                           std::vector<Segment>& segments) const {
+  const auto allows = [write](Access access) {
+    return write ? access == Access::kReadWrite : access != Access::kNone;
+  };
+  while (bytes > 0) {
+    CUdeviceptr base = 0;
+    const Mapping* mapping = find_mapping(at, &base);
+    if (mapping == nullptr) {
+      return false;
+    }
+    const Pages& pages = *mapping->pages;
+    if (!allows(mapping->access[static_cast<std::size_t>(device)]) &&
+        !allows(mapping->access[static_cast<std::size_t>(pages.device())])) {
+      return false;
+    }
+    const std::size_t skipped = at - base;
+    const std::size_t piece = std::min(bytes, pages.bytes() - skipped);
+    segments.push_back({&pages.memory(), pages.device(), pages.offset() + skipped, piece});
+    at += piece;
+    bytes -= piece;
+  }
+  return true;
+}
+
+}  // namespace ferro::sim

@@ -1,0 +1,139 @@
+// The page table: reserved addresses, physical pages (one handle each) and what is mapped where.
+//
+// Device addresses are real reservations of the process that nobody can touch, so they never meet a
+// host address and a host program that dereferences one faults as on a GPU. Bytes are reached by
+// translation to physical memory; two addresses of one handle are true aliases. Not thread-safe; the
+// machine's lock guards it. Every function that fails has changed nothing.
+// Invariants: mappings do not overlap and each lies in one reservation; physical memory of a handle
+// is free again exactly when it has neither an owner nor a mapping.
+#pragma once
+
+#include "ferro/base/bytes.h"
+#include "sim/physical_memory.h"
+
+#include <cuda.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro::sim {
+
+inline constexpr std::size_t kGranularity = 2 * kMiB;
+inline constexpr int kMaxDevices = 16;
+
+// What one handle stands for. Owners of the handle are counted by `references`, mappings share it.
+class Pages {
+ public:
+  Pages(PhysicalMemory& memory, int device, std::size_t offset, std::size_t bytes)
+      : memory_(memory), device_(device), offset_(offset), bytes_(bytes) {}
+  ~Pages() { memory_.free(offset_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  PhysicalMemory& memory() const { return memory_; }
+  int device() const { return device_; }
+  std::size_t offset() const { return offset_; }
+  std::size_t bytes() const { return bytes_; }
+
+  CUmemGenericAllocationHandle id = 0;
+  unsigned references = 0;
+  CUmemAllocationProp properties{};
+
+ private:
+  PhysicalMemory& memory_;
+  const int device_;
+  const std::size_t offset_;
+  const std::size_t bytes_;
+};
+
+enum class Access : std::uint8_t { kNone = 0, kRead = 1, kReadWrite = 3 };
+
+struct Mapping {
+  std::shared_ptr<Pages> pages;
+  std::array<Access, kMaxDevices> access{};
+  // Part of cuMemAlloc's memory, which the virtual-memory calls must not touch.
+  bool plain = false;
+
+  std::size_t bytes() const { return pages->bytes(); }
+};
+
+// A contiguous piece of physical memory.
+struct Segment {
+  PhysicalMemory* memory = nullptr;
+  int device = 0;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+class AddressSpace {
+ public:
+  AddressSpace() = default;
+  ~AddressSpace();
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  // Forgets all mappings and handles, before the physical memory behind them goes.
+  void clear();
+
+  // Addresses. `bytes` is a positive multiple of the granularity, `alignment` 0 or a power of two.
+  std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment);
+  // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it.
+  CUresult unreserve(CUdeviceptr base, std::size_t bytes);
+
+  // Pages. Null when the memory is full.
+  std::shared_ptr<Pages> create(PhysicalMemory& memory, int device, std::size_t bytes);
+  std::shared_ptr<Pages> find_pages(CUmemGenericAllocationHandle id) const;
+  // Takes away one owner.
+  CUresult release(CUmemGenericAllocationHandle id);
+  // Adds an owner to the pages mapped at an address; null when there are none.
+  std::shared_ptr<Pages> retain(CUdeviceptr at);
+
+  // Mappings.
+  CUresult map(CUdeviceptr at, std::size_t bytes, std::size_t offset,
+               CUmemGenericAllocationHandle id);
+  // Maps pages that have no handle, with access for `access`.
+  void map_plain(CUdeviceptr at, std::shared_ptr<Pages> pages,
+                 const std::array<Access, kMaxDevices>& access);
+  // The range must consist of whole mappings without a gap. `handles` counts them.
+  CUresult unmap(CUdeviceptr at, std::size_t bytes, std::size_t* handles);
+  void unmap_plain(CUdeviceptr at);
+  CUresult set_access(CUdeviceptr at, std::size_t bytes, int device, Access access,
+                      std::size_t* handles);
+  void set_plain_access(int owner, int peer, Access access);
+
+  // Null where nothing is mapped. `base` receives the start of the mapping.
+  const Mapping* find_mapping(CUdeviceptr at, CUdeviceptr* base = nullptr) const;
+  bool is_reserved(CUdeviceptr at) const { return find_reservation(at) != nullptr; }
+  bool is_mapped(CUdeviceptr at, std::size_t bytes) const;
+  // Appends the pieces behind a range that `device`, or the device that owns the pages, may access;
+  // false when any byte of it may not be accessed.
+  bool resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,
+               std::vector<Segment>& segments) const;
+
+  struct Reservation {
+    std::size_t bytes = 0;
+  };
+  const std::map<CUdeviceptr, Reservation>& reservations() const { return reservations_; }
+  const std::map<CUdeviceptr, Mapping>& mappings() const { return mappings_; }
+  // Handles that have an owner.
+  std::size_t handle_count() const { return pages_.size(); }
+
+ private:
+  using Mappings = std::map<CUdeviceptr, Mapping>;
+  const Reservation* find_reservation(CUdeviceptr at, CUdeviceptr* base = nullptr) const;
+  // The mappings that make up exactly the range; empty range (end, end) otherwise.
+  std::pair<Mappings::iterator, Mappings::iterator> whole_mappings(CUdeviceptr at,
+                                                                   std::size_t bytes,
+                                                                   std::size_t* count);
+
+  std::map<CUdeviceptr, Reservation> reservations_;
+  Mappings mappings_;
+  std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Pages>> pages_;
+  CUmemGenericAllocationHandle next_id_ = 0x1000;
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,35 @@
+#include "sim/api_call.h"
+
+namespace ferro::sim {
+
+ApiCall::ApiCall(FunctionId function, std::size_t bytes, Needs needs)
+    : guard_(Machine::lock()), function_(function), bytes_(bytes) {
+  if (Machine::forked()) {
+    result_ = CUDA_ERROR_NOT_INITIALIZED;
+    return;
+  }
+  machine_ = &Machine::current();
+  machine_->scheduler().take_turn();
+  if (const auto fault = machine_->faults().check(function, bytes)) {
+    result_ = *fault;
+    return;
+  }
+  if (needs == Needs::kNothing) {
+    return;
+  }
+  context_ = machine_->current_context();
+  if (context_ != nullptr) {
+    result_ = context_->sticky_error;
+  } else if (needs == Needs::kContext) {
+    result_ = CUDA_ERROR_INVALID_CONTEXT;
+  }
+}
+
+ApiCall::~ApiCall() {
+  if (machine_ != nullptr) {
+    machine_->counters().add(function_, bytes_, handles_,
+                             result_ != CUDA_SUCCESS && result_ != CUDA_ERROR_NOT_READY);
+  }
+}
+
+}  // namespace ferro::sim

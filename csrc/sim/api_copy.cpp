@@ -1,0 +1,199 @@
+// Driver functions: copies and fills.
+#include "sim/submission.h"
+
+using ferro::sim::Copy;
+using ferro::sim::Fill;
+using ferro::sim::Machine;
+
+namespace {
+
+Copy linear(std::uintptr_t to, std::uintptr_t from, std::size_t bytes) {
+  Copy copy;
+  copy.to = to;
+  copy.from = from;
+  copy.width = bytes;
+  return copy;
+}
+
+std::uintptr_t address(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
+
+// A copy of the synchronous kind, on the legacy default stream. The host waits unless both sides
+// are device memory.
+CUresult copy_now(ferro::sim::ApiCall& call, const Copy& copy) {
+  Machine& machine = call.machine();
+  if (const CUresult result = machine.refuse_during_capture()) {
+    return result;
+  }
+  if (const CUresult result = enqueue_copy(machine, nullptr, copy)) {
+    return result;
+  }
+  if (!machine.space().is_reserved(copy.to) || !machine.space().is_reserved(copy.from)) {
+    run_stream(machine, call.context().legacy);
+  }
+  return call.context().sticky_error;
+}
+
+CUresult fill_now(ferro::sim::ApiCall& call, const Fill& fill) {
+  if (const CUresult result = call.machine().refuse_during_capture()) {
+    return result;
+  }
+  return enqueue(call.machine(), nullptr, CU_GRAPH_NODE_TYPE_MEMSET, fill);
+}
+
+Fill fill_of(CUdeviceptr to, unsigned value, std::size_t element, std::size_t width,
+             std::size_t height = 1, std::size_t pitch = 0) {
+  return Fill{to, value, element, width, height, pitch};
+}
+
+// False: arrays, which are not simulated.
+bool read_2d(const CUDA_MEMCPY2D& given, Copy& copy) {
+  const auto side = [](CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x,
+                       std::size_t y, std::size_t pitch) -> std::uintptr_t {
+    const std::uintptr_t base = type == CU_MEMORYTYPE_HOST ? address(host) : device;
+    return base + y * pitch + x;
+  };
+  if (given.srcMemoryType == CU_MEMORYTYPE_ARRAY || given.dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+    return false;
+  }
+  copy.width = given.WidthInBytes;
+  copy.height = given.Height;
+  copy.to_pitch = given.dstPitch != 0 ? given.dstPitch : given.WidthInBytes;
+  copy.from_pitch = given.srcPitch != 0 ? given.srcPitch : given.WidthInBytes;
+  copy.to = side(given.dstMemoryType, given.dstHost, given.dstDevice, given.dstXInBytes,
+                 given.dstY, copy.to_pitch);
+  copy.from = side(given.srcMemoryType, given.srcHost, given.srcDevice, given.srcXInBytes,
+                   given.srcY, copy.from_pitch);
+  return true;
+}
+
+}  // namespace
+
+FERRO_SIM_API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(copy_now(call, linear(to, from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(enqueue_copy(call.machine(), stream, linear(to, from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(copy_now(call, linear(to, address(from), bytes)));
+}
+
+FERRO_SIM_API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(enqueue_copy(call.machine(), stream, linear(to, address(from), bytes)));
+}
+
+FERRO_SIM_API cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(copy_now(call, linear(address(to), from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(enqueue_copy(call.machine(), stream, linear(address(to), from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(copy_now(call, linear(to, from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(enqueue_copy(call.machine(), stream, linear(to, from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(copy_now(call, linear(to, from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(bytes);
+  return call.finish(enqueue_copy(call.machine(), stream, linear(to, from, bytes)));
+}
+
+FERRO_SIM_API cuMemcpy2D_v2(const CUDA_MEMCPY2D* given) {
+  FERRO_SIM_CONTEXT_CALL(given->WidthInBytes * given->Height);
+  Copy copy;
+  return call.finish(read_2d(*given, copy) ? copy_now(call, copy) : CUDA_ERROR_NOT_SUPPORTED);
+}
+
+FERRO_SIM_API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* given) {
+  FERRO_SIM_CONTEXT_CALL(given->WidthInBytes * given->Height);
+  Copy copy;
+  return call.finish(read_2d(*given, copy) ? copy_now(call, copy) : CUDA_ERROR_NOT_SUPPORTED);
+}
+
+FERRO_SIM_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* given, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(given->WidthInBytes * given->Height);
+  Copy copy;
+  return call.finish(read_2d(*given, copy) ? enqueue_copy(call.machine(), stream, copy)
+                                           : CUDA_ERROR_NOT_SUPPORTED);
+}
+
+FERRO_SIM_API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
+  FERRO_SIM_CONTEXT_CALL(count);
+  return call.finish(fill_now(call, fill_of(to, value, 1, count)));
+}
+
+FERRO_SIM_API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(count);
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 1, count)));
+}
+
+FERRO_SIM_API cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
+  FERRO_SIM_CONTEXT_CALL(width * height * 1);
+  return call.finish(fill_now(call, fill_of(to, value, 1, width, height, pitch)));
+}
+
+FERRO_SIM_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(width * height * 1);
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 1, width, height, pitch)));
+}
+
+FERRO_SIM_API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
+  FERRO_SIM_CONTEXT_CALL(count * 2);
+  return call.finish(fill_now(call, fill_of(to, value, 2, count)));
+}
+
+FERRO_SIM_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(count * 2);
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 2, count)));
+}
+
+FERRO_SIM_API cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
+  FERRO_SIM_CONTEXT_CALL(width * height * 2);
+  return call.finish(fill_now(call, fill_of(to, value, 2, width, height, pitch)));
+}
+
+FERRO_SIM_API cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(width * height * 2);
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 2, width, height, pitch)));
+}
+
+FERRO_SIM_API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
+  FERRO_SIM_CONTEXT_CALL(count * 4);
+  return call.finish(fill_now(call, fill_of(to, value, 4, count)));
+}
+
+FERRO_SIM_API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(count * 4);
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 4, count)));
+}
+
+FERRO_SIM_API cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
+  FERRO_SIM_CONTEXT_CALL(width * height * 4);
+  return call.finish(fill_now(call, fill_of(to, value, 4, width, height, pitch)));
+}
+
+FERRO_SIM_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
+  FERRO_SIM_CONTEXT_CALL(width * height * 4);
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 4, width, height, pitch)));
+}
+

@@ -1,0 +1,64 @@
+// What machine is simulated: cards, memory, time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ferro::sim {
+
+// The figures of a card that programs ask for. Memory is what the driver reports as total.
+struct Card {
+  std::string_view key;
+  std::string_view name;
+  std::size_t memory_bytes;
+  // What the driver keeps for a context, as seen by cuMemGetInfo.
+  std::size_t context_bytes;
+  int compute_major;
+  int compute_minor;
+  int multiprocessors;
+  int threads_per_multiprocessor;
+  int shared_bytes_per_multiprocessor;
+  int l2_bytes;
+  int memory_bus_bits;
+};
+
+// Null for an unknown key. Keys are lower case, "h100".
+const Card* find_card(std::string_view key);
+
+enum class TimeMode : std::uint8_t {
+  kEager,        // an operation is complete when its call returns
+  kAdversarial,  // operations stay queued; a seeded scheduler runs them late and in any legal order
+};
+
+struct MachineConfig {
+  int devices = 1;
+  const Card* card = find_card("h100");
+  // 0: the card's. Given: the device has exactly this and contexts take nothing of it.
+  std::size_t memory_bytes = 0;
+  TimeMode mode = TimeMode::kEager;
+  std::uint64_t seed = 1;
+  // Adversarial: the share of API calls in which a ready operation gets its turn.
+  double turn_probability = 0.05;
+  // Adversarial: more queued operations than this and the submitting call runs some, as a full
+  // launch queue blocks the host on a GPU.
+  std::size_t max_pending = 8192;
+  // False: no bytes behind the pages. Copies check their addresses; device reads give zeros.
+  bool backing = true;
+
+  std::size_t total_bytes() const { return memory_bytes != 0 ? memory_bytes : card->memory_bytes; }
+  std::size_t context_bytes() const { return memory_bytes != 0 ? 0 : card->context_bytes; }
+};
+
+// Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
+// devices, card, memory (bytes, or with the suffix KiB, MiB, GiB), mode (eager, adversarial), seed,
+// turn, max_pending, backing (0, 1). Returns one sentence about the first mistake, else nothing; on
+// a mistake `config` is unchanged.
+std::string parse_config(std::string_view text, MachineConfig& config);
+
+// The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY, _MODE,
+// _SEED, _TURN, _MAX_PENDING and _BACKING. A mistake is reported on stderr and its variable ignored.
+MachineConfig config_from_environment();
+
+}  // namespace ferro::sim

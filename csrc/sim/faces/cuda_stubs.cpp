@@ -1,0 +1,2 @@
+#include "sim/faces/names/cuda.def"
+#include "sim/faces/stubs.h"

@@ -1,0 +1,2 @@
+#include "sim/faces/names/cudart.def"
+#include "sim/faces/stubs.h"

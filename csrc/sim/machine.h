@@ -1,0 +1,117 @@
+// The simulated machine: devices, one address space, one scheduler, instruments.
+//
+// There is at most one machine in a process, behind one lock; the driver functions (api_*.cpp) take
+// the lock, work on the machine and release it. Objects whose handles a program holds are owned
+// here, and a handle that is not known is refused.
+#pragma once
+
+#include "sim/address_space.h"
+#include "sim/allocations.h"
+#include "sim/capture.h"
+#include "sim/config.h"
+#include "sim/context.h"
+#include "sim/counters.h"
+#include "sim/faults.h"
+#include "sim/graph.h"
+#include "sim/host_memory.h"
+#include "sim/modules.h"
+#include "sim/physical_memory.h"
+#include "sim/scheduler.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro::sim {
+
+struct Device {
+  Device(AddressSpace& space, const MachineConfig& config, int index);
+
+  PhysicalMemory memory;
+  Allocations allocations;
+  Context context;  // the primary one
+};
+
+// What the driver keeps for each thread.
+struct ThreadState {
+  std::vector<Context*> contexts;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+
+class Machine {
+ public:
+  explicit Machine(const MachineConfig& config);
+  ~Machine() { space_.clear(); }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  // The process's machine. `lock()` must be held for everything that follows it.
+  static std::mutex& lock();
+  // Runs queued work to its end, then replaces the machine. All handles of the old one are void.
+  static void start(const MachineConfig& config);
+  static void stop();
+  static bool running();
+  // Starts a machine from the environment when there is none.
+  static Machine& current();
+  // True in a child of fork(): the driver does not work there.
+  static bool forked();
+
+  const MachineConfig& config() const { return config_; }
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  Device& device(int index) { return *devices_[static_cast<std::size_t>(index)]; }
+  const Device& device(int index) const { return *devices_[static_cast<std::size_t>(index)]; }
+  AddressSpace& space() { return space_; }
+  const AddressSpace& space() const { return space_; }
+  HostMemory& host() { return host_; }
+  const HostMemory& host() const { return host_; }
+  Scheduler& scheduler() { return scheduler_; }
+  Modules& modules() { return modules_; }
+  Counters& counters() { return counters_; }
+  FaultPlan& faults() { return faults_; }
+
+  // This thread's state; fresh for every machine.
+  ThreadState& thread();
+  // Null when the thread has none.
+  Context* current_context();
+  // Null for an unknown handle; 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD mean streams of the
+  // thread's current context.
+  Stream* find_stream(CUstream handle);
+  std::shared_ptr<Event> find_event(CUevent handle);
+  Context* find_context(CUcontext handle);
+  Graph* find_graph(CUgraph handle);
+  std::shared_ptr<Graph> share_graph(CUgraph handle);
+  GraphNode* find_node(CUgraphNode handle);
+  std::shared_ptr<GraphExec> find_exec(CUgraphExec handle);
+
+  // Captures that have begun and not ended.
+  std::vector<std::shared_ptr<Capture>>& captures() { return captures_; }
+  // For calls that a capture forbids: invalidates the captures that this thread may not disturb and
+  // returns the error, or success when there are none.
+  CUresult refuse_during_capture();
+  std::unordered_map<Graph*, std::shared_ptr<Graph>>& graphs() { return graphs_; }
+  std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>>& execs() { return execs_; }
+  unsigned long long next_id() { return next_id_++; }
+
+  // Reserved, mapped, live and pending, as one JSON object. `ranges`: also every mapped range.
+  std::string report(bool ranges) const;
+
+ private:
+  const MachineConfig config_;
+  const std::uint64_t generation_;
+  AddressSpace space_;
+  HostMemory host_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  Modules modules_;
+  Counters counters_;
+  FaultPlan faults_;
+  std::vector<std::shared_ptr<Capture>> captures_;
+  std::unordered_map<Graph*, std::shared_ptr<Graph>> graphs_;
+  std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>> execs_;
+  unsigned long long next_id_ = 1;
+  Scheduler scheduler_;
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,38 @@
+#include "sim/modules.h"
+
+namespace ferro::sim {
+
+Module* Modules::load() {
+  auto module = std::make_unique<Module>();
+  Module* loaded = module.get();
+  modules_.emplace(loaded, std::move(module));
+  return loaded;
+}
+
+Module* Modules::find(const void* handle) const {
+  const auto found = modules_.find(static_cast<const Module*>(handle));
+  return found == modules_.end() ? nullptr : found->second.get();
+}
+
+Function* Modules::function(Module& module, const std::string& name) {
+  auto& slot = module.functions[name];
+  if (slot == nullptr) {
+    slot = std::make_unique<Function>();
+    slot->name = name;
+    slot->module = &module;
+  }
+  return slot.get();
+}
+
+Function* Modules::find_function(const void* handle) const {
+  for (const auto& [key, module] : modules_) {
+    for (const auto& [name, function] : module->functions) {
+      if (function.get() == handle) {
+        return function.get();
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace ferro::sim

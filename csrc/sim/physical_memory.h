@@ -1,0 +1,57 @@
+// The physical memory of one device: a sparse memory file.
+//
+// Offsets are handed out lowest first and contiguous; the file is longer than the capacity, so that
+// fragments of it never make an allocation fail that the capacity allows. Bytes move by system
+// calls on the file, which touches only pages that were written: reading a page that nobody wrote
+// costs no memory. Not thread-safe; the machine's lock guards it.
+// Invariant: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace ferro::sim {
+
+class PhysicalMemory {
+ public:
+  // Unbacked memory has offsets but no bytes: writes are dropped, reads give zeros.
+  PhysicalMemory(std::size_t capacity, bool backed);
+  ~PhysicalMemory();
+  PhysicalMemory(const PhysicalMemory&) = delete;
+  PhysicalMemory& operator=(const PhysicalMemory&) = delete;
+
+  std::size_t capacity() const { return capacity_; }
+  std::size_t allocated() const { return allocated_; }
+  // Takes `bytes` of the capacity, or gives them back, without an offset.
+  void take_overhead(std::size_t bytes) { allocated_ += bytes; }
+  void return_overhead(std::size_t bytes) { allocated_ -= bytes; }
+
+  // None when the capacity does not suffice. The bytes are zero.
+  std::optional<std::size_t> allocate(std::size_t bytes);
+  // Gives the range back and forgets its contents.
+  void free(std::size_t offset, std::size_t bytes);
+
+  void read(std::size_t offset, void* destination, std::size_t bytes) const;
+  void write(std::size_t offset, const void* source, std::size_t bytes);
+  // Repeats the low `width` (1, 2 or 4) bytes of `value`; `bytes` is a multiple of `width`.
+  void fill(std::size_t offset, std::uint32_t value, std::size_t width, std::size_t bytes);
+  void copy(std::size_t to, const PhysicalMemory& source, std::size_t from, std::size_t bytes);
+
+  // Bytes of host memory behind the file.
+  std::size_t host_bytes() const;
+
+ private:
+  void punch(std::size_t offset, std::size_t bytes);
+  // True when nothing was ever written to the range.
+  bool is_hole(std::size_t offset, std::size_t bytes) const;
+
+  const std::size_t capacity_;
+  std::size_t allocated_ = 0;
+  int file_ = -1;
+  // Free ranges of the file by offset; neighbours are merged.
+  std::map<std::size_t, std::size_t> free_;
+};
+
+}  // namespace ferro::sim

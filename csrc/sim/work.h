@@ -1,0 +1,65 @@
+// What an operation does when its turn comes.
+//
+// Addresses are kept as numbers and looked up at execution: memory that is unmapped while work is
+// queued is an illegal address, and pages exchanged behind an address are what the work finds.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+namespace ferro::sim {
+
+class Machine;
+
+// Takes its place in the order and does nothing: kernels, event records and waits, joins.
+struct Marker {};
+
+// Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
+// host address. A staged source was copied out of pageable memory when the call was made.
+struct Copy {
+  std::uintptr_t to = 0;
+  std::uintptr_t from = 0;
+  std::size_t width = 0;
+  std::size_t height = 1;
+  std::size_t to_pitch = 0;
+  std::size_t from_pitch = 0;
+  std::shared_ptr<std::vector<std::byte>> staged = nullptr;
+};
+
+// Rows of `width` elements of `element` bytes (1, 2 or 4).
+struct Fill {
+  std::uintptr_t to = 0;
+  std::uint32_t value = 0;
+  std::size_t element = 1;
+  std::size_t width = 0;
+  std::size_t height = 1;
+  std::size_t pitch = 0;
+};
+
+struct HostCall {
+  CUhostFn function = nullptr;
+  void* argument = nullptr;
+};
+
+// The end of memory freed in stream order.
+struct FreeMemory {
+  CUdeviceptr at = 0;
+};
+
+using Work = std::variant<Marker, Copy, Fill, HostCall, FreeMemory>;
+
+// Does everything but host calls, which need the lock released. An illegal address becomes the
+// sticky error of the device's context.
+void perform(Machine& machine, const Work& work, int device);
+
+// May the work be queued now? Copies need their device memory mapped, fills only reserved.
+CUresult validate(const Machine& machine, const Work& work);
+// Is everything mapped that the work touches?
+bool is_mapped(const Machine& machine, const Work& work);
+
+}  // namespace ferro::sim
