@@ -15,9 +15,7 @@ namespace ferro {
 // `bytes` > 0. `divisions` is 0, 1 (both: off) or a power of two.
 constexpr std::size_t block_size(std::size_t bytes, std::size_t divisions) {
   if (divisions > 1 && bytes > kBlockAlignment * divisions && !std::has_single_bit(bytes)) {
-    const std::size_t floor = std::bit_floor(bytes);
-    const std::size_t step = floor / divisions;
-    return step == 0 ? floor * 2 : align_up(bytes, step);
+    return align_up(bytes, std::bit_floor(bytes) / divisions);
   }
   return align_up(bytes, kBlockAlignment);
 }

@@ -62,7 +62,10 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
 }  // namespace
 
 Verdict judge(const OutOfMemoryFacts& facts) {
-  const std::size_t deficit = minus(facts.request, creatable(facts));
+  // What the ladder gathered in vain is room too.
+  const std::size_t idle =
+      minus(facts.held, facts.live + facts.pending + facts.free_default + facts.free_private);
+  const std::size_t deficit = minus(facts.request, creatable(facts) + idle);
   if (facts.free_default >= deficit) {
     return Verdict::kFragmentation;
   }

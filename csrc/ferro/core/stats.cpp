@@ -105,11 +105,13 @@ int DeviceStats::claim(HeapStats* stats) {
   fold_active();
   open_window(*stats);
   active_.store(stats, std::memory_order_relaxed);
-  // One thread that alternates between streams claims at once, which keeps its peaks exact. Threads
-  // that work side by side would otherwise pass this lock and line to each other on every call.
-  const bool same_thread = active_thread_ == nullptr || active_thread_ == this_thread_tag();
+  // One thread that alternates between streams claims at once, which keeps its peaks exact, and so
+  // does the one that it hands over to. Threads that work side by side would pass this lock and
+  // line to each other on every call.
+  const bool same_thread = active_thread_ == this_thread_tag();
   active_thread_ = this_thread_tag();
-  return same_thread ? 0 : kClaimInterval;
+  claims_by_others_ = same_thread ? 0 : claims_by_others_ + 1;
+  return claims_by_others_ > kClaimsSideBySide ? kClaimInterval : 0;
 }
 
 void DeviceStats::fold_active() {

@@ -8,8 +8,9 @@
 // window of the one before into the device's peaks and opens its own.
 //
 // Exactness: peaks of the device are exact while one thread at a time uses it, on any number of
-// streams. When several threads work on several heaps at once, a heap claims its window only every
-// kClaimInterval operations, and a peak that lasted shorter may be missed.
+// streams. When threads that work on several heaps side by side keep taking the window from each
+// other, a heap claims it only every kClaimInterval operations, and a peak that lasted shorter may
+// be missed.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -115,6 +116,8 @@ using StatTable = std::array<std::array<StatValue, kStatClasses>, kStatKinds>;
 class DeviceStats {
  public:
   static constexpr int kClaimInterval = 64;
+  // So many claims in a row, each by another thread than the one before, are no handover.
+  static constexpr int kClaimsSideBySide = 16;
 
   // `stats` must outlive its membership.
   void add_heap(HeapStats* stats) FERRO_EXCLUDES(mutex_);
@@ -141,6 +144,7 @@ class DeviceStats {
   std::atomic<HeapStats*> active_{nullptr};
   Mutex mutex_;
   const void* active_thread_ FERRO_GUARDED_BY(mutex_) = nullptr;
+  int claims_by_others_ FERRO_GUARDED_BY(mutex_) = 0;  // in a row
   std::vector<HeapStats*> heaps_ FERRO_GUARDED_BY(mutex_);
   StatTable retired_ FERRO_GUARDED_BY(mutex_){};   // increased/decreased of removed heaps
   StatTable baseline_ FERRO_GUARDED_BY(mutex_){};  // increased/decreased at the last reset
