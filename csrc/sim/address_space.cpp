@@ -1,8 +1,7 @@
 #include "sim/address_space.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
+#include <sys/mman.h>
 
 namespace ferro::sim {
 namespace {
@@ -28,8 +27,8 @@ std::optional<CUdeviceptr> AddressSpace::reserve(std::size_t bytes, std::size_t 
   if (bytes + slack < bytes) {
     return std::nullopt;
   }
-  void* memory = mmap(nullptr, bytes + slack, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return std::nullopt;
   }
@@ -127,30 +126,36 @@ void AddressSpace::map_plain(CUdeviceptr at, std::shared_ptr<Pages> pages,
   mappings_.emplace(at, Mapping{std::move(pages), access, true});
 }
 
-std::pair<AddressSpace::Mappings::iterator, AddressSpace::Mappings::iterator>
-AddressSpace::whole_mappings(CUdeviceptr at, std::size_t bytes, std::size_t* count) {
-  const std::pair none{mappings_.end(), mappings_.end()};
-  auto first = mappings_.find(at);
-  CUdeviceptr reached = at;
-  auto last = first;
-  *count = 0;
-  while (last != mappings_.end() && last->first == reached && reached < at + bytes) {
-    if (last->second.plain) {
-      return none;
-    }
-    reached += last->second.bytes();
-    ++*count;
-    ++last;
+std::optional<AddressSpace::MappingRange> AddressSpace::whole_mappings(CUdeviceptr at,
+                                                                       std::size_t bytes) {
+  CUdeviceptr reserved_base = 0;
+  const Reservation* reservation = find_reservation(at, &reserved_base);
+  if (reservation == nullptr || bytes == 0 || at + bytes > reserved_base + reservation->bytes) {
+    return std::nullopt;
   }
-  return bytes != 0 && reached == at + bytes ? std::pair{first, last} : none;
+  CUdeviceptr base = at;
+  if (find_mapping(at, &base) != nullptr && base != at) {
+    return std::nullopt;
+  }
+  MappingRange range{mappings_.lower_bound(at), {}, 0};
+  for (range.last = range.first; range.last != mappings_.end() && range.last->first < at + bytes;
+       ++range.last) {
+    const Mapping& mapping = range.last->second;
+    if (mapping.plain || range.last->first + mapping.bytes() > at + bytes) {
+      return std::nullopt;
+    }
+    ++range.count;
+  }
+  return range;
 }
 
 CUresult AddressSpace::unmap(CUdeviceptr at, std::size_t bytes, std::size_t* handles) {
-  const auto [first, last] = whole_mappings(at, bytes, handles);
-  if (first == last) {
+  const auto range = whole_mappings(at, bytes);
+  if (!range) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  mappings_.erase(first, last);
+  *handles = range->count;
+  mappings_.erase(range->first, range->last);
   return CUDA_SUCCESS;
 }
 
@@ -158,11 +163,12 @@ void AddressSpace::unmap_plain(CUdeviceptr at) { mappings_.erase(at); }
 
 CUresult AddressSpace::set_access(CUdeviceptr at, std::size_t bytes, int device, Access access,
                                   std::size_t* handles) {
-  const auto [first, last] = whole_mappings(at, bytes, handles);
-  if (first == last) {
+  const auto range = whole_mappings(at, bytes);
+  if (!range || find_mapping(at) == nullptr || find_mapping(at + bytes - 1) == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  for (auto mapping = first; mapping != last; ++mapping) {
+  *handles = range->count;
+  for (auto mapping = range->first; mapping != range->last; ++mapping) {
     mapping->second.access[static_cast<std::size_t>(device)] = access;
   }
   return CUDA_SUCCESS;
@@ -205,19 +211,6 @@ const AddressSpace::Reservation* AddressSpace::find_reservation(CUdeviceptr at,
     *base = next->first;
   }
   return &next->second;
-}
-
-bool AddressSpace::is_mapped(CUdeviceptr at, std::size_t bytes) const {
-  const CUdeviceptr end = at + bytes;
-  while (at < end) {
-    CUdeviceptr base = 0;
-    const Mapping* mapping = find_mapping(at, &base);
-    if (mapping == nullptr) {
-      return false;
-    }
-    at = base + mapping->bytes();
-  }
-  return true;
 }
 
 bool AddressSpace::resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,

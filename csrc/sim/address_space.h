@@ -2,10 +2,10 @@
 //
 // Device addresses are real reservations of the process that nobody can touch, so they never meet a
 // host address and a host program that dereferences one faults as on a GPU. Bytes are reached by
-// translation to physical memory; two addresses of one handle are true aliases. Not thread-safe; the
-// machine's lock guards it. Every function that fails has changed nothing.
-// Invariants: mappings do not overlap and each lies in one reservation; physical memory of a handle
-// is free again exactly when it has neither an owner nor a mapping.
+// translation to physical memory; two addresses of one handle are true aliases. Not thread-safe;
+// the machine's lock guards it. Every function that fails has changed nothing. Invariants: mappings
+// do not overlap and each lies in one reservation; physical memory of a handle is free again
+// exactly when it has neither an owner nor a mapping.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -98,7 +98,8 @@ class AddressSpace {
   // Maps pages that have no handle, with access for `access`.
   void map_plain(CUdeviceptr at, std::shared_ptr<Pages> pages,
                  const std::array<Access, kMaxDevices>& access);
-  // The range must consist of whole mappings without a gap. `handles` counts them.
+  // Both take whole mappings; gaps between them are ignored, and unmapping may find nothing.
+  // `handles` counts the mappings. Setting access needs the first and the last byte mapped.
   CUresult unmap(CUdeviceptr at, std::size_t bytes, std::size_t* handles);
   void unmap_plain(CUdeviceptr at);
   CUresult set_access(CUdeviceptr at, std::size_t bytes, int device, Access access,
@@ -108,7 +109,6 @@ class AddressSpace {
   // Null where nothing is mapped. `base` receives the start of the mapping.
   const Mapping* find_mapping(CUdeviceptr at, CUdeviceptr* base = nullptr) const;
   bool is_reserved(CUdeviceptr at) const { return find_reservation(at) != nullptr; }
-  bool is_mapped(CUdeviceptr at, std::size_t bytes) const;
   // Appends the pieces behind a range that `device`, or the device that owns the pages, may access;
   // false when any byte of it may not be accessed.
   bool resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,
@@ -125,10 +125,13 @@ class AddressSpace {
  private:
   using Mappings = std::map<CUdeviceptr, Mapping>;
   const Reservation* find_reservation(CUdeviceptr at, CUdeviceptr* base = nullptr) const;
-  // The mappings that make up exactly the range; empty range (end, end) otherwise.
-  std::pair<Mappings::iterator, Mappings::iterator> whole_mappings(CUdeviceptr at,
-                                                                   std::size_t bytes,
-                                                                   std::size_t* count);
+  struct MappingRange {
+    Mappings::iterator first;
+    Mappings::iterator last;
+    std::size_t count = 0;
+  };
+  // The mappings in a range of one reservation; none when it cuts a mapping or is not reserved.
+  std::optional<MappingRange> whole_mappings(CUdeviceptr at, std::size_t bytes);
 
   std::map<CUdeviceptr, Reservation> reservations_;
   Mappings mappings_;

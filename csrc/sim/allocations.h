@@ -48,7 +48,7 @@ class Allocations {
   const int device_;
   std::array<Access, kMaxDevices> access_{};
   std::map<CUdeviceptr, Block> live_;
-  std::map<CUdeviceptr, std::size_t> free_;         // free ranges of chunks; neighbours merged
+  std::map<CUdeviceptr, std::size_t> free_;          // free ranges of chunks; neighbours merged
   std::map<CUdeviceptr, std::size_t> chunk_blocks_;  // live blocks of each chunk
 };
 

@@ -6,8 +6,8 @@
 //   }
 //
 // The frame takes the machine's lock, starts a machine when there is none, counts the call, lets
-// queued work have its turn, and returns early with a planned fault, the sticky error of the current
-// context, or NOT_INITIALIZED in a forked child.
+// queued work have its turn, and returns early with a planned fault, the sticky error of the
+// current context, or NOT_INITIALIZED in a forked child.
 #pragma once
 
 #include "sim/machine.h"
@@ -54,9 +54,9 @@ class ApiCall {
 
 }  // namespace ferro::sim
 
-#define FERRO_SIM_FRAME(bytes, needs)                                                     \
+#define FERRO_SIM_FRAME(bytes, needs)                                                         \
   static const ferro::sim::FunctionId ferro_sim_function = ferro::sim::function_id(__func__); \
-  ferro::sim::ApiCall call(ferro_sim_function, (bytes), ferro::sim::ApiCall::Needs::needs);    \
+  ferro::sim::ApiCall call(ferro_sim_function, (bytes), ferro::sim::ApiCall::Needs::needs);   \
   if (call.refused()) return call.result()
 
 // Answers although the device may have failed.

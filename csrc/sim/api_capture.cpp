@@ -12,7 +12,7 @@ namespace {
 CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode) {
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return machine.unknown_stream();
   }
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -21,7 +21,6 @@ CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   if (stream->capture != nullptr) {
-    stream->capture->invalidate();
     return CUDA_ERROR_ILLEGAL_STATE;
   }
   const auto capture = std::make_shared<Capture>(machine.next_id(), mode, *stream);
@@ -34,7 +33,7 @@ CUresult end(Machine& machine, CUstream handle, CUgraph* out) {
   *out = nullptr;
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return machine.unknown_stream();
   }
   const auto capture = stream->capture;
   if (capture == nullptr) {
@@ -59,16 +58,16 @@ CUresult end(Machine& machine, CUstream handle, CUgraph* out) {
 }
 
 CUstreamCaptureStatus status_of(const Stream& stream) {
-  return stream.capture == nullptr       ? CU_STREAM_CAPTURE_STATUS_NONE
-         : stream.capture->active()      ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                         : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  return stream.capture == nullptr  ? CU_STREAM_CAPTURE_STATUS_NONE
+         : stream.capture->active() ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                    : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
 }
 
-// Null, with the error, when the handle is unknown or the question has no answer: the legacy default
-// stream while a blocking stream is captured. Asking does not invalidate.
+// Null, with the error, when the handle is unknown or the question has no answer: the legacy
+// default stream while a blocking stream is captured. Asking does not invalidate.
 Stream* stream_to_ask(Machine& machine, CUstream handle, CUresult& result) {
   Stream* stream = machine.find_stream(handle);
-  result = stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  result = stream == nullptr ? machine.unknown_stream() : CUDA_SUCCESS;
   if (stream != nullptr && stream == &stream->context->legacy) {
     for (const auto& capture : machine.captures()) {
       if (capture->has_blocking_stream(*stream->context)) {
@@ -83,7 +82,7 @@ CUresult update(Machine& machine, CUstream handle, CUgraphNode* nodes, std::size
                 unsigned flags) {
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return machine.unknown_stream();
   }
   if (stream->capture == nullptr || !stream->capture->active()) {
     return CUDA_ERROR_ILLEGAL_STATE;
@@ -138,9 +137,6 @@ FERRO_SIM_API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* 
     return call.finish(result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE);
   }
   *status = status_of(*stream);
-  if (edges != nullptr) {
-    *edges = nullptr;  // all edges are plain ones
-  }
   if (stream->capture == nullptr || !stream->capture->active()) {
     return CUDA_SUCCESS;
   }
@@ -152,6 +148,11 @@ FERRO_SIM_API cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* 
   }
   if (dependencies != nullptr) {
     *dependencies = reinterpret_cast<const CUgraphNode*>(stream->capture_front.data());
+  }
+  if (edges != nullptr) {
+    // All edges are plain ones.
+    stream->capture_edges.assign(stream->capture_front.size(), CUgraphEdgeData{});
+    *edges = stream->capture_edges.data();
   }
   if (count != nullptr) {
     *count = stream->capture_front.size();

@@ -7,8 +7,7 @@ using ferro::sim::Machine;
 namespace {
 
 Context* primary(Machine& machine, CUdevice device) {
-  return device >= 0 && device < machine.device_count() ? &machine.device(device).context
-                                                         : nullptr;
+  return device >= 0 && device < machine.device_count() ? &machine.device(device).context : nullptr;
 }
 
 CUresult drop_reference(Machine& machine, Context& context) {

@@ -21,9 +21,6 @@ std::uintptr_t address(const void* at) { return reinterpret_cast<std::uintptr_t>
 // are device memory.
 CUresult copy_now(ferro::sim::ApiCall& call, const Copy& copy) {
   Machine& machine = call.machine();
-  if (const CUresult result = machine.refuse_during_capture()) {
-    return result;
-  }
   if (const CUresult result = enqueue_copy(machine, nullptr, copy)) {
     return result;
   }
@@ -34,9 +31,6 @@ CUresult copy_now(ferro::sim::ApiCall& call, const Copy& copy) {
 }
 
 CUresult fill_now(ferro::sim::ApiCall& call, const Fill& fill) {
-  if (const CUresult result = call.machine().refuse_during_capture()) {
-    return result;
-  }
   return enqueue(call.machine(), nullptr, CU_GRAPH_NODE_TYPE_MEMSET, fill);
 }
 
@@ -59,8 +53,8 @@ bool read_2d(const CUDA_MEMCPY2D& given, Copy& copy) {
   copy.height = given.Height;
   copy.to_pitch = given.dstPitch != 0 ? given.dstPitch : given.WidthInBytes;
   copy.from_pitch = given.srcPitch != 0 ? given.srcPitch : given.WidthInBytes;
-  copy.to = side(given.dstMemoryType, given.dstHost, given.dstDevice, given.dstXInBytes,
-                 given.dstY, copy.to_pitch);
+  copy.to = side(given.dstMemoryType, given.dstHost, given.dstDevice, given.dstXInBytes, given.dstY,
+                 copy.to_pitch);
   copy.from = side(given.srcMemoryType, given.srcHost, given.srcDevice, given.srcXInBytes,
                    given.srcY, copy.from_pitch);
   return true;
@@ -83,7 +77,8 @@ FERRO_SIM_API cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
   return call.finish(copy_now(call, linear(to, address(from), bytes)));
 }
 
-FERRO_SIM_API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+FERRO_SIM_API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes,
+                                   CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(bytes);
   return call.finish(enqueue_copy(call.machine(), stream, linear(to, address(from), bytes)));
 }
@@ -103,7 +98,8 @@ FERRO_SIM_API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return call.finish(copy_now(call, linear(to, from, bytes)));
 }
 
-FERRO_SIM_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+FERRO_SIM_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                   CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(bytes);
   return call.finish(enqueue_copy(call.machine(), stream, linear(to, from, bytes)));
 }
@@ -113,7 +109,8 @@ FERRO_SIM_API cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontex
   return call.finish(copy_now(call, linear(to, from, bytes)));
 }
 
-FERRO_SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
+FERRO_SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
+                                size_t bytes, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(bytes);
   return call.finish(enqueue_copy(call.machine(), stream, linear(to, from, bytes)));
 }
@@ -144,17 +141,21 @@ FERRO_SIM_API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
 
 FERRO_SIM_API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(count);
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 1, count)));
+  return call.finish(
+      enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 1, count)));
 }
 
-FERRO_SIM_API cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
+FERRO_SIM_API cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+                              size_t height) {
   FERRO_SIM_CONTEXT_CALL(width * height * 1);
   return call.finish(fill_now(call, fill_of(to, value, 1, width, height, pitch)));
 }
 
-FERRO_SIM_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+FERRO_SIM_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+                                size_t height, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(width * height * 1);
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 1, width, height, pitch)));
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET,
+                             fill_of(to, value, 1, width, height, pitch)));
 }
 
 FERRO_SIM_API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
@@ -162,19 +163,24 @@ FERRO_SIM_API cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count)
   return call.finish(fill_now(call, fill_of(to, value, 2, count)));
 }
 
-FERRO_SIM_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
+FERRO_SIM_API cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count,
+                               CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(count * 2);
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 2, count)));
+  return call.finish(
+      enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 2, count)));
 }
 
-FERRO_SIM_API cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
+FERRO_SIM_API cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
+                               size_t height) {
   FERRO_SIM_CONTEXT_CALL(width * height * 2);
   return call.finish(fill_now(call, fill_of(to, value, 2, width, height, pitch)));
 }
 
-FERRO_SIM_API cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+FERRO_SIM_API cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
+                                 size_t height, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(width * height * 2);
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 2, width, height, pitch)));
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET,
+                             fill_of(to, value, 2, width, height, pitch)));
 }
 
 FERRO_SIM_API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
@@ -184,16 +190,19 @@ FERRO_SIM_API cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
 
 FERRO_SIM_API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(count * 4);
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 4, count)));
+  return call.finish(
+      enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 4, count)));
 }
 
-FERRO_SIM_API cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
+FERRO_SIM_API cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width,
+                               size_t height) {
   FERRO_SIM_CONTEXT_CALL(width * height * 4);
   return call.finish(fill_now(call, fill_of(to, value, 4, width, height, pitch)));
 }
 
-FERRO_SIM_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
+FERRO_SIM_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width,
+                                 size_t height, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(width * height * 4);
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET, fill_of(to, value, 4, width, height, pitch)));
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET,
+                             fill_of(to, value, 4, width, height, pitch)));
 }
-

@@ -12,6 +12,9 @@ namespace {
 // Queries and waits of the host have no meaning for an event that a capture recorded.
 CUresult refuse_captured(Machine& machine, const Event& event) {
   if (event.capture != nullptr) {
+    if (event.capture->ended() || !event.capture->active()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     event.capture->invalidate();
     return CUDA_ERROR_CAPTURED_EVENT;
   }
@@ -21,7 +24,10 @@ CUresult refuse_captured(Machine& machine, const Event& event) {
 CUresult record(Machine& machine, CUevent event_handle, CUstream stream_handle, bool external) {
   const auto event = machine.find_event(event_handle);
   Stream* stream = machine.find_stream(stream_handle);
-  if (event == nullptr || stream == nullptr || event->context != stream->context) {
+  if (stream == nullptr) {
+    return machine.unknown_stream();
+  }
+  if (event == nullptr || event->context != stream->context) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (stream->capture != nullptr && !external) {
@@ -74,7 +80,7 @@ CUresult wait(Machine& machine, CUstream stream_handle, CUevent event_handle, bo
   const auto event = machine.find_event(event_handle);
   Stream* stream = machine.find_stream(stream_handle);
   if (event == nullptr || stream == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return stream == nullptr ? machine.unknown_stream() : CUDA_ERROR_INVALID_HANDLE;
   }
   if (stream->capture != nullptr && external) {
     GraphNode* node = nullptr;
@@ -126,7 +132,8 @@ CUresult elapsed(Machine& machine, float* milliseconds, CUevent start_handle, CU
 
 FERRO_SIM_API cuEventCreate(CUevent* out, unsigned flags) {
   FERRO_SIM_CONTEXT_CALL(0);
-  constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  constexpr unsigned kKnown =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   const bool untimed_ipc =
       (flags & CU_EVENT_INTERPROCESS) == 0 || (flags & CU_EVENT_DISABLE_TIMING) != 0;
   if (out == nullptr || (flags & ~kKnown) != 0 || !untimed_ipc) {

@@ -3,10 +3,10 @@
 #include "sim/submission.h"
 
 using ferro::sim::Allocations;
+using ferro::sim::FreeMemory;
 using ferro::sim::HostMemory;
 using ferro::sim::Machine;
 using ferro::sim::Marker;
-using ferro::sim::FreeMemory;
 
 namespace {
 
@@ -68,8 +68,7 @@ CUresult pointer_attribute(Machine& machine, void* data, CUpointer_attribute att
       *static_cast<CUcontext*>(data) = machine.device(device).context.handle();
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      *static_cast<unsigned*>(data) =
-          host && !managed ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+      *static_cast<unsigned*>(data) = host && !managed ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       *static_cast<CUdeviceptr*>(data) = at;
@@ -94,7 +93,7 @@ CUresult pointer_attribute(Machine& machine, void* data, CUpointer_attribute att
           mapping != nullptr ? mapping->pages->id + mapping->pages->offset() : host->base;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      *static_cast<CUdeviceptr*>(data) = allocation        ? allocation->range.base
+      *static_cast<CUdeviceptr*>(data) = allocation           ? allocation->range.base
                                          : mapping != nullptr ? mapping_base
                                                               : host->base;
       return CUDA_SUCCESS;
@@ -109,7 +108,7 @@ CUresult pointer_attribute(Machine& machine, void* data, CUpointer_attribute att
       *static_cast<unsigned*>(data) = 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      *static_cast<unsigned long long*>(data) = 
+      *static_cast<unsigned long long*>(data) =
           mapping != nullptr ? mapping->pages->properties.requestedHandleTypes : 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -259,14 +258,19 @@ FERRO_SIM_API cuMemHostRegister_v2(void* at, size_t bytes, unsigned flags) {
   if (at == nullptr || bytes == 0) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  return call.finish(
-      call.machine().host().register_range(at, bytes, flags, call.context().device)
-          ? CUDA_SUCCESS
-          : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  if (const CUresult result = call.machine().refuse_during_capture()) {
+    return call.finish(result);
+  }
+  return call.finish(call.machine().host().register_range(at, bytes, flags, call.context().device)
+                         ? CUDA_SUCCESS
+                         : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 }
 
 FERRO_SIM_API cuMemHostUnregister(void* at) {
   FERRO_SIM_CALL(0);
+  if (const CUresult result = call.machine().refuse_during_capture()) {
+    return call.finish(result);
+  }
   call.machine().scheduler().run_all();
   return call.finish(call.machine().host().unregister_range(at)
                          ? CUDA_SUCCESS

@@ -31,10 +31,14 @@ CUresult create_stream(ferro::sim::ApiCall& call, CUstream* out, unsigned flags,
   return CUDA_SUCCESS;
 }
 
-// Queries and waits are illegal on a stream that records.
+// Queries and waits of the host are illegal on a stream that records, and on every other one in a
+// thread that must not disturb captures.
 CUresult refuse_capturing(Machine& machine, Stream& stream) {
   if (machine.captures().empty()) {
     return CUDA_SUCCESS;
+  }
+  if (const CUresult result = machine.refuse_during_capture()) {
+    return result;
   }
   if (stream.capture != nullptr) {
     stream.capture->invalidate();
@@ -49,8 +53,7 @@ CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, c
     return CUDA_ERROR_INVALID_VALUE;
   }
   ferro::sim::GraphNode* node = nullptr;
-  const CUresult result =
-      enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL, Marker{}, &node);
+  const CUresult result = enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL, Marker{}, &node);
   if (node != nullptr) {
     node->kernel.func = function;
     node->kernel.gridDimX = grid.x;
@@ -105,7 +108,7 @@ FERRO_SIM_API cuStreamQuery(CUstream handle) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   if (const CUresult result = refuse_capturing(call.machine(), *stream)) {
     return call.finish(result);
@@ -118,7 +121,7 @@ FERRO_SIM_API cuStreamSynchronize(CUstream handle) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   if (const CUresult result = refuse_capturing(call.machine(), *stream)) {
     return call.finish(result);
@@ -133,7 +136,7 @@ FERRO_SIM_API cuStreamGetFlags(CUstream handle, unsigned* flags) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   *flags = stream->flags;
   return CUDA_SUCCESS;
@@ -143,7 +146,7 @@ FERRO_SIM_API cuStreamGetPriority(CUstream handle, int* priority) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   *priority = stream->priority;
   return CUDA_SUCCESS;
@@ -153,7 +156,7 @@ FERRO_SIM_API cuStreamGetId(CUstream handle, unsigned long long* id) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   *id = stream->id;
   return CUDA_SUCCESS;
@@ -163,7 +166,7 @@ FERRO_SIM_API cuStreamGetCtx(CUstream handle, CUcontext* context) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   *context = stream->context->handle();
   return CUDA_SUCCESS;
@@ -173,7 +176,7 @@ FERRO_SIM_API cuStreamGetDevice(CUstream handle, CUdevice* device) {
   FERRO_SIM_CALL(0);
   Stream* stream = call.machine().find_stream(handle);
   if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+    return call.finish(call.machine().unknown_stream());
   }
   *device = stream->context->device;
   return CUDA_SUCCESS;
@@ -189,8 +192,8 @@ FERRO_SIM_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argumen
   if (function == nullptr) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_HOST,
-                             HostCall{function, argument}));
+  return call.finish(
+      enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_HOST, HostCall{function, argument}));
 }
 
 FERRO_SIM_API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -118,8 +118,7 @@ FERRO_SIM_API cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc
   for (size_t i = 0; i < count; ++i) {
     std::size_t changed = 0;
     const CUresult result = call.machine().space().set_access(
-        at, bytes, descriptors[i].location.id, static_cast<Access>(descriptors[i].flags),
-        &changed);
+        at, bytes, descriptors[i].location.id, static_cast<Access>(descriptors[i].flags), &changed);
     if (result != CUDA_SUCCESS) {
       return call.finish(result);
     }
@@ -132,17 +131,15 @@ FERRO_SIM_API cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc
 FERRO_SIM_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
                              CUdeviceptr at) {
   FERRO_SIM_CALL(0);
-  if (flags == nullptr || location == nullptr ||
-      location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
-      location->id >= call.machine().device_count()) {
+  if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      location->id < 0 || location->id >= call.machine().device_count()) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
   const auto* mapping = call.machine().space().find_mapping(at);
   if (mapping == nullptr) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  *flags = static_cast<unsigned long long>(
-      mapping->access[static_cast<std::size_t>(location->id)]);
+  *flags = static_cast<unsigned long long>(mapping->access[static_cast<std::size_t>(location->id)]);
   return CUDA_SUCCESS;
 }
 

@@ -39,7 +39,7 @@ bool Capture::all_joined() const {
 }
 
 CUresult Capture::end(std::unique_ptr<Graph>& graph) {
-  const CUresult result = !active_         ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+  const CUresult result = !active_        ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                           : !all_joined() ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                                           : CUDA_SUCCESS;
   // The streams hold this object: keep it until all have let go.

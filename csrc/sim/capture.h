@@ -1,8 +1,8 @@
 // Stream capture: streams that record instead of executing.
 //
 // Guarded by the machine's lock. A capture begins on an origin stream, spreads to streams that wait
-// for its events, and ends on the origin. Invariant: a stream belongs to at most one capture, and to
-// none once it has ended.
+// for its events, and ends on the origin. Invariant: a stream belongs to at most one capture, and
+// to none once it has ended.
 #pragma once
 
 #include "sim/graph.h"
@@ -33,7 +33,8 @@ class Capture {
   Graph& graph() { return *graph_; }
 
   // Lets a stream take part, after `front`.
-  void join(const std::shared_ptr<Capture>& self, Stream& stream, std::span<GraphNode* const> front);
+  void join(const std::shared_ptr<Capture>& self, Stream& stream,
+            std::span<GraphNode* const> front);
   // The destroyed stream leaves.
   void leave(Stream& stream);
   // Records work at the stream's front, which becomes the new node.

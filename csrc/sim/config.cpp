@@ -15,14 +15,14 @@ namespace {
 constexpr std::array kCards = {
     Card{"h100", "NVIDIA H100 80GB HBM3", 81004 * kMiB, 518 * kMiB, 9, 0, 132, 2048, 233472,
          50 * 1024 * 1024, 5120},
-    Card{"h200", "NVIDIA H200", 143156 * kMiB, 518 * kMiB, 9, 0, 132, 2048, 233472,
-         60 * 1024 * 1024, 6144},
+    Card{"h200", "NVIDIA H200", 150109880320, 552402944, 9, 0, 132, 2048, 233472, 60 * 1024 * 1024,
+         6144},
     Card{"a100", "NVIDIA A100-SXM4-80GB", 81038 * kMiB, 420 * kMiB, 8, 0, 108, 2048, 167936,
          40 * 1024 * 1024, 5120},
     Card{"a100-40", "NVIDIA A100-SXM4-40GB", 40330 * kMiB, 420 * kMiB, 8, 0, 108, 2048, 167936,
          40 * 1024 * 1024, 5120},
-    Card{"l40s", "NVIDIA L40S", 45468 * kMiB, 390 * kMiB, 8, 9, 142, 1536, 102400,
-         96 * 1024 * 1024, 384},
+    Card{"l40s", "NVIDIA L40S", 45468 * kMiB, 390 * kMiB, 8, 9, 142, 1536, 102400, 96 * 1024 * 1024,
+         384},
     Card{"l4", "NVIDIA L4", 22478 * kMiB, 300 * kMiB, 8, 9, 58, 1536, 102400, 48 * 1024 * 1024,
          192},
     Card{"rtx4090", "NVIDIA GeForce RTX 4090", 24082 * kMiB, 380 * kMiB, 8, 9, 128, 1536, 102400,
@@ -54,6 +54,14 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
     return std::nullopt;
   }
   return static_cast<std::size_t>(*count * static_cast<double>(unit));
+}
+
+std::string card_keys() {
+  std::string keys;
+  for (const Card& card : kCards) {
+    keys += (keys.empty() ? "" : ", ") + std::string(card.key);
+  }
+  return keys;
 }
 
 // False: the value cannot be read or is out of range.
@@ -128,6 +136,9 @@ std::string parse_config(std::string_view text, MachineConfig& config) {
         equals == std::string_view::npos ? std::string_view{} : item.substr(equals + 1);
     bool known = false;
     if (!set_value(key, value, result, known)) {
+      if (key == "card") {
+        return "there is no card \"" + std::string(value) + "\", only " + card_keys();
+      }
       return known ? "the value of \"" + std::string(item) + "\" is not acceptable"
                    : "there is no setting \"" + std::string(key) + "\"";
     }

@@ -58,7 +58,8 @@ struct MachineConfig {
 std::string parse_config(std::string_view text, MachineConfig& config);
 
 // The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY, _MODE,
-// _SEED, _TURN, _MAX_PENDING and _BACKING. A mistake is reported on stderr and its variable ignored.
+// _SEED, _TURN, _MAX_PENDING and _BACKING. A mistake is reported on stderr and its variable
+// ignored.
 MachineConfig config_from_environment();
 
 }  // namespace ferro::sim

@@ -30,6 +30,8 @@ struct Stream {
   std::shared_ptr<Capture> capture;
   // What the next captured node depends on.
   std::vector<GraphNode*> capture_front;
+  // The array that a caller was given last.
+  std::vector<CUgraphEdgeData> capture_edges;
 
   // Does the legacy default stream order itself with this one?
   bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }

@@ -32,8 +32,8 @@ std::optional<CUresult> FaultPlan::check(FunctionId function, std::size_t bytes)
   std::optional<CUresult> result;
   const std::string_view symbol = function_name(function);
   for (Entry& entry : entries_) {
-    if (names_function(entry.fault.function, symbol) &&
-        is_due(entry.fault, ++entry.calls, bytes) && !result) {
+    if (names_function(entry.fault.function, symbol) && is_due(entry.fault, ++entry.calls, bytes) &&
+        !result) {
       result = entry.fault.result;
     }
   }

@@ -146,12 +146,12 @@ std::vector<std::size_t> GraphExec::append(const Graph& graph,
   return last;
 }
 
-CUresult GraphExec::instantiate(const Machine& machine, const Graph& graph,
+CUresult GraphExec::instantiate(const Machine& machine, const Graph& graph, int device,
                                 std::shared_ptr<GraphExec>& exec) {
   auto result = std::make_shared<GraphExec>();
   result->append(graph, {});
   for (const Step& step : result->steps_) {
-    if (!is_mapped(machine, step.work)) {
+    if (!is_accessible(machine, step.work, device)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }

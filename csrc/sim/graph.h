@@ -65,8 +65,8 @@ class Graph {
 // A graph ready to launch: nodes in an order that its edges allow, child graphs spliced in.
 class GraphExec {
  public:
-  // INVALID_VALUE when device memory of a copy or fill is not mapped; `exec` is then untouched.
-  static CUresult instantiate(const Machine& machine, const Graph& graph,
+  // INVALID_VALUE when `device` cannot access memory of a copy or fill; `exec` is then untouched.
+  static CUresult instantiate(const Machine& machine, const Graph& graph, int device,
                               std::shared_ptr<GraphExec>& exec);
 
   // Queues one replay: after the stream's earlier work and after this object's previous replay.

@@ -13,8 +13,7 @@ HostMemory::~HostMemory() {
 }
 
 void* HostMemory::allocate(std::size_t bytes, Kind kind, unsigned flags, int device) {
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return nullptr;
   }

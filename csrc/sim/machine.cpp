@@ -1,9 +1,8 @@
 #include "sim/machine.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <pthread.h>
 
 namespace ferro::sim {
 namespace {
@@ -152,9 +151,8 @@ Graph* Machine::find_graph(CUgraph handle) {
   if (graphs_.contains(graph)) {
     return graph;
   }
-  const bool capturing = std::any_of(captures_.begin(), captures_.end(), [graph](const auto& c) {
-    return &c->graph() == graph;
-  });
+  const bool capturing = std::any_of(captures_.begin(), captures_.end(),
+                                     [graph](const auto& c) { return &c->graph() == graph; });
   return capturing ? graph : nullptr;
 }
 
@@ -193,8 +191,8 @@ CUresult Machine::refuse_during_capture() {
     if (capture->mode() == CU_STREAM_CAPTURE_MODE_RELAXED) {
       continue;
     }
-    const bool elsewhere_global = mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                  capture->mode() == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool elsewhere_global =
+        mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode() == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (capture->owned_by_this_thread() || elsewhere_global) {
       capture->invalidate();
       result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -209,9 +207,10 @@ std::string Machine::report(bool ranges) const {
   for (int i = 0; i < device_count(); ++i) {
     const Device& d = device(i);
     std::snprintf(text, sizeof(text),
-                  "%s{\"total_bytes\": %zu, \"allocated_bytes\": %zu, \"allocations\": %zu, "
+                  "%s{\"total_bytes\": %zu, \"allocated_bytes\": %zu, \"peak_bytes\": %zu, "
+                  "\"allocations\": %zu, "
                   "\"host_bytes\": %zu, \"streams\": %zu, \"events\": %zu, \"sticky_error\": %d}",
-                  i > 0 ? ", " : "", d.memory.capacity(), d.memory.allocated(),
+                  i > 0 ? ", " : "", d.memory.capacity(), d.memory.allocated(), d.memory.peak(),
                   d.allocations.count(), d.memory.host_bytes(), d.context.streams.size(),
                   d.context.events.size(), static_cast<int>(d.context.sticky_error));
     json += text;

@@ -79,6 +79,10 @@ class Machine {
   // Null for an unknown handle; 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD mean streams of the
   // thread's current context.
   Stream* find_stream(CUstream handle);
+  // The error for a handle that `find_stream` does not know.
+  CUresult unknown_stream() {
+    return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  }
   std::shared_ptr<Event> find_event(CUevent handle);
   Context* find_context(CUcontext handle);
   Graph* find_graph(CUgraph handle);

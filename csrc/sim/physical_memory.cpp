@@ -3,14 +3,13 @@
 #include "ferro/base/bytes.h"
 #include "ferro/base/check.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <vector>
 
 namespace ferro::sim {
@@ -51,7 +50,7 @@ std::optional<std::size_t> PhysicalMemory::allocate(std::size_t bytes) {
     if (size > bytes) {
       free_.emplace(offset + bytes, size - bytes);
     }
-    allocated_ += bytes;
+    add(bytes);
     return offset;
   }
   return std::nullopt;

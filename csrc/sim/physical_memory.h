@@ -7,6 +7,7 @@
 // Invariant: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity().
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -24,8 +25,10 @@ class PhysicalMemory {
 
   std::size_t capacity() const { return capacity_; }
   std::size_t allocated() const { return allocated_; }
+  // The most that was ever allocated.
+  std::size_t peak() const { return peak_; }
   // Takes `bytes` of the capacity, or gives them back, without an offset.
-  void take_overhead(std::size_t bytes) { allocated_ += bytes; }
+  void take_overhead(std::size_t bytes) { add(bytes); }
   void return_overhead(std::size_t bytes) { allocated_ -= bytes; }
 
   // None when the capacity does not suffice. The bytes are zero.
@@ -43,12 +46,17 @@ class PhysicalMemory {
   std::size_t host_bytes() const;
 
  private:
+  void add(std::size_t bytes) {
+    allocated_ += bytes;
+    peak_ = std::max(peak_, allocated_);
+  }
   void punch(std::size_t offset, std::size_t bytes);
   // True when nothing was ever written to the range.
   bool is_hole(std::size_t offset, std::size_t bytes) const;
 
   const std::size_t capacity_;
   std::size_t allocated_ = 0;
+  std::size_t peak_ = 0;
   int file_ = -1;
   // Free ranges of the file by offset; neighbours are merged.
   std::map<std::size_t, std::size_t> free_;

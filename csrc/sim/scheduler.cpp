@@ -7,14 +7,14 @@ namespace {
 
 // A turn runs a burst of this many operations at most, so that a stream can get ahead of others.
 constexpr std::uint64_t kMaxBurst = 4;
-// A turn that started a host function waits for it this long: short functions then keep a run
-// reproducible, and one that needs a lock of the caller cannot hang it.
+// Whoever starts a host function waits for it this long before it goes on. Short functions then keep
+// a run reproducible and every order reachable; one that needs a lock of the caller, or another
+// operation, cannot hang it.
 constexpr std::chrono::milliseconds kHostPatience{20};
 
 std::uint64_t threshold_of(double probability) {
   constexpr double kRange = 18446744073709551615.0;
-  return probability >= 1.0 ? ~std::uint64_t{0}
-                            : static_cast<std::uint64_t>(probability * kRange);
+  return probability >= 1.0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(probability * kRange);
 }
 
 }  // namespace
@@ -87,9 +87,6 @@ void Scheduler::take_turn() {
 void Scheduler::run_one_ready() {
   const OperationPtr operation = ready_[random_() % ready_.size()];
   start(operation);
-  if (!operation->done()) {
-    host_done_.wait_for(lock_, kHostPatience, [&] { return operation->done(); });
-  }
 }
 
 void Scheduler::start(const OperationPtr& operation) {
@@ -106,6 +103,7 @@ void Scheduler::start(const OperationPtr& operation) {
     }
     host_queue_.push_back(operation);
     host_work_.notify_one();
+    host_done_.wait_for(lock_, kHostPatience, [&] { return operation->done(); });
     return;
   }
   perform(machine_, operation->work_, operation->device_);

@@ -45,7 +45,7 @@ CUresult enqueue(Machine& machine, CUstream handle, CUgraphNodeType type, Work w
   }
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
+    return machine.unknown_stream();
   }
   if (!machine.captures().empty()) {
     if (const CUresult result = refuse_implicit_dependency(machine, *stream)) {
@@ -55,13 +55,14 @@ CUresult enqueue(Machine& machine, CUstream handle, CUgraphNodeType type, Work w
       return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
   }
-  if (const CUresult result = validate(machine, work)) {
+  const bool recorded = stream->capture != nullptr;
+  if (const CUresult result = validate(machine, work, stream->context->device, recorded)) {
     return result;
   }
-  if (stream->capture != nullptr) {
-    GraphNode* recorded = stream->capture->record(*stream, type, std::move(work));
+  if (recorded) {
+    GraphNode* new_node = stream->capture->record(*stream, type, std::move(work));
     if (node != nullptr) {
-      *node = recorded;
+      *node = new_node;
     }
     return CUDA_SUCCESS;
   }
@@ -74,14 +75,14 @@ CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy) {
     return CUDA_SUCCESS;
   }
   Stream* stream = machine.find_stream(handle);
-  const bool queued = stream != nullptr && stream->capture == nullptr && !machine.scheduler().eager();
+  const bool queued =
+      stream != nullptr && stream->capture == nullptr && !machine.scheduler().eager();
   const bool pageable_source = queued && is_pageable(machine, copy.from);
   const bool pageable_target = queued && is_pageable(machine, copy.to);
   if (pageable_source) {
     stage(copy);
   }
-  const bool wait =
-      pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
+  const bool wait = pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
   const CUresult result = enqueue(machine, handle, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(copy));
   if (result == CUDA_SUCCESS && wait) {
     run_stream(machine, *stream);

@@ -62,8 +62,7 @@ void copy_row(const Side& to, const Side& from, std::size_t bytes) {
     return;
   }
   std::byte* host = to.host() != nullptr ? to.host() : from.host();
-  for (const Segment& segment :
-       to.host() != nullptr ? from.segments() : to.segments()) {
+  for (const Segment& segment : to.host() != nullptr ? from.segments() : to.segments()) {
     if (to.host() != nullptr) {
       segment.memory->read(segment.offset, host, segment.bytes);
     } else {
@@ -113,21 +112,14 @@ bool do_fill(Machine& machine, const Fill& fill, int device) {
   return true;
 }
 
-// Calls `visit(address, bytes)` with the span of each side; stops at the first false.
-template <typename Visit>
-bool for_each_range(const Work& work, const Visit& visit) {
-  const auto span = [](std::size_t width, std::size_t height, std::size_t pitch) {
-    return height == 0 || width == 0 ? 0 : (height - 1) * pitch + width;
-  };
-  if (const Copy* copy = std::get_if<Copy>(&work)) {
-    return visit(copy->to, span(copy->width, copy->height, copy->to_pitch)) &&
-           (copy->staged != nullptr ||
-            visit(copy->from, span(copy->width, copy->height, copy->from_pitch)));
+// Is the range host memory, or device memory that `device` may access?
+bool is_accessible_range(const Machine& machine, std::uintptr_t at, std::size_t width,
+                         std::size_t height, std::size_t pitch, int device, bool write) {
+  if (width == 0 || height == 0 || !machine.space().is_reserved(at)) {
+    return true;
   }
-  if (const Fill* fill = std::get_if<Fill>(&work)) {
-    return visit(fill->to, span(fill->width * fill->element, fill->height, fill->pitch));
-  }
-  return true;
+  std::vector<Segment> segments;
+  return machine.space().resolve(at, (height - 1) * pitch + width, device, write, segments);
 }
 
 }  // namespace
@@ -146,22 +138,28 @@ void perform(Machine& machine, const Work& work, int device) {
   }
 }
 
-bool is_mapped(const Machine& machine, const Work& work) {
-  return for_each_range(work, [&](std::uintptr_t at, std::size_t bytes) {
-    return bytes == 0 || !machine.space().is_reserved(at) || machine.space().is_mapped(at, bytes);
-  });
-}
-
-CUresult validate(const Machine& machine, const Work& work) {
-  if (std::holds_alternative<Copy>(work)) {
-    return is_mapped(machine, work) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+bool is_accessible(const Machine& machine, const Work& work, int device) {
+  if (const Copy* copy = std::get_if<Copy>(&work)) {
+    return is_accessible_range(machine, copy->to, copy->width, copy->height, copy->to_pitch, device,
+                               true) &&
+           (copy->staged != nullptr ||
+            is_accessible_range(machine, copy->from, copy->width, copy->height, copy->from_pitch,
+                                device, false));
   }
   if (const Fill* fill = std::get_if<Fill>(&work)) {
-    const bool known = fill->width == 0 || machine.space().is_reserved(fill->to) ||
+    const bool known = machine.space().is_reserved(fill->to) ||
                        machine.host().find(reinterpret_cast<const void*>(fill->to)).has_value();
-    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return known && is_accessible_range(machine, fill->to, fill->width * fill->element,
+                                        fill->height, fill->pitch, device, true);
   }
-  return CUDA_SUCCESS;
+  return true;
+}
+
+CUresult validate(const Machine& machine, const Work& work, int device, bool recorded) {
+  if (recorded && std::holds_alternative<Fill>(work)) {
+    return CUDA_SUCCESS;
+  }
+  return is_accessible(machine, work, device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace ferro::sim

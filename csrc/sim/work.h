@@ -57,9 +57,9 @@ using Work = std::variant<Marker, Copy, Fill, HostCall, FreeMemory>;
 // sticky error of the device's context.
 void perform(Machine& machine, const Work& work, int device);
 
-// May the work be queued now? Copies need their device memory mapped, fills only reserved.
-CUresult validate(const Machine& machine, const Work& work);
-// Is everything mapped that the work touches?
-bool is_mapped(const Machine& machine, const Work& work);
+// May `device` access all device memory that the work touches, as things are now?
+bool is_accessible(const Machine& machine, const Work& work, int device);
+// May the work be queued now, or recorded? A recorded fill is not looked at.
+CUresult validate(const Machine& machine, const Work& work, int device, bool recorded);
 
 }  // namespace ferro::sim

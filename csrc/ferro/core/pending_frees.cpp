@@ -60,26 +60,20 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
 }
 
 void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
-  std::vector<Block*> still_deferred;
-  std::vector<Block*> candidates = std::exchange(deferred_, {});
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
+  for (Block* block : std::exchange(deferred_, {})) {
     Start start = Start::kDeferred;
     try {
-      start = start_waiting(candidates[i]);
-    } catch (...) {
-      deferred_ = std::move(still_deferred);
-      deferred_.insert(deferred_.end(), candidates.begin() + static_cast<std::ptrdiff_t>(i),
-                       candidates.end());
-      throw;
+      start = start_waiting(block);
+    } catch (const DriverError&) {
+      // Its stream may be gone for good. That must not fail requests that need not wait for it.
     }
     if (start == Start::kDeferred) {
-      still_deferred.push_back(candidates[i]);
+      deferred_.push_back(block);
     } else if (start == Start::kNothingToWaitFor) {
-      ready.push_back(candidates[i]);
+      ready.push_back(block);
       --count_;
     }
   }
-  deferred_ = std::move(still_deferred);
 }
 
 void PendingFrees::finish_front(std::deque<Entry>& queue, std::vector<Block*>& ready) {

@@ -1,4 +1,4 @@
-// The functions of cuBLAS that nothing else defines: weak, as all stubs (stubs.h).
+// The functions of cuBLAS that nothing else defines: weak, as the other stubs (cuda_stubs.cpp).
 #include "sim/faces/blas_handle.h"
 #include "sim/faces/blas_operation.h"
 #include "sim/faces/unsupported.h"

@@ -6,58 +6,15 @@
 
 using ferro::sim::finish;
 
-namespace {
-
-// The names that programs meet; the texts come from the driver.
-#define FERRO_SIM_ERRORS(X)                                                                        \
-  X(cudaSuccess)                                                                                   \
-  X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInitializationError) X(         \
-      cudaErrorCudartUnloading) X(cudaErrorInvalidConfiguration) X(cudaErrorInvalidSymbol)         \
-      X(cudaErrorInvalidMemcpyDirection) X(cudaErrorInsufficientDriver) X(                         \
-          cudaErrorMissingConfiguration) X(cudaErrorInvalidDeviceFunction) X(cudaErrorNoDevice)    \
-          X(cudaErrorInvalidDevice) X(cudaErrorInvalidKernelImage) X(                              \
-              cudaErrorDeviceUninitialized) X(cudaErrorNoKernelImageForDevice)                     \
-              X(cudaErrorECCUncorrectable) X(cudaErrorPeerAccessUnsupported) X(                    \
-                  cudaErrorInvalidPtx) X(cudaErrorInvalidSource) X(cudaErrorFileNotFound)          \
-                  X(cudaErrorOperatingSystem) X(cudaErrorInvalidResourceHandle) X(                 \
-                      cudaErrorIllegalState) X(cudaErrorSymbolNotFound) X(cudaErrorNotReady)       \
-                      X(cudaErrorIllegalAddress) X(cudaErrorLaunchOutOfResources) X(               \
-                          cudaErrorLaunchTimeout) X(cudaErrorPeerAccessAlreadyEnabled)             \
-                          X(cudaErrorPeerAccessNotEnabled) X(cudaErrorContextIsDestroyed) X(       \
-                              cudaErrorAssert) X(cudaErrorHostMemoryAlreadyRegistered)             \
-                              X(cudaErrorHostMemoryNotRegistered) X(                               \
-                                  cudaErrorHardwareStackError) X(cudaErrorIllegalInstruction)      \
-                                  X(cudaErrorMisalignedAddress) X(cudaErrorInvalidAddressSpace) X( \
-                                      cudaErrorInvalidPc) X(cudaErrorLaunchFailure)                \
-                                      X(cudaErrorCooperativeLaunchTooLarge) X(                     \
-                                          cudaErrorNotPermitted) X(cudaErrorNotSupported)          \
-                                          X(cudaErrorSystemNotReady) X(                            \
-                                              cudaErrorStreamCaptureUnsupported)                   \
-                                              X(cudaErrorStreamCaptureInvalidated) X(              \
-                                                  cudaErrorStreamCaptureMerge)                     \
-                                                  X(cudaErrorStreamCaptureUnmatched) X(            \
-                                                      cudaErrorStreamCaptureUnjoined)              \
-                                                      X(cudaErrorStreamCaptureIsolation) X(        \
-                                                          cudaErrorStreamCaptureImplicit)          \
-                                                          X(cudaErrorCapturedEvent) X(             \
-                                                              cudaErrorStreamCaptureWrongThread)   \
-                                                              X(cudaErrorTimeout) X(               \
-                                                                  cudaErrorGraphExecUpdateFailure) \
-                                                                  X(cudaErrorExternalDevice) X(    \
-                                                                      cudaErrorInvalidClusterSize) \
-                                                                      X(cudaErrorUnknown)
-
-}  // namespace
-
 extern "C" {
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-#define FERRO_SIM_ERROR_NAME(name) \
-  case name:                       \
+#define FERRO_SIM_NAME(name) \
+  case name:                 \
     return #name;
-    FERRO_SIM_ERRORS(FERRO_SIM_ERROR_NAME)
-#undef FERRO_SIM_ERROR_NAME
+#include "sim/faces/names/cudart_errors.def"
+#undef FERRO_SIM_NAME
     default:
       return "unrecognized error code";
   }

@@ -1,5 +1,6 @@
 // Capture and graphs.
 #include "sim/faces/cudart_state.h"
+#include "sim/faces/cudart_user_object.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -9,6 +10,18 @@
 using ferro::sim::finish;
 
 static_assert(sizeof(cudaGraphEdgeData) == sizeof(CUgraphEdgeData));
+
+namespace {
+
+cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  const cudaError_t ready = ferro::sim::ensure_context();
+  if (ready != cudaSuccess) return finish(ready);
+  const CUresult result = cuGraphInstantiateWithFlags(exec, graph, flags);
+  if (result == CUDA_SUCCESS) ferro::sim::share_user_objects(graph, *exec);
+  return finish(result);
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -62,7 +75,10 @@ cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
   FERRO_SIM_FORWARD(cuGraphCreate(graph, flags));
 }
 
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return finish(cuGraphDestroy(graph)); }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  ferro::sim::drop_user_objects(graph);
+  return finish(cuGraphDestroy(graph));
+}
 
 cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
   return finish(cuGraphClone(clone, graph));
@@ -70,15 +86,18 @@ cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
                                           unsigned long long flags) {
-  FERRO_SIM_FORWARD(cuGraphInstantiateWithFlags(exec, graph, flags));
+  return instantiate(exec, graph, flags);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
                                  unsigned long long flags) {
-  FERRO_SIM_FORWARD(cuGraphInstantiateWithFlags(exec, graph, flags));
+  return instantiate(exec, graph, flags);
 }
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return finish(cuGraphExecDestroy(exec)); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  ferro::sim::drop_user_objects(exec);
+  return finish(cuGraphExecDestroy(exec));
+}
 
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
   cuuint64_t driver_flags = 0;
@@ -163,28 +182,6 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
   static_assert(sizeof(cudaGraphExecUpdateResultInfo) == sizeof(CUgraphExecUpdateResultInfo));
   return finish(
       cuGraphExecUpdate(exec, graph, reinterpret_cast<CUgraphExecUpdateResultInfo*>(info)));
-}
-
-cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* ptr, cudaHostFn_t destroy,
-                                 unsigned count, unsigned flags) {
-  return finish(cuUserObjectCreate(object, ptr, destroy, count, flags));
-}
-
-cudaError_t cudaUserObjectRetain(cudaUserObject_t object, unsigned count) {
-  return finish(cuUserObjectRetain(object, count));
-}
-
-cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned count) {
-  return finish(cuUserObjectRelease(object, count));
-}
-
-cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count,
-                                      unsigned flags) {
-  return finish(cuGraphRetainUserObject(graph, object, count, flags));
-}
-
-cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count) {
-  return finish(cuGraphReleaseUserObject(graph, object, count));
 }
 
 cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* out, cudaGraph_t graph,

@@ -13,12 +13,13 @@ namespace {
 
 struct Callback {
   cudaStreamCallback_t function;
+  cudaStream_t stream;
   void* user_data;
 };
 
-void run_callback(CUstream stream, CUresult status, void* data) {
+void run_callback(void* data) {
   const std::unique_ptr<Callback> callback(static_cast<Callback*>(data));
-  callback->function(stream, ferro::sim::to_runtime(status), callback->user_data);
+  callback->function(callback->stream, cudaSuccess, callback->user_data);
 }
 
 }  // namespace
@@ -58,11 +59,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function,
-                                  void* user_data, unsigned flags) {
+                                  void* user_data, unsigned) {
   const cudaError_t ready = ferro::sim::ensure_context();
   if (ready != cudaSuccess) return finish(ready);
-  auto callback = std::make_unique<Callback>(Callback{function, user_data});
-  const CUresult result = cuStreamAddCallback(stream, run_callback, callback.get(), flags);
+  auto callback = std::make_unique<Callback>(Callback{function, stream, user_data});
+  const CUresult result = cuLaunchHostFunc(stream, run_callback, callback.get());
   if (result == CUDA_SUCCESS) (void)callback.release();
   return finish(result);
 }

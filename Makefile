@@ -1,0 +1,38 @@
+# The commands of this checkout. `make demo` and `make test` need nothing prepared: they set up the
+# environment (tools/bootstrap.sh) and build first.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint cpp-test clean
+
+# Read when a recipe runs, because the setup step writes the file.
+PY = $$(cat build/python)
+
+help:
+	@echo "make demo      train a transformer under three allocators, side by side"
+	@echo "make test      lint, C++ tests, sanitizers, fuzzing, Python tests"
+	@echo "make build     the extension and the simulated GPU, in place"
+	@echo "make lint      the linters alone"
+	@echo "make cpp-test  the C++ tests alone"
+	@echo "make setup     the Python environment alone"
+	@echo "make clean     removes what was built"
+
+setup:
+	@tools/bootstrap.sh
+
+build: setup
+	@$(PY) setup.py -q build_ext --inplace
+
+demo: build
+	@$(PY) -m benchmarks.demo
+
+test: build
+	@$(PY) tools/test.py
+
+lint: setup
+	@$(PY) tools/test.py --only lint
+
+cpp-test: setup
+	@$(PY) tools/test.py --only cpp
+
+clean:
+	rm -rf build demo-out ferro_alloc/sim/lib ferro_alloc/_build_info.py ferro_alloc/*.so
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

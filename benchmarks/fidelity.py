@@ -1,0 +1,141 @@
+"""Does memory on the simulated GPU behave as on a real one?
+
+Runs workloads under each allocator, each in a process of its own, on the GPU that is there, or on
+the simulated one, and stores their peaks. `--compare` holds a run on the simulated GPU against the
+stored one of a real GPU: it fails when reserved / allocated of a workload differs by more than 2 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.processes import ROOT, Child, ChildError
+from tools.gpu import gpu_count
+
+RESULTS = ROOT / "benchmarks" / "results"
+STORED = RESULTS / "fidelity_gpu.json"
+# On one stream each, because the simulated GPU has no clock: with several, memory waits for another
+# stream on a GPU and does not there.
+WORKLOADS = ("full_varlen", "lora_recompute", "generate", "generate_train", "moe")
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
+TOLERANCE = 0.02
+# The processes share nothing but the card, and each needs at most 12 GB of it.
+JOBS_ON_GPU = 3
+JOBS_SIMULATED = 2
+SECONDS = 170
+
+Record = dict[str, Any]
+
+
+def ratio(record: Record) -> float:
+    return float(record["peak_reserved"] / record["peak_allocated"])
+
+
+def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
+    arguments = ["--workload", workload, "--allocator", allocator, *options]
+    with Child("benchmarks.measure", arguments, timeout=SECONDS) as child:
+        child.read()  # the times, which other processes beside it make worthless
+        return child.read()
+
+
+def run(
+    workloads: Sequence[str], allocators: Sequence[str], simulated: bool, smoke: bool
+) -> tuple[list[Record], list[str]]:
+    """All records, in order, and what went wrong."""
+    options = ["--simulated"] * simulated + ["--smoke"] * smoke
+    records, problems = [], []
+    with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:
+        futures = [pool.submit(measure, w, a, options) for w in workloads for a in allocators]
+        for future in futures:
+            try:
+                records.append(future.result())
+            except ChildError as error:
+                problems.append(str(error))
+    return records, problems
+
+
+def show(records: Sequence[Record], title: str) -> None:
+    table = Table("workload", "allocated, GB", title=title)
+    found = list(dict.fromkeys(record["allocator"] for record in records))
+    for allocator in found:
+        table.add_column(allocator, justify="right")
+    for workload in dict.fromkeys(record["workload"] for record in records):
+        row = {r["allocator"]: r for r in records if r["workload"] == workload}
+        allocated = next(iter(row.values()))["peak_allocated"] / 1e9
+        cells = [f"{ratio(row[name]):.3f}" if name in row else "-" for name in found]
+        table.add_row(workload, f"{allocated:.2f}", *cells)
+    Console().print(table)
+
+
+def differences(stored: Sequence[Record], fresh: Sequence[Record]) -> list[str]:
+    """Every workload whose ratio on the simulated GPU is off by more than the tolerance."""
+    found = []
+    known = {(r["workload"], r["allocator"]): r for r in stored}
+    for record in fresh:
+        key = (record["workload"], record["allocator"])
+        if key not in known:
+            continue
+        real, here = ratio(known[key]), ratio(record)
+        if abs(here / real - 1) > TOLERANCE:
+            found.append(f"{key[0]} under {key[1]}: {here:.3f} simulated, {real:.3f} on the GPU")
+    return found
+
+
+def compare(stored: Sequence[Record], fresh: Sequence[Record]) -> list[str]:
+    known = {(r["workload"], r["allocator"]): r for r in stored}
+    table = Table("workload", "allocator", title="peak reserved / peak allocated")
+    for heading in ("GPU", "simulated", "difference"):
+        table.add_column(heading, justify="right")
+    for record in fresh:
+        real = known.get((record["workload"], record["allocator"]))
+        if real is None:
+            continue
+        there, here = ratio(real), ratio(record)
+        cells = (f"{there:.3f}", f"{here:.3f}", f"{here / there - 1:+.1%}")
+        table.add_row(record["workload"], record["allocator"], *cells)
+    Console().print(table)
+    return differences(stored, fresh)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS))
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--simulated", action="store_true", help="even where a GPU is")
+    parser.add_argument("--output", type=Path, help="where the records go, as JSON")
+    parser.add_argument(
+        "--compare",
+        nargs="?",
+        type=Path,
+        const=STORED,
+        metavar="FILE",
+        help="run simulated and hold it against these records of a real GPU",
+    )
+    options = parser.parse_args(argv)
+    stored = [] if options.compare is None else json.loads(options.compare.read_text())
+    simulated = options.simulated or bool(stored) or gpu_count() == 0
+    records, problems = run(options.workloads, options.allocators, simulated, options.smoke)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(records, indent=1) + "\n")
+    if records:
+        show(records, "simulated GPU" if simulated else records[0]["device"])
+    if stored:
+        problems += compare(stored, records)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

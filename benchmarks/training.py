@@ -1,0 +1,147 @@
+"""What the allocators cost a training step, and what memory they hold.
+
+For each workload one process per allocator stays alive, and they take turns, a few steps each, so
+that clocks and temperature do not favour one. A step is compared with the same step under native;
+the table shows the median of these ratios and the peaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.processes import ALLOCATORS, SIMULATED_ALLOCATORS, Child, ChildError
+from tools.gpu import gpu_count
+
+WORKLOADS = ("full_varlen", "lora_recompute", "generate_train", "conv", "moe", "fsdp_like")
+ROUNDS = 4  # of which the first warms up
+SECONDS = 200
+
+
+@dataclass
+class Record:
+    """One allocator on one workload. Bytes and seconds; times without the warm-up round."""
+
+    workload: str
+    allocator: str
+    seconds: list[float] = field(default_factory=list)
+    peak_allocated: int = 0
+    peak_active: int = 0
+    peak_reserved: int = 0
+    device_used: int = 0
+    problem: str = ""
+
+
+def run(
+    workload: str, allocators: Sequence[str], simulated: bool, smoke: bool, rounds: int
+) -> list[Record]:
+    records = {name: Record(workload, name) for name in allocators}
+    options = ["--workload", workload, "--rounds", str(rounds)]
+    options += ["--simulated"] * simulated + ["--smoke"] * smoke
+    with ExitStack() as stack:
+        children = {
+            name: stack.enter_context(
+                Child("benchmarks.measure", ["--allocator", name, *options], SECONDS)
+            )
+            for name in allocators
+        }
+
+        def attempt(name: str, number: int, start: bool, finish: bool) -> None:
+            """Starts a round and waits for its end; a child that failed is left out from then."""
+            record = records[name]
+            try:
+                if start and not record.problem:
+                    children[name].read()  # it waits
+                    children[name].go_on()
+                if finish and not record.problem:
+                    seconds = children[name].read()["seconds"]
+                    record.seconds += seconds if number > 0 else []
+            except ChildError as error:
+                record.problem = str(error)
+
+        # All set themselves up at once; then they take turns, in another order each round.
+        for name in allocators:
+            attempt(name, 0, start=True, finish=False)
+        for name in allocators:
+            attempt(name, 0, start=False, finish=True)
+        for number in range(1, rounds):
+            for name in allocators if number % 2 else reversed(allocators):
+                attempt(name, number, start=True, finish=True)
+        for name, record in records.items():
+            if record.problem:
+                continue
+            try:
+                last = children[name].read()
+            except ChildError as error:
+                record.problem = str(error)
+                continue
+            for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used"):
+                setattr(record, key, last[key])
+    return list(records.values())
+
+
+def time_ratio(record: Record, native: Record) -> float:
+    pairs = zip(record.seconds, native.seconds, strict=True)
+    return statistics.median(mine / theirs for mine, theirs in pairs)
+
+
+def show(records: Sequence[Record], simulated: bool) -> None:
+    table = Table("workload", "allocator", title="simulated GPU" if simulated else "training")
+    for heading in ("step, ms", "of native", "allocated, GB", "reserved, GB", "ratio"):
+        table.add_column(heading, justify="right")
+    for record in records:
+        if record.problem:
+            table.add_row(record.workload, record.allocator, "failed")
+            continue
+        peers = (r for r in records if r.workload == record.workload and r.allocator == "native")
+        native = next(peers, None)
+        known = native is not None and not native.problem
+        table.add_row(
+            record.workload,
+            record.allocator,
+            f"{statistics.median(record.seconds) * 1e3:.2f}",
+            f"{time_ratio(record, native):.3f}" if native is not None and known else "-",
+            f"{record.peak_allocated / 1e9:.3f}",
+            f"{record.peak_reserved / 1e9:.3f}",
+            f"{record.peak_reserved / record.peak_allocated:.3f}",
+        )
+    Console().print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--output", type=Path, help="where the records go, as JSON")
+    options = parser.parse_args(argv)
+    simulated = gpu_count() == 0
+    rounds = 2 if options.smoke else options.rounds
+    allocators = options.allocators or (SIMULATED_ALLOCATORS if simulated else ALLOCATORS)
+    records: list[Record] = []
+    for workload in options.workloads:
+        records += run(workload, allocators, simulated, options.smoke, rounds)
+        # After each, so that what was measured is there when the time runs out.
+        if options.output is not None:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps([asdict(record) for record in records])
+            options.output.write_text(text + "\n")
+    show(records, simulated)
+    problems = [record.problem for record in records if record.problem]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+#include "sim/control.h"
+
+#include "sim/machine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#define FERRO_SIM_CONTROL extern "C" __attribute__((visibility("default")))
+
+using ferro::sim::Fault;
+using ferro::sim::Machine;
+
+namespace {
+
+thread_local std::string last_error;
+
+int fail(std::string sentence) {
+  last_error = std::move(sentence);
+  return -1;
+}
+
+int succeed() {
+  last_error.clear();
+  return 0;
+}
+
+size_t copy_text(const std::string& text, char* buffer, size_t size) {
+  if (buffer != nullptr && size > 0) {
+    const size_t copied = std::min(text.size(), size - 1);
+    std::memcpy(buffer, text.data(), copied);
+    buffer[copied] = '\0';
+  }
+  return text.size();
+}
+
+// The pieces of physical memory behind a range, whatever the access rights.
+bool locate(Machine& machine, CUdeviceptr at, size_t bytes,
+            std::vector<ferro::sim::Segment>& segments) {
+  while (bytes > 0) {
+    CUdeviceptr base = 0;
+    const auto* mapping = machine.space().find_mapping(at, &base);
+    if (mapping == nullptr) {
+      return false;
+    }
+    const size_t skipped = at - base;
+    const size_t piece = std::min(bytes, mapping->bytes() - skipped);
+    const auto& pages = *mapping->pages;
+    segments.push_back({&pages.memory(), pages.device(), pages.offset() + skipped, piece});
+    at += piece;
+    bytes -= piece;
+  }
+  return true;
+}
+
+}  // namespace
+
+FERRO_SIM_CONTROL int ferro_sim_start(const char* settings) {
+  ferro::sim::MachineConfig config = ferro::sim::config_from_environment();
+  std::string mistake = ferro::sim::parse_config(settings == nullptr ? "" : settings, config);
+  if (!mistake.empty()) {
+    return fail(std::move(mistake));
+  }
+  Machine::start(config);
+  return succeed();
+}
+
+FERRO_SIM_CONTROL void ferro_sim_stop(void) { Machine::stop(); }
+
+FERRO_SIM_CONTROL int ferro_sim_running(void) {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::running() ? 1 : 0;
+}
+
+FERRO_SIM_CONTROL const char* ferro_sim_last_error(void) { return last_error.c_str(); }
+
+FERRO_SIM_CONTROL size_t ferro_sim_counters(char* buffer, size_t size) {
+  const std::lock_guard guard(Machine::lock());
+  return copy_text(Machine::current().counters().to_json(), buffer, size);
+}
+
+FERRO_SIM_CONTROL void ferro_sim_reset_counters(void) {
+  const std::lock_guard guard(Machine::lock());
+  Machine::current().counters().reset();
+}
+
+FERRO_SIM_CONTROL uint64_t ferro_sim_calls(const char* function) {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::current().counters().of(function).calls;
+}
+
+FERRO_SIM_CONTROL size_t ferro_sim_report(int ranges, char* buffer, size_t size) {
+  const std::lock_guard guard(Machine::lock());
+  return copy_text(Machine::current().report(ranges != 0), buffer, size);
+}
+
+FERRO_SIM_CONTROL int ferro_sim_add_fault(const char* function, const char* when, uint64_t value,
+                                          int result) {
+  Fault fault;
+  fault.function = function;
+  const std::string kind = when;
+  if (kind == "call") {
+    fault.when = Fault::When::kCall;
+  } else if (kind == "after") {
+    fault.when = Fault::When::kAfterCalls;
+  } else if (kind == "bytes") {
+    fault.when = Fault::When::kBytes;
+  } else {
+    return fail("a fault is due at \"call\", \"after\" or \"bytes\", not \"" + kind + "\"");
+  }
+  if (result == CUDA_SUCCESS) {
+    return fail("a fault needs an error to fail with");
+  }
+  fault.value = value;
+  fault.result = static_cast<CUresult>(result);
+  const std::lock_guard guard(Machine::lock());
+  Machine::current().faults().add(std::move(fault));
+  return succeed();
+}
+
+FERRO_SIM_CONTROL void ferro_sim_clear_faults(void) {
+  const std::lock_guard guard(Machine::lock());
+  Machine::current().faults().clear();
+}
+
+FERRO_SIM_CONTROL void ferro_sim_drain(void) {
+  const std::lock_guard guard(Machine::lock());
+  Machine::current().scheduler().run_all();
+}
+
+FERRO_SIM_CONTROL uint64_t ferro_sim_pending(void) {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::current().scheduler().pending();
+}
+
+FERRO_SIM_CONTROL uint64_t ferro_sim_allocated_bytes(int device) {
+  const std::lock_guard guard(Machine::lock());
+  Machine& machine = Machine::current();
+  return device >= 0 && device < machine.device_count() ? machine.device(device).memory.allocated()
+                                                        : 0;
+}
+
+FERRO_SIM_CONTROL int ferro_sim_peek(uint64_t address, void* destination, size_t bytes) {
+  const std::lock_guard guard(Machine::lock());
+  std::vector<ferro::sim::Segment> segments;
+  if (!locate(Machine::current(), address, bytes, segments)) {
+    return fail("the range is not mapped");
+  }
+  auto* to = static_cast<std::byte*>(destination);
+  for (const auto& segment : segments) {
+    segment.memory->read(segment.offset, to, segment.bytes);
+    to += segment.bytes;
+  }
+  return succeed();
+}
+
+FERRO_SIM_CONTROL int ferro_sim_poke(uint64_t address, const void* source, size_t bytes) {
+  const std::lock_guard guard(Machine::lock());
+  std::vector<ferro::sim::Segment> segments;
+  if (!locate(Machine::current(), address, bytes, segments)) {
+    return fail("the range is not mapped");
+  }
+  const auto* from = static_cast<const std::byte*>(source);
+  for (const auto& segment : segments) {
+    segment.memory->write(segment.offset, from, segment.bytes);
+    from += segment.bytes;
+  }
+  return succeed();
+}
+
+FERRO_SIM_CONTROL void ferro_sim_set_trace(int on) {
+  const std::lock_guard guard(Machine::lock());
+  Machine::current().counters().set_trace(on != 0);
+}
+
+FERRO_SIM_CONTROL size_t ferro_sim_trace(char* buffer, size_t size) {
+  const std::lock_guard guard(Machine::lock());
+  std::string text;
+  for (const std::string& line : Machine::current().counters().trace()) {
+    text += line + "\n";
+  }
+  return copy_text(text, buffer, size);
+}

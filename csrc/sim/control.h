@@ -1,0 +1,56 @@
+/* Control of the simulated GPU from the same process, in C, for tests and tools (ctypes too).
+ *
+ * Thread-safe. Functions that return int give 0, or -1 with a sentence in ferro_sim_last_error().
+ * Functions that fill a buffer return the length of the whole text without its end; they write at
+ * most `size` bytes and always end the text. They do not count as driver calls and give queued work
+ * no turn. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Replaces the machine. `settings`: "devices=2,memory=4GiB,mode=adversarial,seed=3"; null or empty:
+ * the environment and defaults, which the settings refine. All driver handles become void. */
+int ferro_sim_start(const char* settings);
+/* Runs what is queued and removes the machine; the next driver call starts a new one. */
+void ferro_sim_stop(void);
+int ferro_sim_running(void);
+/* The calling thread's last error, or an empty text. */
+const char* ferro_sim_last_error(void);
+
+/* JSON: {"cuMemMap": {"calls": 3, "failures": 0, "bytes": 6291456, "microseconds": 1.8}, ...} */
+size_t ferro_sim_counters(char* buffer, size_t size);
+void ferro_sim_reset_counters(void);
+/* Calls of one function, by its exported symbol. */
+uint64_t ferro_sim_calls(const char* function);
+/* JSON: devices, reservations, mappings, handles, streams, graphs, pending operations; with
+ * `ranges` every mapped range too. */
+size_t ferro_sim_report(int ranges, char* buffer, size_t size);
+
+/* Fails calls of a function, named with or without its version suffix, with a CUresult.
+ * `when`: "call" (the value-th from now, counted from 1), "after" (every one after the value-th),
+ * "bytes" (every one of at least value bytes). */
+int ferro_sim_add_fault(const char* function, const char* when, uint64_t value, int result);
+void ferro_sim_clear_faults(void);
+
+/* Runs everything that is queued, on all devices. */
+void ferro_sim_drain(void);
+uint64_t ferro_sim_pending(void);
+/* Physical bytes in use on a device, contexts included; 0 for an unknown device. */
+uint64_t ferro_sim_allocated_bytes(int device);
+
+/* Reads or writes mapped device memory at once, past streams and access rights. */
+int ferro_sim_peek(uint64_t address, void* destination, size_t bytes);
+int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
+
+/* Keeps a list of the calls from now on, or stops; the list is text, one call a line. */
+void ferro_sim_set_trace(int on);
+size_t ferro_sim_trace(char* buffer, size_t size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,31 @@
+// The kernels and device variables that programs registered, by the address of the host's stand-in.
+//
+// Thread-safe. Entries are never removed: programs unregister from static destructors, when other
+// threads may still launch.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+
+namespace ferro::sim {
+
+// Dynamic shared memory that every kernel may use without asking.
+inline constexpr int kDefaultDynamicShared = 48 * 1024;
+
+// `function` null: made by the driver at the first use. `name` must live for ever.
+void register_kernel(const void* stand_in, const char* name, CUfunction function = nullptr);
+
+// INVALID_HANDLE for what nobody registered.
+CUresult find_function(const void* stand_in, CUfunction* out);
+// Null for what nobody registered.
+const char* kernel_name(const void* stand_in);
+int max_dynamic_shared(const void* stand_in);
+void set_max_dynamic_shared(const void* stand_in, int bytes);
+
+void register_variable(const void* stand_in, std::size_t bytes);
+// The variable on the current device, whose memory is allocated at the first use; NOT_FOUND for
+// what nobody registered. Either pointer may be null.
+CUresult find_variable(const void* stand_in, CUdeviceptr* address, std::size_t* bytes);
+
+}  // namespace ferro::sim

@@ -1,0 +1,27 @@
+"""Reads PyTorch's own allocator settings, to name those that have no effect any more."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+# In the order in which PyTorch looks for them; the first that is set is the one in force.
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# These steer the allocator of pinned host memory, which stays PyTorch's own.
+_KEPT_PREFIX = "pinned_"
+
+# A value is a bracketed list or runs to the next comma.
+_PAIR = re.compile(r"\s*([\w.]+)\s*:\s*(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
+
+
+def ignored_options(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The settings of the native allocator that ferro_alloc does not follow, as `key:value`."""
+    source = os.environ if environ is None else environ
+    text = next((source[name] for name in VARIABLES if source.get(name)), "")
+    return tuple(
+        f"{key}:{value.strip()}"
+        for key, value in _PAIR.findall(text)
+        if not key.startswith(_KEPT_PREFIX)
+    )

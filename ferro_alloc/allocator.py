@@ -1,0 +1,144 @@
+"""Turning the allocator on, and seeing that it is on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+from ferro_alloc import _load
+from ferro_alloc._alloc_conf import ignored_options
+from ferro_alloc._errors import FerroError
+from ferro_alloc.config import Config
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """What the allocator of one device holds, and what it did so far."""
+
+    device: int
+    page_bytes: int
+    pages_held: int
+    """Physical pages taken from the driver; times `page_bytes` they are the reserved memory."""
+    pages_idle: int
+    """Those of them that back no address at the moment."""
+    ladder: Mapping[str, int]
+    """How often each step of an allocation that found no free block was taken."""
+    driver_calls: Mapping[str, int]
+
+    def __str__(self) -> str:
+        calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
+        return (
+            f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle; "
+            f"driver calls: {calls or 'none'}"
+        )
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is in force in this process. `str()` of it is a short text for people."""
+
+    installed: bool
+    torch_built: str | None
+    """The torch the extension was compiled for; None when the extension is not built."""
+    torch_running: str | None
+    """The installed torch; None when there is none."""
+    problem: str
+    """Why the allocator cannot be installed here; empty when it can or is."""
+    config: Config | None
+    """The settings that were installed."""
+    ignored: tuple[str, ...]
+    """PyTorch's allocator settings without an effect under ferro_alloc, as `key:value`."""
+    devices: tuple[DeviceStatus, ...] = ()
+    """Of each device that the allocator serves; empty until CUDA was used."""
+
+    def __str__(self) -> str:
+        lines = [f"ferro_alloc: {'installed' if self.installed else 'not installed'}"]
+        lines.append(f"  torch     running {self.torch_running}, built for {self.torch_built}")
+        if self.problem:
+            lines.append(f"  problem   {self.problem}")
+        if self.config is not None:
+            lines.append(f"  settings  {self.config}")
+        if self.ignored:
+            lines.append(f"  ignored   {', '.join(self.ignored)}")
+        lines += [f"  device {device.device}  {device}" for device in self.devices]
+        return "\n".join(lines)
+
+
+_lock = threading.Lock()
+_installed_config: Config | None = None
+
+
+def install(config: Config | None = None) -> None:
+    """Makes ferro_alloc the allocator of all CUDA memory that PyTorch takes from now on.
+
+    Without `config` the settings come from FERRO_ALLOC_CONF. Installing again with the same
+    settings does nothing. Raises `FerroError`, and changes nothing, where that is impossible: no
+    driver, another torch than the one it was built for, or CUDA memory already allocated.
+    Thread-safe. Does not initialise CUDA.
+    """
+    global _installed_config
+    wanted = Config.from_env() if config is None else config
+    with _lock:
+        if _installed_config is not None:
+            if config is not None and wanted != _installed_config:
+                raise FerroError(
+                    f"ferro_alloc is installed with {_installed_config} already: its settings "
+                    "cannot change in a running process"
+                )
+            return
+        extension = _load.load()
+        problem = extension.driver_problem()
+        if problem:
+            raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
+        if extension.cuda_memory_allocated_before():
+            raise FerroError(
+                "CUDA memory was allocated before ferro_alloc was installed: call "
+                "ferro_alloc.install() before the first CUDA tensor, or start the program with "
+                "`python -m ferro_alloc run`"
+            )
+        try:
+            extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes)
+        except RuntimeError as error:
+            raise FerroError(str(error)) from error
+        _installed_config = wanted
+
+
+def is_installed() -> bool:
+    """Whether PyTorch takes its CUDA memory through ferro_alloc now. Imports no torch."""
+    return _installed_config is not None and bool(_load.load().is_installed())
+
+
+def status() -> Status:
+    """What is in force in this process; never raises because something is missing."""
+    built: str | None = None
+    running: str | None = None
+    problem = ""
+    devices: tuple[DeviceStatus, ...] = ()
+    try:
+        running = _load.running_torch()[0]
+        built = _load.built_for()[0]
+        extension = _load.load()
+        problem = extension.driver_problem()
+        if is_installed():
+            devices = _devices(extension)
+    except FerroError as error:
+        problem = str(error)
+    return Status(
+        installed=is_installed(),
+        torch_built=built,
+        torch_running=running,
+        problem=problem,
+        config=_installed_config,
+        ignored=ignored_options(),
+        devices=devices,
+    )
+
+
+def _devices(extension: ModuleType) -> tuple[DeviceStatus, ...]:
+    import torch
+
+    # Asking for their number would initialise CUDA in a program that has not done so yet.
+    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    return tuple(DeviceStatus(index, **extension.device_report(index)) for index in range(count))

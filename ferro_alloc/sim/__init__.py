@@ -1,0 +1,37 @@
+"""A simulated GPU that unmodified PyTorch runs on; see docs/simulated-gpu.md.
+
+Call `ferro_alloc.sim.activate(gpu="h100")` first and import torch after it.
+"""
+
+from ferro_alloc.sim._activate import MODES, activate, description, is_active
+from ferro_alloc.sim._control import (
+    CallCount,
+    DeviceMemory,
+    clear_faults,
+    counters,
+    drain,
+    fault,
+    memory,
+    pending,
+    report,
+    reset_counters,
+    unsupported,
+)
+
+__all__ = [
+    "MODES",
+    "CallCount",
+    "DeviceMemory",
+    "activate",
+    "clear_faults",
+    "counters",
+    "description",
+    "drain",
+    "fault",
+    "is_active",
+    "memory",
+    "pending",
+    "report",
+    "reset_counters",
+    "unsupported",
+]

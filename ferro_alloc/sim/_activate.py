@@ -1,0 +1,94 @@
+"""Puts the simulated GPU in the place of the driver and the CUDA libraries."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc.sim import _library
+from ferro_alloc.sim._torch_hook import adjust_torch, call_after_import
+
+MODES = ("eager", "adversarial")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The arguments of `activate()`."""
+
+    gpu: str
+    count: int
+    memory: int | str | None
+    mode: str
+    seed: int
+    backing: bool
+
+    def settings(self) -> str:
+        memory = "" if self.memory is None else f",memory={self.memory}"
+        return (
+            f"card={self.gpu},devices={self.count}{memory},mode={self.mode},seed={self.seed},"
+            f"backing={int(self.backing)}"
+        )
+
+    def __str__(self) -> str:
+        memory = "" if self.memory is None else f" with {self.memory} of memory"
+        order = self.mode if self.mode == "eager" else f"{self.mode}, seed {self.seed}"
+        return f"{self.count} x {self.gpu}{memory}, {order}"
+
+
+_active: Machine | None = None
+
+
+def is_active() -> bool:
+    return _active is not None
+
+
+def description() -> str:
+    """The active machine, as in "1 x h100, eager"; empty without one."""
+    return "" if _active is None else str(_active)
+
+
+def activate(
+    gpu: str = "h100",
+    count: int = 1,
+    memory: int | str | None = None,
+    mode: str = "eager",
+    seed: int = 0,
+    backing: bool = True,
+) -> None:
+    """Gives this process simulated GPUs, for its whole life. Call it before importing torch.
+
+    `memory` is that of each device, in bytes or as in "24GiB"; None stands for the card's. `mode`
+    is one of `MODES`, `seed` that of the adversarial order. Without `backing` device memory keeps
+    no contents: copies check their addresses, and reads give zeros.
+
+    A second call with the same arguments does nothing. Raises `FerroError`, with nothing changed,
+    when another machine is active, torch or CUDA is already loaded, the libraries are not built, or
+    an argument is wrong.
+    """
+    global _active
+    wanted = Machine(gpu, count, memory, mode, seed, backing)
+    if _active is not None:
+        if _active != wanted:
+            raise FerroError(
+                f"a simulated GPU is already active with other arguments ({_active}): a process "
+                f"has one for its whole life, so start another process for {wanted}"
+            )
+        return
+    if "torch" in sys.modules:
+        raise FerroError(
+            "the simulated GPU must be activated before torch is imported: torch's CUDA libraries "
+            "are already bound to the real ones"
+        )
+    driver = _library.load()
+    if driver.ferro_sim_start(wanted.settings().encode()) != 0:
+        raise FerroError(driver.ferro_sim_last_error().decode())
+    _active = wanted
+    os.environ["TRITON_LIBCUDA_PATH"] = str(_library.folder())
+
+    def adjust(torch: ModuleType) -> None:
+        adjust_torch(torch, device_count=count)
+
+    call_after_import("torch", adjust)

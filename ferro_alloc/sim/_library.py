@@ -1,0 +1,67 @@
+"""The four libraries of the simulated GPU, and their control functions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+from ferro_alloc._errors import FerroError
+
+DRIVER = "libcuda.so.1"
+# Each needs only those before it.
+LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
+
+
+def folder() -> Path:
+    """Where the libraries are: `FERRO_SIM_LIB`, else in the package."""
+    named = os.environ.get("FERRO_SIM_LIB")
+    found = Path(named) if named else Path(__file__).with_name("lib")
+    missing = [name for name in LIBRARIES if not (found / name).exists()]
+    if missing:
+        raise FerroError(
+            f"the simulated GPU is not built: {found} has no {missing[0]}; run `make build` in a "
+            "checkout, or install the package again"
+        )
+    return found.resolve()
+
+
+def check_free() -> None:
+    """Raises `FerroError` when real CUDA libraries are in this process already."""
+    maps = Path("/proc/self/maps").read_text()
+    for name in LIBRARIES:
+        if f"/{name}" in maps:
+            raise FerroError(
+                f"{name} is already loaded into this process: activate the simulated GPU before "
+                "anything that uses CUDA is imported"
+            )
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """The driver, its control functions declared. Loads all four, visible to later libraries."""
+    location = folder()
+    check_free()
+    handles = [ctypes.CDLL(str(location / name), mode=ctypes.RTLD_GLOBAL) for name in LIBRARIES]
+    driver = handles[0]
+    text, u64 = ctypes.c_char_p, ctypes.c_uint64
+    buffer = [ctypes.c_char_p, ctypes.c_size_t]
+    declarations: dict[str, tuple[object, list[object]]] = {
+        "ferro_sim_start": (ctypes.c_int, [text]),
+        "ferro_sim_last_error": (text, []),
+        "ferro_sim_counters": (ctypes.c_size_t, [*buffer]),
+        "ferro_sim_reset_counters": (None, []),
+        "ferro_sim_report": (ctypes.c_size_t, [ctypes.c_int, *buffer]),
+        "ferro_sim_add_fault": (ctypes.c_int, [text, text, u64, ctypes.c_int]),
+        "ferro_sim_clear_faults": (None, []),
+        "ferro_sim_drain": (None, []),
+        "ferro_sim_pending": (u64, []),
+        "ferro_sim_unsupported_count": (ctypes.c_size_t, []),
+        "ferro_sim_unsupported_name": (text, [ctypes.c_size_t]),
+    }
+    for name, (result, arguments) in declarations.items():
+        function = getattr(driver, name)
+        function.restype = result
+        function.argtypes = arguments
+    return driver

@@ -1,0 +1,28 @@
+// Every case of the driver contract.
+#pragma once
+
+#include "contract/capture_cases.h"
+#include "contract/memory_cases.h"
+#include "contract/stream_cases.h"
+
+namespace ferro::contract {
+
+inline std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& list : {memory_case_list(), stream_case_list(), capture_case_list()}) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
+// Initialises a driver and makes the primary context of its first device current.
+inline Env open_env(const CudaApi& api, bool simulated, bool eager) {
+  Env env{api, 0, nullptr, simulated, eager};
+  CONTRACT_OK(api.init(0));
+  CONTRACT_OK(api.device_get(&env.device, 0));
+  CONTRACT_OK(api.primary_ctx_retain(&env.context, env.device));
+  CONTRACT_OK(api.ctx_set_current(env.context));
+  return env;
+}
+
+}  // namespace ferro::contract

@@ -1,0 +1,483 @@
+// Contract cases: capture modes, status and invalidation, fork and join, graphs and their replay.
+#pragma once
+
+#include "contract/contract.h"
+
+namespace ferro::contract {
+namespace capture_cases {
+
+inline CUstreamCaptureStatus status_of(const Env& env, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CONTRACT_OK(env.api.stream_is_capturing(stream, &status));
+  return status;
+}
+
+inline std::size_t dependency_count(const Env& env, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  CUgraph graph = nullptr;
+  const CUgraphNode* nodes = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  CONTRACT_OK(
+      env.api.stream_get_capture_info(stream, &status, &id, &graph, &nodes, &edges, &count));
+  CONTRACT_CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && id != 0 && graph != nullptr);
+  return count;
+}
+
+inline std::size_t node_count(const Env& env, CUgraph graph) {
+  std::size_t count = 0;
+  CONTRACT_OK(env.api.graph_get_nodes(graph, nullptr, &count));
+  return count;
+}
+
+inline void capture_executes_nothing(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  fill_words(env, memory.base(), 1, 16, stream);
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CaptureScope capture(env, stream);
+  fill_words(env, memory.base(), 2, 16, stream);
+  const CUgraph graph = capture.finish();
+  CONTRACT_CHECK(node_count(env, graph) == 1);
+  const Executable exec(env, graph);
+  CONTRACT_CHECK(read_word(env, memory.base()) == 1);
+  CONTRACT_OK(env.api.graph_upload(exec, stream));
+  CONTRACT_OK(env.api.graph_launch(exec, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.base()) == 2);
+}
+
+inline void status_follows_the_capture(Env& env) {
+  const Stream stream(env);
+  const Stream other(env);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_NONE);
+  {
+    const CaptureScope capture(env, stream);
+    CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CONTRACT_CHECK(status_of(env, other) == CU_STREAM_CAPTURE_STATUS_NONE);
+  }
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+inline void dependencies_follow_the_work(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  CONTRACT_CHECK(dependency_count(env, stream) == 0);
+  fill_words(env, memory.base(), 1, 1, stream);
+  fill_words(env, memory.base(), 2, 1, stream);
+  CONTRACT_CHECK(dependency_count(env, stream) == 1);
+  CONTRACT_OK(env.api.graph_destroy(capture.finish()));
+}
+
+inline void empty_capture_gives_an_empty_graph(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  const CUgraph graph = capture.finish();
+  CONTRACT_CHECK(node_count(env, graph) == 0);
+  const Executable exec(env, graph);
+  CONTRACT_OK(env.api.graph_launch(exec, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+}
+
+inline void virtual_memory_does_not_disturb(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUdeviceptr base = 0;
+  CONTRACT_OK(env.api.mem_address_reserve(&base, kPage, 0, 0, 0));
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, base, handle);
+  CONTRACT_OK(env.api.mem_unmap(base, kPage));
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_OK(env.api.mem_address_free(base, kPage));
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CONTRACT_OK(env.api.graph_destroy(capture.finish()));
+}
+
+inline void plain_allocation_invalidates_global(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUdeviceptr at = 0;
+  CONTRACT_RESULT(env.api.mem_alloc(&at, kPage), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CUgraph graph = nullptr;
+  CONTRACT_RESULT(capture.end(&graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CONTRACT_CHECK(graph == nullptr);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+inline void other_threads_invalidate_global(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUresult result = CUDA_SUCCESS;
+  std::thread([&env, &result] {
+    env.api.ctx_set_current(env.context);
+    CUdeviceptr at = 0;
+    result = env.api.mem_alloc(&at, kPage);
+  }).join();
+  CONTRACT_RESULT(result, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+}
+
+inline void other_threads_spare_thread_local(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  std::thread([&env, &result] {
+    env.api.ctx_set_current(env.context);
+    CUdeviceptr at = 0;
+    result = env.api.mem_alloc(&at, kPage);
+    if (result == CUDA_SUCCESS) {
+      CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+      env.api.thread_exchange_capture_mode(&mode);
+      env.api.mem_free(at);
+    }
+  }).join();
+  CONTRACT_OK(result);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+}
+
+inline void relaxed_thread_may_allocate(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  CONTRACT_OK(env.api.thread_exchange_capture_mode(&mode));
+  CUdeviceptr at = 0;
+  const CUresult allocated = env.api.mem_alloc(&at, kPage);
+  const CUstreamCaptureStatus status = status_of(env, stream);
+  CONTRACT_OK(env.api.thread_exchange_capture_mode(&mode));
+  CONTRACT_CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
+  CONTRACT_OK(env.api.graph_destroy(capture.finish()));
+  CONTRACT_OK(allocated);
+  CONTRACT_OK(env.api.mem_free(at));
+  CONTRACT_CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+}
+
+inline void synchronising_a_captured_stream_is_refused(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  CONTRACT_RESULT(env.api.stream_synchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+}
+
+inline void waiting_for_any_stream_invalidates(Env& env) {
+  const Stream stream(env);
+  const Stream other(env);
+  for (const bool query : {true, false}) {
+    CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CONTRACT_RESULT(query ? env.api.stream_query(other) : env.api.stream_synchronize(other),
+                    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  }
+}
+
+inline void waiting_for_the_context_invalidates_all_modes(Env& env) {
+  const Stream stream(env);
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                          CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    CaptureScope capture(env, stream, mode);
+    CONTRACT_RESULT(env.api.ctx_synchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  }
+}
+
+inline void asking_any_event_invalidates_global(Env& env) {
+  const Stream stream(env);
+  const Stream other(env);
+  const Event event(env);
+  CONTRACT_OK(env.api.event_record(event, other));
+  {
+    CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  }
+  // A thread that relaxed its mode may ask, and everybody may record and wait on streams.
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  CONTRACT_OK(env.api.thread_exchange_capture_mode(&mode));
+  const CUresult asked = env.api.event_query(event);
+  CONTRACT_OK(env.api.thread_exchange_capture_mode(&mode));
+  CONTRACT_CHECK(asked == CUDA_SUCCESS || asked == CUDA_ERROR_NOT_READY);
+  CONTRACT_OK(env.api.event_record(event, other));
+  CONTRACT_OK(env.api.stream_wait_event(other, event, 0));
+  CONTRACT_OK(env.api.graph_destroy(capture.finish()));
+}
+
+inline void capture_never_begins_twice(Env& env) {
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  CONTRACT_RESULT(env.api.stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+                  CUDA_ERROR_ILLEGAL_STATE);
+  CONTRACT_OK(env.api.graph_destroy(capture.finish()));
+}
+
+inline void asking_a_captured_event_is_refused(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  const Event event(env);
+  CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  fill_words(env, memory.base(), 1, 1, stream);
+  CONTRACT_OK(env.api.event_record(event, stream));
+  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_CAPTURED_EVENT);
+  CONTRACT_CHECK(status_of(env, stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CUgraph graph = nullptr;
+  CONTRACT_RESULT(capture.end(&graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  // A new record makes the event usable again.
+  CONTRACT_OK(env.api.event_record(event, stream));
+  CONTRACT_OK(env.api.event_synchronize(event));
+}
+
+inline void fork_and_join(Env& env) {
+  const Memory memory(env, 3);
+  const Stream origin(env);
+  const Stream side(env);
+  const Event forked(env);
+  const Event joined(env);
+  CaptureScope capture(env, origin);
+  fill_words(env, memory.at(0), 4, 64, origin);
+  CONTRACT_OK(env.api.event_record(forked, origin));
+  CONTRACT_OK(env.api.stream_wait_event(side, forked, 0));
+  CONTRACT_CHECK(status_of(env, side) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(1), memory.at(0), 256, side));
+  CONTRACT_OK(env.api.event_record(joined, side));
+  CONTRACT_OK(env.api.stream_wait_event(origin, joined, 0));
+  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(2), memory.at(1), 256, origin));
+  const CUgraph graph = capture.finish();
+  CONTRACT_CHECK(node_count(env, graph) == 3);
+  CONTRACT_CHECK(status_of(env, side) == CU_STREAM_CAPTURE_STATUS_NONE);
+  const Executable exec(env, graph);
+  CONTRACT_OK(env.api.graph_launch(exec, origin));
+  CONTRACT_OK(env.api.stream_synchronize(origin));
+  CONTRACT_CHECK(read_word(env, memory.at(2)) == 4);
+}
+
+inline void work_that_is_not_joined_is_an_error(Env& env) {
+  const Memory memory(env);
+  const Stream origin(env);
+  const Stream side(env);
+  const Event forked(env);
+  CaptureScope capture(env, origin);
+  fill_words(env, memory.base(), 1, 1, origin);
+  CONTRACT_OK(env.api.event_record(forked, origin));
+  CONTRACT_OK(env.api.stream_wait_event(side, forked, 0));
+  fill_words(env, memory.base() + 4, 1, 1, side);
+  CUgraph graph = nullptr;
+  CONTRACT_RESULT(capture.end(&graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  CONTRACT_CHECK(graph == nullptr);
+  CONTRACT_CHECK(status_of(env, side) == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+inline void only_the_origin_ends_a_capture(Env& env) {
+  const Memory memory(env);
+  const Stream origin(env);
+  const Stream side(env);
+  const Event forked(env);
+  const CaptureScope capture(env, origin);
+  fill_words(env, memory.base(), 1, 1, origin);
+  CONTRACT_OK(env.api.event_record(forked, origin));
+  CONTRACT_OK(env.api.stream_wait_event(side, forked, 0));
+  CUgraph graph = nullptr;
+  CONTRACT_RESULT(env.api.stream_end_capture(side, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+}
+
+inline void work_from_outside_is_isolated(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  const Stream outside(env);
+  const Event event(env);
+  fill_words(env, memory.base(), 1, 1, outside);
+  CONTRACT_OK(env.api.event_record(event, outside));
+  const CaptureScope capture(env, stream);
+  CONTRACT_RESULT(env.api.stream_wait_event(stream, event, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+}
+
+inline void legacy_stream_cannot_be_captured(Env& env) {
+  CONTRACT_RESULT(env.api.stream_begin_capture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED),
+                  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+inline void legacy_stream_meets_a_captured_blocking_stream(Env& env) {
+  const Memory memory(env);
+  const Stream blocking(env, CU_STREAM_DEFAULT);
+  const CaptureScope capture(env, blocking, CU_STREAM_CAPTURE_MODE_RELAXED);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // Asking is an error too, but leaves the capture alone.
+  CONTRACT_RESULT(env.api.stream_is_capturing(nullptr, &status),
+                  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CONTRACT_CHECK(status_of(env, blocking) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CONTRACT_RESULT(env.api.memset_d32_async(memory.base(), 1, 1, nullptr),
+                  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CONTRACT_CHECK(status_of(env, blocking) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+}
+
+inline void captured_fill_may_lack_memory(Env& env) {
+  const Reservation range(env, kPage);
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  fill_words(env, range.base(), 3, 16, stream);
+  const CUgraph graph = capture.finish();
+  // But a graph needs its memory when it is instantiated.
+  CUgraphExec exec = nullptr;
+  const CUresult without = env.api.graph_instantiate(&exec, graph, 0);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, range.base(), handle);
+  CONTRACT_OK(env.api.mem_release(handle));
+  {
+    const Executable good(env, graph);
+    CONTRACT_OK(env.api.graph_launch(good, stream));
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+  }
+  const unsigned word = read_word(env, range.base());
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+  CONTRACT_RESULT(without, CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_CHECK(word == 3);
+}
+
+inline void captured_copy_needs_memory(Env& env) {
+  const Reservation range(env, kPage);
+  const Memory memory(env);
+  const Stream stream(env);
+  const CaptureScope capture(env, stream);
+  CONTRACT_RESULT(env.api.memcpy_dtod_async(range.base(), memory.base(), 64, stream),
+                  CUDA_ERROR_INVALID_VALUE);
+}
+
+inline void replay_works_on_the_pages_of_the_moment(Env& env) {
+  const Reservation range(env, 2 * kPage);
+  const CUdeviceptr target = range.base();
+  const CUdeviceptr spare = range.base() + kPage;
+  const CUmemGenericAllocationHandle first = create_page(env);
+  const CUmemGenericAllocationHandle second = create_page(env);
+  map_page(env, target, first);
+  unsigned old_page = 0;
+  unsigned new_page = 0;
+  {
+    const Stream stream(env);
+    fill_words(env, target, 1, 16, stream);
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+    CaptureScope capture(env, stream);
+    fill_words(env, target, 9, 16, stream);
+    const Executable exec(env, capture.finish());
+    // Another page takes the address; the first can be seen at the spare one.
+    CONTRACT_OK(env.api.mem_unmap(target, kPage));
+    map_page(env, target, second);
+    map_page(env, spare, first);
+    CONTRACT_OK(env.api.graph_launch(exec, stream));
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+    old_page = read_word(env, spare);
+    new_page = read_word(env, target);
+  }
+  CONTRACT_OK(env.api.mem_unmap(range.base(), 2 * kPage));
+  CONTRACT_OK(env.api.mem_release(first));
+  CONTRACT_OK(env.api.mem_release(second));
+  CONTRACT_CHECK(old_page == 1 && new_page == 9);
+}
+
+inline void launch_is_ordered_in_its_stream(Env& env) {
+  const Memory memory(env, 2);
+  const Stream stream(env);
+  HostWords words(env, 2);
+  CaptureScope capture(env, stream);
+  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(1), memory.at(0), 256, stream));
+  const Executable exec(env, capture.finish());
+  for (unsigned i = 0; i < 2; ++i) {
+    fill_words(env, memory.at(0), 10 + i, 64, stream);
+    CONTRACT_OK(env.api.graph_launch(exec, stream));
+    CONTRACT_OK(env.api.memcpy_dtoh_async(words.data() + i, memory.at(1), 4, stream));
+  }
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(words[0] == 10 && words[1] == 11);
+}
+
+inline void launch_waits_for_queued_work(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  fill_words(env, memory.base(), 5, 1, stream);
+  const Executable exec(env, capture.finish());
+  Gate gate(env, stream);
+  CONTRACT_OK(env.api.graph_launch(exec, stream));
+  CONTRACT_RESULT(env.api.stream_query(stream), CUDA_ERROR_NOT_READY);
+  gate.open();
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.base()) == 5);
+}
+
+inline void destroyed_exec_finishes_its_replay(Env& env) {
+  env.require_queued_work();
+  const Memory memory(env);
+  const Stream stream(env);
+  CaptureScope capture(env, stream);
+  fill_words(env, memory.base(), 6, 1, stream);
+  const CUgraph graph = capture.finish();
+  Gate gate(env, stream);
+  {
+    const Executable exec(env, graph);
+    CONTRACT_OK(env.api.graph_launch(exec, stream));
+    // The opener lets a driver that waits in the destructor go on.
+    gate.open();
+  }
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.base()) == 6);
+}
+
+inline void capture_ends_on_its_own_thread(Env& env) {
+  const Stream stream(env);
+  const CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  CUresult result = CUDA_SUCCESS;
+  std::thread([&env, &result, &stream] {
+    env.api.ctx_set_current(env.context);
+    CUgraph graph = nullptr;
+    result = env.api.stream_end_capture(stream, &graph);
+  }).join();
+  CONTRACT_RESULT(result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+}
+
+inline void ending_nothing_is_refused(Env& env) {
+  const Stream stream(env);
+  CUgraph graph = nullptr;
+  CONTRACT_REFUSED(env.api.stream_end_capture(stream, &graph));
+}
+
+}  // namespace capture_cases
+
+inline std::vector<Case> capture_case_list() {
+  using namespace capture_cases;
+  return {
+      {"capture.capture_executes_nothing", capture_executes_nothing},
+      {"capture.status_follows_the_capture", status_follows_the_capture},
+      {"capture.dependencies_follow_the_work", dependencies_follow_the_work},
+      {"capture.empty_capture_gives_an_empty_graph", empty_capture_gives_an_empty_graph},
+      {"capture.virtual_memory_does_not_disturb", virtual_memory_does_not_disturb},
+      {"capture.plain_allocation_invalidates_global", plain_allocation_invalidates_global},
+      {"capture.other_threads_invalidate_global", other_threads_invalidate_global},
+      {"capture.other_threads_spare_thread_local", other_threads_spare_thread_local},
+      {"capture.relaxed_thread_may_allocate", relaxed_thread_may_allocate},
+      {"capture.synchronising_a_captured_stream_is_refused",
+       synchronising_a_captured_stream_is_refused},
+      {"capture.waiting_for_any_stream_invalidates", waiting_for_any_stream_invalidates},
+      {"capture.waiting_for_the_context_invalidates_all_modes",
+       waiting_for_the_context_invalidates_all_modes},
+      {"capture.asking_any_event_invalidates_global", asking_any_event_invalidates_global},
+      {"capture.capture_never_begins_twice", capture_never_begins_twice},
+      {"capture.asking_a_captured_event_is_refused", asking_a_captured_event_is_refused},
+      {"capture.fork_and_join", fork_and_join},
+      {"capture.work_that_is_not_joined_is_an_error", work_that_is_not_joined_is_an_error},
+      {"capture.only_the_origin_ends_a_capture", only_the_origin_ends_a_capture},
+      {"capture.work_from_outside_is_isolated", work_from_outside_is_isolated},
+      {"capture.legacy_stream_cannot_be_captured", legacy_stream_cannot_be_captured},
+      {"capture.legacy_stream_meets_a_captured_blocking_stream",
+       legacy_stream_meets_a_captured_blocking_stream},
+      {"capture.captured_fill_may_lack_memory", captured_fill_may_lack_memory},
+      {"capture.captured_copy_needs_memory", captured_copy_needs_memory},
+      {"capture.replay_works_on_the_pages_of_the_moment", replay_works_on_the_pages_of_the_moment},
+      {"capture.launch_is_ordered_in_its_stream", launch_is_ordered_in_its_stream},
+      {"capture.launch_waits_for_queued_work", launch_waits_for_queued_work},
+      {"capture.destroyed_exec_finishes_its_replay", destroyed_exec_finishes_its_replay},
+      {"capture.capture_ends_on_its_own_thread", capture_ends_on_its_own_thread},
+      {"capture.ending_nothing_is_refused", ending_nothing_is_refused},
+  };
+}
+
+}  // namespace ferro::contract

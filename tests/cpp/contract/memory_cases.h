@@ -1,0 +1,418 @@
+// Contract cases: virtual memory, plain allocations, accounting, errors.
+#pragma once
+
+#include "contract/contract.h"
+
+namespace ferro::contract {
+namespace memory_cases {
+
+inline void granularity_is_2_mib(Env& env) {
+  const CUmemAllocationProp properties = page_properties(env);
+  for (const auto option :
+       {CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED}) {
+    std::size_t granularity = 0;
+    CONTRACT_OK(env.api.mem_get_granularity(&granularity, &properties, option));
+    CONTRACT_CHECK(granularity == kPage);
+  }
+}
+
+inline void addresses_cost_no_memory(Env& env) {
+  const std::size_t before = free_bytes(env);
+  const Reservation range(env, std::size_t{1} << 40);
+  CONTRACT_CHECK(is_aligned(range.base(), kPage));
+  CONTRACT_CHECK(free_bytes(env) == before);
+}
+
+inline void reservation_honours_alignment(Env& env) {
+  CUdeviceptr base = 0;
+  constexpr std::size_t kAlignment = kGiB;
+  CONTRACT_OK(env.api.mem_address_reserve(&base, kPage, kAlignment, 0, 0));
+  const bool aligned = is_aligned(base, kAlignment);
+  CONTRACT_OK(env.api.mem_address_free(base, kPage));
+  CONTRACT_CHECK(aligned);
+}
+
+inline void mapped_memory_keeps_what_is_written(Env& env) {
+  const Memory memory(env, 2);
+  const Stream stream(env);
+  HostWords words(env, 4);
+  words[0] = 11;
+  words[1] = 22;
+  // Across the border of two handles.
+  const CUdeviceptr border = memory.at(1) - sizeof(unsigned);
+  CONTRACT_OK(env.api.memcpy_htod_async(border, words.data(), 8, stream));
+  CONTRACT_OK(env.api.memcpy_dtoh_async(words.data() + 2, border, 8, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(words[2] == 11 && words[3] == 22);
+}
+
+inline void memset_fills_bytes_and_words(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  CONTRACT_OK(env.api.memset_d32_async(memory.base(), 0x01020304, kPage / 4, stream));
+  CONTRACT_OK(env.api.memset_d8_async(memory.base() + 2, 0xff, 2, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.base()) == 0xffff0304);
+  CONTRACT_CHECK(read_word(env, memory.base() + kPage - 4) == 0x01020304);
+  // Zeros over everything.
+  CONTRACT_OK(env.api.memset_d8_async(memory.base(), 0, kPage, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.base() + kPage - 4) == 0);
+}
+
+inline void copies_between_devices_addresses(Env& env) {
+  const Memory memory(env, 2);
+  const Stream stream(env);
+  fill_words(env, memory.at(0), 7, kPage / 4, stream);
+  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(1), memory.at(0), kPage, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.at(1)) == 7);
+  CONTRACT_CHECK(read_word(env, memory.at(1) + kPage - 4) == 7);
+}
+
+inline void handle_is_mapped_whole(Env& env) {
+  const Reservation range(env, 4 * kPage);
+  const CUmemGenericAllocationHandle handle = create_page(env, 2 * kPage);
+  const CUresult part = env.api.mem_map(range.base(), kPage, 0, handle, 0);
+  const CUresult offset = env.api.mem_map(range.base(), kPage, kPage, handle, 0);
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_RESULT(part, CUDA_ERROR_NOT_SUPPORTED);
+  CONTRACT_RESULT(offset, CUDA_ERROR_NOT_SUPPORTED);
+}
+
+inline void occupied_addresses_are_refused(Env& env) {
+  const Memory memory(env);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  const CUresult result = env.api.mem_map(memory.base(), kPage, 0, handle, 0);
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_REFUSED(result);
+}
+
+inline void unreserved_addresses_are_refused(Env& env) {
+  CUdeviceptr gone = 0;
+  CONTRACT_OK(env.api.mem_address_reserve(&gone, kPage, 0, 0, 0));
+  CONTRACT_OK(env.api.mem_address_free(gone, kPage));
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  const CUresult result = env.api.mem_map(gone, kPage, 0, handle, 0);
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_REFUSED(result);
+}
+
+inline void alias_shows_the_same_bytes(Env& env) {
+  const Reservation range(env, 2 * kPage);
+  const CUdeviceptr first = range.base();
+  const CUdeviceptr second = range.base() + kPage;
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, first, handle);
+  map_page(env, second, handle);
+  CONTRACT_OK(env.api.mem_release(handle));
+  {
+    const Stream stream(env);
+    fill_words(env, first, 41, kPage / 4, stream);
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+    CONTRACT_CHECK(read_word(env, second + 4096) == 41);
+    fill_words(env, second, 42, 1, stream);
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+    CONTRACT_CHECK(read_word(env, first) == 42);
+  }
+  // The page lives on behind the other address.
+  CONTRACT_OK(env.api.mem_unmap(first, kPage));
+  const unsigned left = read_word(env, second);
+  CONTRACT_OK(env.api.mem_unmap(second, kPage));
+  CONTRACT_CHECK(left == 42);
+}
+
+inline void page_moves_with_its_contents(Env& env) {
+  const Reservation range(env, 2 * kPage);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, range.base(), handle);
+  {
+    const Stream stream(env);
+    fill_words(env, range.base(), 5, kPage / 4, stream);
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+  }
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+  map_page(env, range.base() + kPage, handle);
+  const unsigned word = read_word(env, range.base() + kPage);
+  CONTRACT_OK(env.api.mem_unmap(range.base() + kPage, kPage));
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_CHECK(word == 5);
+}
+
+inline void released_page_lives_until_unmapped(Env& env) {
+  const Reservation range(env, kPage);
+  const std::size_t before = free_bytes(env);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, range.base(), handle);
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_CHECK(free_bytes(env) == before - kPage);
+  {
+    const Stream stream(env);
+    fill_words(env, range.base(), 9, 1, stream);
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+  }
+  CONTRACT_CHECK(read_word(env, range.base()) == 9);
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+  CONTRACT_CHECK(free_bytes(env) == before);
+}
+
+inline void pages_cost_exactly_their_bytes(Env& env) {
+  constexpr std::size_t kPages = 64;
+  const std::size_t before = free_bytes(env);
+  std::vector<CUmemGenericAllocationHandle> handles;
+  for (std::size_t i = 0; i < kPages; ++i) {
+    handles.push_back(create_page(env));
+  }
+  const std::size_t during = free_bytes(env);
+  for (const auto handle : handles) {
+    CONTRACT_OK(env.api.mem_release(handle));
+  }
+  CONTRACT_CHECK(during == before - kPages * kPage);
+  CONTRACT_CHECK(free_bytes(env) == before);
+}
+
+inline void one_call_covers_many_handles(Env& env) {
+  constexpr std::size_t kPages = 8;
+  const Reservation range(env, kPages * kPage);
+  for (std::size_t i = 0; i < kPages; ++i) {
+    const CUmemGenericAllocationHandle handle = create_page(env);
+    const CUresult mapped = env.api.mem_map(range.base() + i * kPage, kPage, 0, handle, 0);
+    CONTRACT_OK(env.api.mem_release(handle));
+    CONTRACT_OK(mapped);
+  }
+  CONTRACT_OK(set_access(env, range.base(), kPages * kPage));
+  CUmemLocation location = {};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = env.device;
+  for (std::size_t i = 0; i < kPages; ++i) {
+    unsigned long long flags = 0;
+    CONTRACT_OK(env.api.mem_get_access(&flags, &location, range.base() + i * kPage));
+    CONTRACT_CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  }
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPages * kPage));
+}
+
+inline void access_to_unmapped_addresses_is_refused(Env& env) {
+  const Reservation range(env, kPage);
+  CONTRACT_REFUSED(set_access(env, range.base(), kPage));
+  // Unmapping is content with nothing to unmap.
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+}
+
+inline void mapping_is_never_cut(Env& env) {
+  const Reservation range(env, 2 * kPage);
+  const CUmemGenericAllocationHandle handle = create_page(env, 2 * kPage);
+  CONTRACT_OK(env.api.mem_map(range.base(), 2 * kPage, 0, handle, 0));
+  CONTRACT_OK(env.api.mem_release(handle));
+  const CUresult access = set_access(env, range.base(), kPage);
+  const CUresult head = env.api.mem_unmap(range.base(), kPage);
+  const CUresult tail = env.api.mem_unmap(range.base() + kPage, kPage);
+  CONTRACT_OK(env.api.mem_unmap(range.base(), 2 * kPage));
+  CONTRACT_RESULT(access, CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_RESULT(head, CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_RESULT(tail, CUDA_ERROR_INVALID_VALUE);
+}
+
+inline void use_needs_access(Env& env) {
+  const Reservation range(env, kPage);
+  const Memory memory(env);
+  const Stream stream(env);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  CONTRACT_OK(env.api.mem_map(range.base(), kPage, 0, handle, 0));
+  CONTRACT_OK(env.api.mem_release(handle));
+  const CUresult copy = env.api.memcpy_dtod_async(range.base(), memory.base(), 64, stream);
+  const CUresult fill = env.api.memset_d8_async(range.base(), 0, 64, stream);
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+  CONTRACT_RESULT(copy, CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_RESULT(fill, CUDA_ERROR_INVALID_VALUE);
+}
+
+inline void unmapped_addresses_are_refused_at_the_call(Env& env) {
+  const Reservation range(env, kPage);
+  const Stream stream(env);
+  HostWords words(env, 1);
+  CONTRACT_RESULT(env.api.memcpy_htod_async(range.base(), words.data(), 4, stream),
+                  CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_RESULT(env.api.memset_d8_async(range.base(), 0, 64, stream), CUDA_ERROR_INVALID_VALUE);
+  // The refusal is not sticky.
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+}
+
+inline void sizes_must_be_whole_pages(Env& env) {
+  const CUmemAllocationProp properties = page_properties(env);
+  CUmemGenericAllocationHandle handle = 0;
+  CONTRACT_RESULT(env.api.mem_create(&handle, kPage / 2, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_RESULT(env.api.mem_create(&handle, 0, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+inline void out_of_memory_is_a_value(Env& env) {
+  const CUmemAllocationProp properties = page_properties(env);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  CONTRACT_OK(env.api.mem_get_info(&free, &total));
+  const std::size_t too_much = align_up(total, kPage) + kPage;
+  CUmemGenericAllocationHandle handle = 0;
+  CONTRACT_RESULT(env.api.mem_create(&handle, too_much, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  CUdeviceptr at = 0;
+  CONTRACT_RESULT(env.api.mem_alloc(&at, too_much), CUDA_ERROR_OUT_OF_MEMORY);
+  // Little was lost (the driver may keep tables for the attempt), and the device works on.
+  CONTRACT_CHECK(free_bytes(env) + 64 * kMiB >= free);
+  const Memory memory(env);
+  const Stream stream(env);
+  fill_words(env, memory.base(), 3, 1, stream);
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(read_word(env, memory.base()) == 3);
+}
+
+inline void full_device_recovers(Env& env) {
+  const std::size_t before = free_bytes(env);
+  const CUmemAllocationProp properties = page_properties(env);
+  std::vector<CUmemGenericAllocationHandle> handles;
+  std::size_t bytes = align_down(before / 2, kPage);
+  // Halving sizes fill the device to the last pages.
+  while (bytes >= kPage) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = env.api.mem_create(&handle, bytes, &properties, 0);
+    if (result == CUDA_SUCCESS) {
+      handles.push_back(handle);
+    } else {
+      CONTRACT_RESULT(result, CUDA_ERROR_OUT_OF_MEMORY);
+      bytes = align_down(bytes / 2, kPage);
+    }
+  }
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult full = env.api.mem_create(&handle, kPage, &properties, 0);
+  for (const auto held : handles) {
+    CONTRACT_OK(env.api.mem_release(held));
+  }
+  CONTRACT_RESULT(full, CUDA_ERROR_OUT_OF_MEMORY);
+  CONTRACT_CHECK(free_bytes(env) == before);
+  CONTRACT_OK(env.api.mem_release(create_page(env)));
+}
+
+inline void plain_allocation_works(Env& env) {
+  CUdeviceptr at = 0;
+  CONTRACT_OK(env.api.mem_alloc(&at, 1000));
+  CONTRACT_CHECK(is_aligned(at, 256));
+  const Stream stream(env);
+  CONTRACT_OK(env.api.memset_d8_async(at, 1, 1000, stream));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  const unsigned word = read_word(env, at + 996);
+  CONTRACT_OK(env.api.mem_free(at));
+  CONTRACT_CHECK(word == 0x01010101);
+}
+
+inline void plain_allocation_takes_whole_pages(Env& env) {
+  const std::size_t before = free_bytes(env);
+  CUdeviceptr at = 0;
+  CONTRACT_OK(env.api.mem_alloc(&at, 5 * kMiB));
+  const std::size_t during = free_bytes(env);
+  CONTRACT_OK(env.api.mem_free(at));
+  CONTRACT_CHECK(during == before - 6 * kMiB);
+  CONTRACT_CHECK(free_bytes(env) == before);
+}
+
+inline void bad_handles_are_refused(Env& env) {
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_RESULT(env.api.mem_free(0x1234), CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_REFUSED(env.api.mem_address_free(0x1234000, kPage));
+}
+
+inline void memory_needs_a_context(Env& env) {
+  CONTRACT_OK(env.api.ctx_set_current(nullptr));
+  CUdeviceptr at = 0;
+  const CUresult result = env.api.mem_alloc(&at, kPage);
+  CONTRACT_OK(env.api.ctx_set_current(env.context));
+  CONTRACT_RESULT(result, CUDA_ERROR_INVALID_CONTEXT);
+}
+
+inline void mapping_does_not_wait(Env& env) {
+  const Stream busy(env);
+  const Reservation range(env, kPage);
+  Gate gate(env, busy);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, range.base(), handle);
+  const bool still_busy = env.api.stream_query(busy) == CUDA_ERROR_NOT_READY;
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+  CONTRACT_OK(env.api.mem_release(handle));
+  CONTRACT_CHECK(still_busy && !gate.is_open());
+}
+
+inline void plain_free_waits_for_running_work(Env& env) {
+  env.require_queued_work();
+  const Stream busy(env);
+  CUdeviceptr at = 0;
+  CONTRACT_OK(env.api.mem_alloc(&at, kPage));
+  Gate gate(env, busy);
+  std::thread opener([&gate] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    gate.open();
+  });
+  const CUresult result = env.api.mem_free(at);
+  const bool waited = gate.is_open();
+  opener.join();
+  CONTRACT_OK(result);
+  CONTRACT_CHECK(waited);
+}
+
+inline void unmapping_under_queued_work_is_illegal(Env& env) {
+  if (!env.simulated) {
+    throw Skipped("it would end the context of all cases");
+  }
+  env.require_queued_work();
+  const Reservation range(env, kPage);
+  const Stream stream(env);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  map_page(env, range.base(), handle);
+  CONTRACT_OK(env.api.mem_release(handle));
+  {
+    Gate gate(env, stream);
+    CONTRACT_OK(env.api.memset_d8_async(range.base(), 1, 1, stream));
+    CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
+  }
+  CONTRACT_RESULT(env.api.stream_synchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CONTRACT_RESULT(env.api.ctx_synchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  CONTRACT_RESULT(env.api.mem_get_info(&free, &total), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+}  // namespace memory_cases
+
+inline std::vector<Case> memory_case_list() {
+  using namespace memory_cases;
+  return {
+      {"memory.granularity_is_2_mib", granularity_is_2_mib},
+      {"memory.addresses_cost_no_memory", addresses_cost_no_memory},
+      {"memory.reservation_honours_alignment", reservation_honours_alignment},
+      {"memory.mapped_memory_keeps_what_is_written", mapped_memory_keeps_what_is_written},
+      {"memory.memset_fills_bytes_and_words", memset_fills_bytes_and_words},
+      {"memory.copies_between_device_addresses", copies_between_devices_addresses},
+      {"memory.handle_is_mapped_whole", handle_is_mapped_whole},
+      {"memory.occupied_addresses_are_refused", occupied_addresses_are_refused},
+      {"memory.unreserved_addresses_are_refused", unreserved_addresses_are_refused},
+      {"memory.alias_shows_the_same_bytes", alias_shows_the_same_bytes},
+      {"memory.page_moves_with_its_contents", page_moves_with_its_contents},
+      {"memory.released_page_lives_until_unmapped", released_page_lives_until_unmapped},
+      {"memory.pages_cost_exactly_their_bytes", pages_cost_exactly_their_bytes},
+      {"memory.one_call_covers_many_handles", one_call_covers_many_handles},
+      {"memory.access_to_unmapped_addresses_is_refused", access_to_unmapped_addresses_is_refused},
+      {"memory.unmapped_addresses_are_refused_at_the_call",
+       unmapped_addresses_are_refused_at_the_call},
+      {"memory.sizes_must_be_whole_pages", sizes_must_be_whole_pages},
+      {"memory.out_of_memory_is_a_value", out_of_memory_is_a_value},
+      {"memory.full_device_recovers", full_device_recovers},
+      {"memory.plain_allocation_works", plain_allocation_works},
+      {"memory.plain_allocation_takes_whole_pages", plain_allocation_takes_whole_pages},
+      {"memory.bad_handles_are_refused", bad_handles_are_refused},
+      {"memory.memory_needs_a_context", memory_needs_a_context},
+      {"memory.mapping_does_not_wait", mapping_does_not_wait},
+      {"memory.plain_free_waits_for_running_work", plain_free_waits_for_running_work},
+      {"memory.unmapping_under_queued_work_is_illegal", unmapping_under_queued_work_is_illegal},
+      {"memory.mapping_is_never_cut", mapping_is_never_cut},
+      {"memory.use_needs_access", use_needs_access},
+  };
+}
+
+}  // namespace ferro::contract

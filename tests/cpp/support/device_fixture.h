@@ -1,0 +1,95 @@
+// A DeviceMemory on a simulated GPU.
+#pragma once
+
+#include "ferro/core/device_memory.h"
+#include "support/faulty_api.h"
+#include "support/heap_fixture.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace ferro::testing {
+
+inline std::uint64_t ended_by(DeviceMemory& device, LadderStep step) {
+  return device.counters().ladder[static_cast<std::size_t>(step)];
+}
+
+class DeviceFixture : public ::testing::Test {
+ protected:
+  static constexpr PoolId kGraphPool{0, 7};
+
+  explicit DeviceFixture(std::size_t device_pages = 16,
+                         const std::string& settings = SimGpu::kManual)
+      : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
+    FaultyApi::reset();
+    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, AllocatorConfig{},
+                                             [this] { return on_shortage_ && on_shortage_(); });
+  }
+  // Nothing may be left of a test but what it still holds alive, and nothing at all after that.
+  ~DeviceFixture() override {
+    FaultyApi::reset();
+    free_everything();
+    device_->check_invariants();
+    device_.reset();
+    EXPECT_EQ(SimGpu::used_pages(), 0U);
+  }
+
+  AllocateResult try_allocate(std::size_t size, StreamId stream, const PoolId& pool) {
+    AllocateResult result = device_->allocate(pool, stream, bytes(size));
+    device_->check_invariants();
+    EXPECT_EQ(SimGpu::used_pages(), device_->store().counts().held);
+    return result;
+  }
+  DevicePtr allocate(std::size_t size, StreamId stream, const PoolId& pool = kDefaultPool) {
+    AllocateResult result = try_allocate(size, stream, pool);
+    EXPECT_NE(result.ptr, kNull) << (result.failure ? explain(*result.failure) : "");
+    return result.ptr;
+  }
+  DevicePtr allocate(std::size_t size) { return allocate(size, stream_); }
+  // Null where the request fails.
+  std::unique_ptr<OutOfMemoryFacts> refuse(std::size_t size, StreamId stream,
+                                           const PoolId& pool = kDefaultPool) {
+    AllocateResult result = try_allocate(size, stream, pool);
+    EXPECT_EQ(result.ptr, kNull);
+    EXPECT_NE(result.failure, nullptr);
+    return std::move(result.failure);
+  }
+  Heap& heap_of(DevicePtr ptr) { return *addresses_.find(ptr)->heap(); }
+  void free(DevicePtr ptr) {
+    EXPECT_EQ(heap_of(ptr).free(*addresses_.find(ptr), ptr).error, FreeError::kNone);
+  }
+  // Frees a block that `stream` still works on.
+  void free_used_by(DevicePtr ptr, StreamId stream) {
+    EXPECT_TRUE(heap_of(ptr).record_stream(*addresses_.find(ptr), ptr, stream));
+    SimGpu::fill(stream, ptr, 1, 1);
+    free(ptr);
+    EXPECT_TRUE(heap_of(ptr).has_pending());
+  }
+  void free_everything() {
+    for (const SegmentView& segment : device_->segments(nullptr)) {
+      for (const BlockView& block : segment.blocks) {
+        if (block.state == BlockState::kLive) {
+          free(block.ptr);
+        }
+      }
+    }
+    SimGpu::finish_all();
+    device_->collect_pending();
+  }
+  PageCounts pages() { return device_->store().counts(); }
+  std::string layout_of(const PoolId& pool) { return layout(device_->segments(&pool)); }
+  std::uint64_t ended_by(LadderStep step) { return testing::ended_by(*device_, step); }
+
+  SimGpu gpu_;
+  const StreamId stream_;
+  const StreamId side_;
+  AddressIndex addresses_;
+  std::function<bool()> on_shortage_;
+  std::unique_ptr<DeviceMemory> device_;
+};
+
+}  // namespace ferro::testing

@@ -1,0 +1,82 @@
+// The simulated driver's table with a counter and a trap: every call that the allocator can see fail
+// is counted, and a chosen one fails with a chosen error instead of being made.
+//
+// The table is one for the process. Counting is thread-safe; setting the trap is not.
+#pragma once
+
+#include "ferro/driver/cuda_api.h"
+#include "sim/driver_api.h"
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace ferro::testing {
+
+class FaultyApi {
+ public:
+  // The table to hand to a Driver.
+  static const CudaApi& table() {
+    static const CudaApi relayed = make_table();
+    return relayed;
+  }
+
+  // Counts from 0 again and sets no trap.
+  static void reset() { fail_at(0, CUDA_SUCCESS); }
+  // The `call`-th call from now on, counted from 1, fails; 0: none.
+  static void fail_at(std::uint64_t call, CUresult result) {
+    fail_only("", call, result);
+  }
+  // The same, counting calls of one function alone: "cuMemMap".
+  static void fail_only(std::string symbol, std::uint64_t call, CUresult result) {
+    symbol_ = std::move(symbol);
+    result_ = result;
+    trap_ = call;
+    calls_ = 0;
+    failed_ = "";
+  }
+  static std::uint64_t calls() { return calls_; }
+  // The symbol of the call that failed, empty while none has.
+  static const char* failed() { return failed_; }
+
+ private:
+
+  template <auto kMember, const char* kSymbol, typename Function>
+  struct Relay;
+  template <auto kMember, const char* kSymbol, typename... Args>
+  struct Relay<kMember, kSymbol, CUresult (*)(Args...)> {
+    static CUresult call(Args... args) {
+      if ((symbol_.empty() || symbol_ == kSymbol) && ++calls_ == trap_) {
+        failed_ = kSymbol;
+        return result_;
+      }
+      return (sim::sim_cuda_api().*kMember)(args...);
+    }
+  };
+
+#define FERRO_TESTING_SYMBOL(member, symbol) static constexpr char k_##member[] = #symbol;
+  FERRO_CUDA_API(FERRO_TESTING_SYMBOL)
+#undef FERRO_TESTING_SYMBOL
+
+  static CudaApi make_table() {
+    CudaApi table;
+#define FERRO_TESTING_RELAY(member, symbol) \
+  table.member = &Relay<&CudaApi::member, k_##member, decltype(CudaApi::member)>::call;
+    FERRO_CUDA_API(FERRO_TESTING_RELAY)
+#undef FERRO_TESTING_RELAY
+    // Answers that nobody looks at cannot fail usefully.
+    const CudaApi& plain = sim::sim_cuda_api();
+    table.get_error_name = plain.get_error_name;
+    table.ctx_get_current = plain.ctx_get_current;
+    table.thread_exchange_capture_mode = plain.thread_exchange_capture_mode;
+    return table;
+  }
+
+  static inline std::string symbol_;
+  static inline CUresult result_ = CUDA_SUCCESS;
+  static inline std::atomic<std::uint64_t> trap_{0};
+  static inline std::atomic<std::uint64_t> calls_{0};
+  static inline std::atomic<const char*> failed_{""};
+};
+
+}  // namespace ferro::testing

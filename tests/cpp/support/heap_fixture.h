@@ -1,0 +1,106 @@
+// Everything below DeviceMemory, put together by hand: a driver on a simulated GPU, a store, and
+// heaps on it.
+#pragma once
+
+#include "ferro/core/heap.h"
+#include "support/faulty_api.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace ferro::testing {
+
+inline Request bytes(std::size_t size) { return {size, size}; }
+
+// A line of what an address range holds, for comparisons: "L1024 F512 gap" would be one live block,
+// one free block and the rest of a span. Gaps are not shown, so "|" separates segments.
+inline std::string layout(const std::vector<SegmentView>& segments) {
+  std::string text;
+  for (const SegmentView& segment : segments) {
+    text += text.empty() ? "" : " | ";
+    for (const BlockView& block : segment.blocks) {
+      text += &block == &segment.blocks.front() ? "" : " ";
+      text += block.state == BlockState::kLive      ? "L"
+              : block.state == BlockState::kPending ? "P"
+                                                    : "F";
+      text += block.size % kPageBytes == 0 ? std::to_string(block.size / kPageBytes) + "p"
+                                           : std::to_string(block.size);
+    }
+  }
+  return text;
+}
+
+class HeapFixture : public ::testing::Test {
+ protected:
+  explicit HeapFixture(std::size_t device_pages = 64, const std::string& settings = SimGpu::kManual)
+      : gpu_(device_pages, settings),
+        stream_(SimGpu::make_stream()),
+        side_(SimGpu::make_stream()),
+        driver_(FaultyApi::table(), 0),
+        store_(driver_, kPageBytes),
+        events_(driver_),
+        context_{driver_, store_, events_, addresses_, stats_, kSpanAlignment} {
+    FaultyApi::reset();
+  }
+  ~HeapFixture() override { FaultyApi::reset(); }
+
+  // What every step must keep. Merges what is unmerged, because a view does.
+  void check(Heap& heap) {
+    heap.check_invariants();
+    const HeapView view = heap.view();
+    const PageCounts pages = store_.counts();
+    EXPECT_EQ(view.backed_bytes / kPageBytes + pages.idle, pages.held);
+    EXPECT_EQ(SimGpu::used_pages(), pages.held);
+  }
+  DevicePtr grow(Heap& heap, std::size_t size) {
+    DevicePtr ptr = kNull;
+    EXPECT_EQ(heap.allocate_grown(bytes(size), GrowFrom::kAnyPages, &ptr), GrowResult::kGrown);
+    check(heap);
+    return ptr;
+  }
+  // A hit where possible, else new pages.
+  DevicePtr allocate(Heap& heap, std::size_t size) {
+    const DevicePtr ptr = heap.allocate_hit(bytes(size));
+    return ptr != kNull ? ptr : grow(heap, size);
+  }
+  FreeResult try_free(Heap& heap, DevicePtr ptr) {
+    const FreeResult result = heap.free(*addresses_.find(ptr), ptr);
+    heap.check_invariants();
+    return result;
+  }
+  void free(Heap& heap, DevicePtr ptr) { EXPECT_EQ(try_free(heap, ptr).error, FreeError::kNone); }
+  bool record(Heap& heap, DevicePtr ptr, StreamId stream) {
+    return heap.record_stream(*addresses_.find(ptr), ptr, stream);
+  }
+  // Keeps the stream from being idle until it is finished. `ptr` is backed.
+  void make_busy(StreamId stream, DevicePtr ptr) { SimGpu::fill(stream, ptr, 1, 1); }
+  std::string layout_of(Heap& heap) { return layout(heap.segments()); }
+  // Frees everything that is live and takes every page away, so that the heap may go.
+  void drain(Heap& heap) {
+    for (const BlockView& block : heap.live_blocks()) {
+      free(heap, block.ptr);
+    }
+    heap.wait_for_pending();
+    heap.give_back_pages(~std::size_t{0});
+    check(heap);
+    EXPECT_TRUE(heap.is_unused());
+    EXPECT_TRUE(heap.is_empty());
+    store_.trim(~std::size_t{0});
+    EXPECT_EQ(SimGpu::used_pages(), 0U);
+  }
+
+  SimGpu gpu_;
+  const StreamId stream_;
+  const StreamId side_;
+  Driver driver_;
+  PageStore store_;
+  EventPool events_;
+  AddressIndex addresses_;
+  DeviceStats stats_;
+  const HeapContext context_;
+};
+
+}  // namespace ferro::testing

@@ -1,0 +1,152 @@
+#include "ferro/graph/diversions.h"
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace ferro {
+namespace {
+
+using testing::SimGpu;
+
+class DiversionsTest : public testing::DeviceFixture {
+ protected:
+  static constexpr PoolId kOther{4, 0};
+
+  Diversions::Filter only(StreamId stream) {
+    return [stream](StreamId asked) { return asked == stream; };
+  }
+  // As PyTorch makes one: accepts the streams of the capture that `stream` is in.
+  Diversions::Filter captured_with(StreamId stream) {
+    return [this, stream](StreamId asked) {
+      const CaptureInfo mine = device_->driver().capture_info(stream);
+      const CaptureInfo its = device_->driver().capture_info(asked);
+      return its.state == CaptureState::kActive && its.id == mine.id;
+    };
+  }
+
+  Diversions diversions_{*device_};
+};
+
+TEST_F(DiversionsTest, WithoutOneTheDefaultPoolServes) {
+  EXPECT_FALSE(diversions_.any());
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+}
+
+TEST_F(DiversionsTest, OneOfAStreamSendsThatStreamToThePool) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, only(stream_), stream_));
+  EXPECT_TRUE(diversions_.any());
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+  EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+  EXPECT_FALSE(diversions_.any());
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "the pool stays held";
+}
+
+TEST_F(DiversionsTest, APoolIsDivertedToOnce) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, only(stream_), stream_));
+  EXPECT_FALSE(diversions_.begin(kGraphPool, only(side_), side_));
+  EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+}
+
+TEST_F(DiversionsTest, EndingWhatNeverBeganSaysSo) {
+  EXPECT_FALSE(diversions_.end(kGraphPool));
+}
+
+TEST_F(DiversionsTest, TheInnermostServes) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, only(stream_), stream_));
+  ASSERT_TRUE(diversions_.begin(kOther, only(stream_), stream_));
+  EXPECT_EQ(diversions_.pool_for(stream_), kOther);
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+  EXPECT_EQ(diversions_.pool_for(stream_), kOther);
+  EXPECT_TRUE(diversions_.end(kOther));
+}
+
+TEST_F(DiversionsTest, ACapturesDiversionServesItsStreamsWhileItRuns) {
+  // The diversion begins before the capture, whose filter refuses the stream until then.
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+  EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
+  SimGpu::fork(stream_, side_);
+  EXPECT_EQ(diversions_.pool_for(side_), kGraphPool) << "a forked stream is part of the capture";
+  SimGpu::fork(side_, stream_);
+  SimGpu::end_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+}
+
+TEST_F(DiversionsTest, AnEndedCapturesFilterIsNotCalled) {
+  bool alive = true;
+  const auto filter = [&alive, accepts = captured_with(stream_)](StreamId asked) {
+    EXPECT_TRUE(alive) << "the graph of this filter is gone";
+    return accepts(asked);
+  };
+  ASSERT_TRUE(diversions_.begin(kGraphPool, filter, stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+  SimGpu::abandon_capture(stream_);
+  alive = false;
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
+}
+
+TEST_F(DiversionsTest, AnAbandonedCaptureIsDroppedByTheThreadsNextBegin) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  ASSERT_TRUE(diversions_.begin(kOther, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0) << "its pool is released";
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kOther);
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(diversions_.end(kOther));
+  EXPECT_FALSE(diversions_.end(kGraphPool));
+}
+
+TEST_F(DiversionsTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  EXPECT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+}
+
+TEST_F(DiversionsTest, ARunningCaptureOfThisThreadIsNotDropped) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_TRUE(diversions_.begin(kOther, only(side_), side_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(DiversionsTest, AnotherThreadsCaptureThatHasNotBegunYetIsNotDropped) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  std::thread([this] {
+    SimGpu::make_current();
+    ASSERT_TRUE(diversions_.begin(kOther, captured_with(side_), side_));
+  }).join();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(DiversionsTest, AThreadsDiversionOutlivesTheCapturesInIt) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, only(stream_), stream_));
+  ASSERT_TRUE(diversions_.begin(kOther, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kOther);
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(diversions_.end(kOther));
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,291 @@
+// What a request climbs when it misses: each step ends the climb in a program made for it.
+#include "support/device_fixture.h"
+
+#include "ferro/driver/error.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+constexpr std::size_t kDevicePages = 16;
+
+class LadderTest : public testing::DeviceFixture {
+ protected:
+  LadderTest() : DeviceFixture(kDevicePages) {}
+
+  // `change` must end exactly one climb, by `step`.
+  template <typename Function>
+  void expect_ended_by(LadderStep step, Function change) {
+    const LadderCounts before = device_->counters().ladder;
+    change();
+    const LadderCounts after = device_->counters().ladder;
+    for (std::size_t i = 0; i < kLadderSteps; ++i) {
+      EXPECT_EQ(after[i] - before[i], i == static_cast<std::size_t>(step) ? 1U : 0U)
+          << name_of(static_cast<LadderStep>(i));
+    }
+  }
+};
+
+TEST_F(LadderTest, AHitClimbsNothing) {
+  const DevicePtr a = allocate(1024);
+  const LadderCounts before = device_->counters().ladder;
+  free(a);
+  EXPECT_EQ(allocate(1024), a);
+  EXPECT_EQ(device_->counters().ladder, before);
+}
+
+TEST_F(LadderTest, Grow) {
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(3 * kPageBytes); });
+  EXPECT_EQ(device_->counters().pages_created, 3U);
+}
+
+TEST_F(LadderTest, CollectPending) {
+  const DevicePtr a = allocate(kPageBytes);
+  free_used_by(a, side_);
+  SimGpu::finish(side_);
+  expect_ended_by(LadderStep::kCollectPending, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(pages().held, 1U);
+}
+
+TEST_F(LadderTest, MergeUnmerged) {
+  const DevicePtr a = allocate(kPageBytes / 2);
+  const DevicePtr b = allocate(kPageBytes / 2);
+  free(a);
+  free(b);
+  expect_ended_by(LadderStep::kMergeUnmerged, [&] {
+    EXPECT_EQ(device_->allocate(kDefaultPool, stream_, {kPageBytes, kPageBytes}).ptr, a);
+  });
+  EXPECT_EQ(pages().held, 1U);
+}
+
+TEST_F(LadderTest, IdlePages) {
+  std::vector<PageHandle> idle;
+  ASSERT_EQ(device_->store().take(2, idle), TakeResult::kOk);
+  device_->store().put(idle);
+  expect_ended_by(LadderStep::kIdlePages, [this] { allocate(2 * kPageBytes); });
+  EXPECT_EQ(pages().held, 2U);
+  EXPECT_EQ(pages().idle, 0U);
+}
+
+TEST_F(LadderTest, TooFewIdlePagesAreCompletedByNewOnes) {
+  std::vector<PageHandle> idle;
+  ASSERT_EQ(device_->store().take(2, idle), TakeResult::kOk);
+  device_->store().put(idle);
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(pages().created, 5U);
+}
+
+TEST_F(LadderTest, GiveBackFromThePoolsThatAllowIt) {
+  device_->hold_pool(kGraphPool);
+  device_->set_use_on_oom(kGraphPool, true);
+  free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
+  expect_ended_by(LadderStep::kGiveBack, [this] { allocate(2 * kPageBytes, side_); });
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(device_->counters().retries, 0U) << "the host did not have to wait for step 8";
+  EXPECT_EQ(layout_of(kGraphPool), "F14p") << "only what was needed was taken";
+}
+
+TEST_F(LadderTest, GiveBackFromPoolsThatNobodyHolds) {
+  device_->hold_pool(kGraphPool);
+  free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  expect_ended_by(LadderStep::kGiveBack, [this] { allocate(2 * kPageBytes); });
+}
+
+TEST_F(LadderTest, ACallbackThatFreesEndsTheClimb) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  int asked = 0;
+  on_shortage_ = [&] {
+    ++asked;
+    free(a);
+    return true;
+  };
+  expect_ended_by(LadderStep::kGiveBack, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(LadderTest, ACallbackMayFreeWhatMustBeMerged) {
+  const DevicePtr a = allocate(kPageBytes / 2);
+  const DevicePtr b = allocate(kPageBytes / 2);
+  allocate((kDevicePages - 1) * kPageBytes);
+  on_shortage_ = [&] {
+    free(a);
+    free(b);
+    return true;
+  };
+  expect_ended_by(LadderStep::kGiveBack, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+}
+
+TEST_F(LadderTest, ACallbackMayAllocateItself) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  on_shortage_ = [&] {
+    on_shortage_ = nullptr;
+    free(a);
+    free(allocate(kPageBytes, side_));
+    return true;
+  };
+  allocate(kPageBytes);
+}
+
+TEST_F(LadderTest, ACallbackIsNotAskedWhileMemoryCanBeCreated) {
+  on_shortage_ = [] {
+    ADD_FAILURE();
+    return false;
+  };
+  free(allocate(kDevicePages * kPageBytes));
+  allocate(kDevicePages * kPageBytes);
+}
+
+TEST_F(LadderTest, WaitForABlockOfThisHeap) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  free_used_by(a, side_);
+  expect_ended_by(LadderStep::kWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(device_->counters().retries, 1U);
+  EXPECT_EQ(device_->counters().synchronisations, 1U);
+}
+
+TEST_F(LadderTest, WaitForHolesOfThisHeapToBecomeALine) {
+  std::vector<DevicePtr> blocks;
+  for (std::size_t i = 0; i < kDevicePages; ++i) {
+    blocks.push_back(allocate(kPageBytes));
+  }
+  for (std::size_t i = 0; i < kDevicePages; i += 2) {
+    free(blocks[i]);
+  }
+  // No hole is larger than a page; the pages of eight holes are moved to one place.
+  expect_ended_by(LadderStep::kWait, [&] { allocate(kDevicePages / 2 * kPageBytes); });
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(pages().released, 0U);
+}
+
+TEST_F(LadderTest, WaitForFreePagesOfAnotherStream) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, kPageBytes);
+  free(a);
+  expect_ended_by(LadderStep::kWait, [&] { allocate(4 * kPageBytes); });
+  EXPECT_EQ(ferro_sim_pending(), 0U) << "the work on the pages came first";
+}
+
+TEST_F(LadderTest, WaitForPendingBlocksOfAnotherStream) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+  free_used_by(a, stream_);
+  expect_ended_by(LadderStep::kWait, [&] { allocate(4 * kPageBytes); });
+}
+
+TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
+  const DevicePtr a = allocate(10 * kPageBytes);
+  const std::string before = layout_of(kDefaultPool);
+  expect_ended_by(LadderStep::kOutOfMemory, [&] {
+    const auto facts = refuse(8 * kPageBytes, stream_);
+    EXPECT_EQ(facts->request, 8 * kPageBytes);
+    EXPECT_EQ(facts->capacity, kDevicePages * kPageBytes);
+    EXPECT_EQ(facts->device_free, 6 * kPageBytes);
+    EXPECT_EQ(facts->held, 10 * kPageBytes);
+    EXPECT_EQ(facts->live, 10 * kPageBytes);
+    EXPECT_EQ(facts->pending + facts->free_default + facts->free_private, 0U);
+    EXPECT_FALSE(facts->limit.has_value());
+    EXPECT_EQ(judge(*facts), Verdict::kCapacity);
+  });
+  EXPECT_EQ(device_->counters().out_of_memory, 1U);
+  EXPECT_EQ(layout_of(kDefaultPool), before);
+  free(a);
+  allocate(16 * kPageBytes);
+}
+
+TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {
+  free(allocate(4 * kPageBytes));
+  const DriverCalls before = device_->driver().calls();
+  const auto facts = refuse((kDevicePages + 1) * kPageBytes, stream_);
+  const DriverCalls after = device_->driver().calls();
+  EXPECT_EQ(after.unmap, before.unmap);
+  EXPECT_EQ(after.event_wait, before.event_wait);
+  EXPECT_EQ(layout_of(kDefaultPool), "F4p");
+  EXPECT_EQ(facts->free_default, 4 * kPageBytes);
+}
+
+TEST_F(LadderTest, WhatWasGatheredInVainGoesToTheDriver) {
+  allocate(kPageBytes / 2);
+  allocate(kPageBytes / 2, side_);
+  free(allocate(10 * kPageBytes));
+  // Half of each of the two pages that stay is free: together they would be the missing one.
+  const auto facts = refuse((kDevicePages - 1) * kPageBytes, stream_);
+  EXPECT_EQ(pages().idle, 0U);
+  EXPECT_EQ(pages().held, 2U);
+  EXPECT_EQ(judge(*facts), Verdict::kFragmentation) << explain(*facts);
+}
+
+TEST_F(LadderTest, TheFactsOfPrivatePoolsAreApart) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(4 * kPageBytes, stream_, kGraphPool);
+  static_cast<void>(a);
+  free(allocate(8 * kPageBytes, side_, kGraphPool));
+  allocate(2 * kPageBytes);
+  const auto facts = refuse(8 * kPageBytes, stream_);
+  EXPECT_EQ(facts->live, 6 * kPageBytes);
+  EXPECT_EQ(facts->live_private, 4 * kPageBytes);
+  EXPECT_EQ(facts->free_private, 8 * kPageBytes);
+  EXPECT_EQ(facts->free_default, 0U);
+  EXPECT_EQ(judge(*facts), Verdict::kPrivatePools);
+}
+
+TEST_F(LadderTest, TheLimitHoldsAndIsNamed) {
+  device_->store().set_limit(4 * kPageBytes);
+  const DevicePtr a = allocate(4 * kPageBytes);
+  const auto facts = refuse(kPageBytes, side_);
+  EXPECT_EQ(facts->limit, 4 * kPageBytes);
+  EXPECT_EQ(judge(*facts), Verdict::kLimit);
+  free(a);
+  allocate(4 * kPageBytes, side_);
+  EXPECT_EQ(pages().peak_held, 4U);
+}
+
+TEST_F(LadderTest, BlocksThatACaptureDefersAreNotWaitedFor) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  SimGpu::begin_capture(side_);
+  EXPECT_TRUE(heap_of(a).record_stream(*addresses_.find(a), a, side_));
+  free(a);
+  const auto facts = refuse(kPageBytes, stream_);
+  EXPECT_EQ(facts->pending, kDevicePages * kPageBytes);
+  EXPECT_EQ(judge(*facts), Verdict::kWaiting);
+  SimGpu::end_capture(side_);
+  expect_ended_by(LadderStep::kCollectPending, [this] { allocate(kPageBytes); });
+}
+
+TEST_F(LadderTest, ACapturingStreamCanGrowAndDoesNotInvalidateItsCapture) {
+  free(allocate(kDevicePages * kPageBytes, side_));
+  device_->hold_pool(kGraphPool);
+  SimGpu::begin_capture(stream_);
+  allocate(4 * kPageBytes, stream_, kGraphPool);
+  EXPECT_EQ(device_->driver().capture_info(stream_).state, CaptureState::kActive);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(LadderTest, APageSizeThatTheDriverCannotMapIsRefused) {
+  AllocatorConfig config;
+  config.page_bytes = 3 * kMiB;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  EXPECT_THROW(static_cast<void>(device.allocate(kDefaultPool, stream_, testing::bytes(512))),
+               DriverError);
+}
+
+TEST_F(LadderTest, LargerPagesWork) {
+  AllocatorConfig config;
+  config.page_bytes = 4 * kPageBytes;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  const DevicePtr ptr = device.allocate(kDefaultPool, stream_, testing::bytes(512)).ptr;
+  device.check_invariants();
+  EXPECT_EQ(SimGpu::used_pages(), 4U);
+  EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,162 @@
+#include "ferro/core/page_store.h"
+
+#include "ferro/driver/error.h"
+#include "support/faulty_api.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+constexpr std::size_t kDevicePages = 16;
+
+class PageStoreTest : public ::testing::Test {
+ protected:
+  PageStoreTest() { FaultyApi::reset(); }
+  ~PageStoreTest() override { FaultyApi::reset(); }
+
+  // The equations of the header, and the device's own count.
+  void expect_counts(std::size_t held, std::size_t idle) {
+    const PageCounts counts = store_.counts();
+    EXPECT_EQ(counts.held, held);
+    EXPECT_EQ(counts.idle, idle);
+    EXPECT_EQ(counts.created - counts.released, held);
+    EXPECT_GE(counts.peak_held, counts.held);
+    EXPECT_EQ(SimGpu::used_pages(), held);
+  }
+
+  SimGpu gpu_{kDevicePages};
+  Driver driver_{FaultyApi::table(), 0};
+  PageStore store_{driver_, kPageBytes};
+  std::vector<PageHandle> pages_;
+};
+
+TEST_F(PageStoreTest, CreatesWhatIsMissingAndReusesWhatIsIdle) {
+  ASSERT_EQ(store_.take(3, pages_), TakeResult::kOk);
+  EXPECT_EQ(pages_.size(), 3U);
+  expect_counts(3, 0);
+  store_.put(pages_);
+  expect_counts(3, 3);
+  pages_.clear();
+  ASSERT_EQ(store_.take(5, pages_), TakeResult::kOk);
+  expect_counts(5, 0);
+  EXPECT_EQ(driver_.calls().create, 5U);
+  EXPECT_EQ(std::set<PageHandle>(pages_.begin(), pages_.end()).size(), 5U);
+}
+
+TEST_F(PageStoreTest, AppendsToWhatTheCallerHas) {
+  pages_ = {PageHandle{1}};
+  ASSERT_EQ(store_.take(1, pages_), TakeResult::kOk);
+  ASSERT_EQ(pages_.size(), 2U);
+  EXPECT_EQ(pages_.front(), PageHandle{1});
+}
+
+TEST_F(PageStoreTest, TakeIdleNeverCreates) {
+  EXPECT_FALSE(store_.take_idle(1, pages_));
+  ASSERT_EQ(store_.take(2, pages_), TakeResult::kOk);
+  store_.put(pages_);
+  pages_.clear();
+  EXPECT_FALSE(store_.take_idle(3, pages_));
+  EXPECT_TRUE(pages_.empty());
+  expect_counts(2, 2);
+  EXPECT_TRUE(store_.take_idle(2, pages_));
+  expect_counts(2, 0);
+  EXPECT_EQ(driver_.calls().create, 2U);
+}
+
+TEST_F(PageStoreTest, TheLimitCountsWhatIsHeld) {
+  store_.set_limit(4 * kPageBytes + kPageBytes / 2);
+  EXPECT_EQ(store_.limit(), 4 * kPageBytes + kPageBytes / 2);
+  EXPECT_EQ(store_.take(5, pages_), TakeResult::kOverLimit);
+  expect_counts(0, 0);
+  ASSERT_EQ(store_.take(4, pages_), TakeResult::kOk);
+  EXPECT_EQ(store_.take(1, pages_), TakeResult::kOverLimit);
+  // Idle pages are held already.
+  store_.put(pages_);
+  pages_.clear();
+  EXPECT_EQ(store_.take(4, pages_), TakeResult::kOk);
+  expect_counts(4, 0);
+  EXPECT_EQ(driver_.calls().create, 4U);
+}
+
+TEST_F(PageStoreTest, ALoweredLimitLeavesWhatIsHeld) {
+  ASSERT_EQ(store_.take(4, pages_), TakeResult::kOk);
+  store_.set_limit(2 * kPageBytes);
+  expect_counts(4, 0);
+  std::vector<PageHandle> more;
+  EXPECT_EQ(store_.take(1, more), TakeResult::kOverLimit);
+  store_.put(pages_);
+  EXPECT_EQ(store_.trim(2), 2U);
+  EXPECT_EQ(store_.take(2, more), TakeResult::kOk);
+  expect_counts(2, 0);
+}
+
+TEST_F(PageStoreTest, AFullDeviceIsAskedOnceForManyPages) {
+  EXPECT_EQ(store_.take(kDevicePages + 1, pages_), TakeResult::kOutOfMemory);
+  EXPECT_TRUE(pages_.empty());
+  EXPECT_EQ(driver_.calls().create, 0U) << "asking first is cheaper";
+  expect_counts(0, 0);
+  ASSERT_EQ(store_.take(kDevicePages, pages_), TakeResult::kOk);
+  std::vector<PageHandle> more;
+  EXPECT_EQ(store_.take(1, more), TakeResult::kOutOfMemory);
+  EXPECT_TRUE(more.empty());
+  expect_counts(kDevicePages, 0);
+}
+
+TEST_F(PageStoreTest, ARefusalInTheMiddleGivesBackWhatWasCreated) {
+  FaultyApi::fail_only("cuMemCreate", 3, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(store_.take(4, pages_), TakeResult::kOutOfMemory);
+  EXPECT_TRUE(pages_.empty());
+  expect_counts(0, 0);
+  EXPECT_EQ(store_.counts().peak_held, 0U) << "pages that were never handed out";
+}
+
+TEST_F(PageStoreTest, AnErrorInTheMiddleThrowsAndKeepsIdlePagesIdle) {
+  ASSERT_EQ(store_.take(2, pages_), TakeResult::kOk);
+  store_.put(pages_);
+  pages_.clear();
+  FaultyApi::fail_only("cuMemCreate", 2, CUDA_ERROR_UNKNOWN);
+  EXPECT_THROW(static_cast<void>(store_.take(5, pages_)), DriverError);
+  EXPECT_TRUE(pages_.empty());
+  expect_counts(2, 2);
+}
+
+TEST_F(PageStoreTest, APageThatTheDriverDoesNotReleaseStaysIdle) {
+  FaultyApi::fail_only("cuMemRelease", 1, CUDA_ERROR_UNKNOWN);
+  ASSERT_EQ(store_.take(kDevicePages, pages_), TakeResult::kOk);
+  store_.put(pages_);
+  EXPECT_EQ(store_.trim(kDevicePages), 0U);
+  expect_counts(kDevicePages, kDevicePages);
+  EXPECT_EQ(store_.trim(kDevicePages), kDevicePages);
+  expect_counts(0, 0);
+}
+
+TEST_F(PageStoreTest, TrimReleasesAtMostWhatIsAskedFor) {
+  ASSERT_EQ(store_.take(5, pages_), TakeResult::kOk);
+  EXPECT_EQ(store_.trim(5), 0U) << "nothing is idle";
+  store_.put(pages_);
+  EXPECT_EQ(store_.trim(2), 2U);
+  expect_counts(3, 3);
+  EXPECT_EQ(store_.trim(~std::size_t{0}), 3U);
+  expect_counts(0, 0);
+  EXPECT_EQ(driver_.calls().release, 5U);
+}
+
+TEST_F(PageStoreTest, ThePeakIsOfHandedOutPagesAndCanBeReset) {
+  ASSERT_EQ(store_.take(5, pages_), TakeResult::kOk);
+  store_.put(pages_);
+  store_.trim(3);
+  EXPECT_EQ(store_.counts().peak_held, 5U);
+  store_.reset_peak();
+  EXPECT_EQ(store_.counts().peak_held, 2U);
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,271 @@
+#include "ferro/core/pending_frees.h"
+
+#include "ferro/driver/error.h"
+#include "support/faulty_api.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <initializer_list>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::SimGpu;
+
+class PendingFreesTest : public ::testing::Test {
+ protected:
+  PendingFreesTest() { FaultyApi::reset(); }
+  ~PendingFreesTest() override {
+    FaultyApi::reset();
+    for (Block& block : blocks_) {
+      delete block.uses;
+    }
+  }
+
+  // A freed block with uses by streams outside of captures.
+  Block* used_by(std::initializer_list<StreamId> streams) {
+    Block* block = make();
+    for (const StreamId stream : streams) {
+      block->uses->uses.push_back({stream, 0});
+    }
+    return block;
+  }
+  Block* used_in_capture(StreamId stream) {
+    Block* block = make();
+    block->uses->uses.push_back({stream, driver_.capture_info(stream).id});
+    EXPECT_NE(block->uses->uses.front().capture_id, 0U);
+    return block;
+  }
+  Block* make() {
+    Block& block = blocks_.emplace_back();
+    block.state = BlockState::kPending;
+    block.uses = new BlockUses;
+    return &block;
+  }
+  std::vector<Block*> collect() {
+    std::vector<Block*> ready;
+    pending_.collect(ready);
+    pending_.check_invariants();
+    return ready;
+  }
+  bool add(Block* block) {
+    const bool waits = pending_.add(block);
+    if (waits) {
+      pending_.check_invariants();
+    }
+    return waits;
+  }
+
+  SimGpu gpu_{8};
+  const StreamId a_ = SimGpu::make_stream();
+  const StreamId b_ = SimGpu::make_stream();
+  Driver driver_{FaultyApi::table(), 0};
+  EventPool events_{driver_};
+  PendingFrees pending_{driver_, events_};
+  std::deque<Block> blocks_;
+};
+
+using Blocks = std::vector<Block*>;
+
+TEST_F(PendingFreesTest, ABlockWaitsForTheEventOfItsUse) {
+  Block* block = used_by({a_});
+  ASSERT_TRUE(add(block));
+  EXPECT_EQ(pending_.count(), 1U);
+  EXPECT_EQ(collect(), Blocks{});
+  SimGpu::finish(a_);
+  EXPECT_EQ(collect(), Blocks{block});
+  EXPECT_EQ(pending_.count(), 0U);
+}
+
+TEST_F(PendingFreesTest, ABlockOfTwoStreamsWaitsForBoth) {
+  Block* block = used_by({a_, b_});
+  ASSERT_TRUE(add(block));
+  EXPECT_EQ(block->uses->events, 2U);
+  SimGpu::finish(a_);
+  EXPECT_EQ(collect(), Blocks{});
+  EXPECT_EQ(block->uses->events, 1U);
+  SimGpu::finish(b_);
+  EXPECT_EQ(collect(), Blocks{block});
+}
+
+TEST_F(PendingFreesTest, ASlowStreamDoesNotHoldBackAnother) {
+  Block* slow = used_by({a_});
+  Block* quick = used_by({b_});
+  ASSERT_TRUE(add(slow));
+  ASSERT_TRUE(add(quick));
+  SimGpu::finish(b_);
+  EXPECT_EQ(collect(), Blocks{quick});
+  EXPECT_EQ(pending_.count(), 1U);
+  SimGpu::finish(a_);
+  EXPECT_EQ(collect(), Blocks{slow});
+}
+
+TEST_F(PendingFreesTest, OneStreamIsAskedUntilItsFirstIncompleteEvent) {
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(add(used_by({a_})));
+  }
+  const std::uint64_t before = driver_.calls().event_query;
+  EXPECT_EQ(collect(), Blocks{});
+  EXPECT_EQ(driver_.calls().event_query - before, 1U);
+  SimGpu::finish(a_);
+  EXPECT_EQ(collect().size(), 5U);
+}
+
+TEST_F(PendingFreesTest, NothingPendingAsksNothing) {
+  const std::uint64_t before = FaultyApi::calls();
+  EXPECT_EQ(collect(), Blocks{});
+  EXPECT_EQ(FaultyApi::calls(), before);
+}
+
+TEST_F(PendingFreesTest, EventsAreUsedAgain) {
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(add(used_by({a_})));
+    SimGpu::finish(a_);
+    EXPECT_EQ(collect().size(), 1U);
+  }
+  EXPECT_EQ(SimGpu::calls("cuEventCreate"), 1U);
+}
+
+TEST_F(PendingFreesTest, WaitingTakesTheOldestEventOfOneStream) {
+  Block* first = used_by({a_});
+  Block* second = used_by({a_});
+  ASSERT_TRUE(add(first));
+  ASSERT_TRUE(add(second));
+  Blocks ready;
+  EXPECT_TRUE(pending_.wait_for_one(ready));
+  EXPECT_EQ(ready, Blocks{first});
+  EXPECT_TRUE(pending_.wait_for_one(ready));
+  EXPECT_EQ(ready, (Blocks{first, second}));
+  EXPECT_FALSE(pending_.wait_for_one(ready));
+  EXPECT_EQ(driver_.calls().event_wait, 2U);
+}
+
+TEST_F(PendingFreesTest, ABlockUsedInARunningCaptureIsDeferred) {
+  SimGpu::begin_capture(a_);
+  Block* block = used_in_capture(a_);
+  const std::uint64_t records = driver_.calls().event_record;
+  ASSERT_TRUE(add(block));
+  EXPECT_TRUE(pending_.has_deferred());
+  EXPECT_EQ(driver_.calls().event_record, records) << "an event would become part of the graph";
+  EXPECT_EQ(collect(), Blocks{});
+  Blocks ready;
+  EXPECT_FALSE(pending_.wait_for_one(ready)) << "there is no event to wait for";
+  SimGpu::end_capture(a_);
+  EXPECT_EQ(collect(), Blocks{block}) << "the end of the capture joins its uses";
+  EXPECT_FALSE(pending_.has_deferred());
+}
+
+TEST_F(PendingFreesTest, AUseFromBeforeTheCaptureGetsItsEventWhenTheCaptureEnds) {
+  Block* block = used_by({a_});
+  SimGpu::begin_capture(a_);
+  ASSERT_TRUE(add(block));
+  EXPECT_TRUE(pending_.has_deferred());
+  SimGpu::end_capture(a_);
+  EXPECT_EQ(collect(), Blocks{}) << "the event is recorded and not complete";
+  EXPECT_FALSE(pending_.has_deferred());
+  SimGpu::finish(a_);
+  EXPECT_EQ(collect(), Blocks{block});
+}
+
+TEST_F(PendingFreesTest, AUseInACaptureThatIsOverNeedsNoWait) {
+  SimGpu::begin_capture(a_);
+  Block* block = used_in_capture(a_);
+  SimGpu::end_capture(a_);
+  EXPECT_FALSE(add(block));
+  EXPECT_EQ(pending_.count(), 0U);
+}
+
+TEST_F(PendingFreesTest, AUseInAnEarlierCaptureDoesNotWaitForTheNext) {
+  SimGpu::begin_capture(a_);
+  Block* block = used_in_capture(a_);
+  SimGpu::end_capture(a_);
+  SimGpu::begin_capture(a_);
+  EXPECT_FALSE(add(block));
+  SimGpu::end_capture(a_);
+}
+
+TEST_F(PendingFreesTest, AnInvalidatedCaptureDefersUntilItIsEnded) {
+  SimGpu::begin_capture(a_);
+  Block* block = used_in_capture(a_);
+  EXPECT_NE(SimGpu::api().stream_synchronize(testing::raw(a_)), CUDA_SUCCESS);
+  ASSERT_EQ(driver_.capture_info(a_).state, CaptureState::kInvalidated);
+  ASSERT_TRUE(add(block));
+  EXPECT_TRUE(pending_.has_deferred());
+  SimGpu::abandon_capture(a_);
+  EXPECT_EQ(collect(), Blocks{block});
+}
+
+TEST_F(PendingFreesTest, ACaptureOnOneStreamDoesNotDeferBlocksOfAnother) {
+  SimGpu::begin_capture(a_);
+  Block* block = used_by({b_});
+  ASSERT_TRUE(add(block));
+  EXPECT_FALSE(pending_.has_deferred());
+  EXPECT_EQ(collect(), Blocks{});
+  EXPECT_EQ(driver_.capture_info(a_).state, CaptureState::kActive) << "asking must not invalidate";
+  Blocks ready;
+  EXPECT_TRUE(pending_.wait_for_one(ready));
+  EXPECT_EQ(ready, Blocks{block});
+  EXPECT_EQ(driver_.capture_info(a_).state, CaptureState::kActive);
+  SimGpu::end_capture(a_);
+}
+
+class RefusedRecordTest : public PendingFreesTest,
+                          public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RefusedRecordTest, DefersTheBlockAndTriesAgain) {
+  Block* block = used_by({a_, b_});
+  FaultyApi::fail_only(GetParam(), 2, CUDA_ERROR_UNKNOWN);
+  ASSERT_TRUE(add(block));
+  ASSERT_STREQ(FaultyApi::failed(), GetParam());
+  EXPECT_TRUE(pending_.has_deferred());
+  EXPECT_EQ(collect(), Blocks{}) << "now both events are recorded";
+  EXPECT_FALSE(pending_.has_deferred());
+  EXPECT_EQ(block->uses->events, 2U);
+  SimGpu::finish_all();
+  EXPECT_EQ(collect(), Blocks{block});
+  EXPECT_LE(SimGpu::calls("cuEventCreate"), 2U) << "the events of the failed try were kept";
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, RefusedRecordTest,
+                         ::testing::Values("cuEventRecord", "cuEventCreate",
+                                           "cuStreamGetCaptureInfo_v3"));
+
+TEST_F(PendingFreesTest, ARefusedQueryLosesNothing) {
+  Block* first = used_by({a_});
+  Block* second = used_by({a_});
+  ASSERT_TRUE(add(first));
+  ASSERT_TRUE(add(second));
+  SimGpu::finish(a_);
+  FaultyApi::fail_only("cuEventQuery", 2, CUDA_ERROR_UNKNOWN);
+  Blocks ready;
+  EXPECT_THROW(pending_.collect(ready), DriverError);
+  EXPECT_EQ(ready, Blocks{first});
+  pending_.check_invariants();
+  EXPECT_EQ(collect(), Blocks{second});
+}
+
+TEST_F(PendingFreesTest, ARefusedWaitLosesNothing) {
+  Block* block = used_by({a_});
+  ASSERT_TRUE(add(block));
+  FaultyApi::fail_only("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  Blocks ready;
+  EXPECT_THROW(pending_.wait_for_one(ready), DriverError);
+  EXPECT_EQ(ready, Blocks{});
+  pending_.check_invariants();
+  EXPECT_TRUE(pending_.wait_for_one(ready));
+  EXPECT_EQ(ready, Blocks{block});
+}
+
+TEST_F(PendingFreesTest, ADestroyedStreamStillCompletesItsBlocks) {
+  Block* block = used_by({a_});
+  ASSERT_TRUE(add(block));
+  SimGpu::destroy_stream(a_);
+  SimGpu::finish_all();
+  EXPECT_EQ(collect(), Blocks{block});
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,110 @@
+// Planted faults of the allocator, for tests that prove that the seeded programs would find them.
+//
+// `plant(table, name)` replaces functions in the table through which the allocator talks to the
+// driver. The allocator's code stays as it is: a wait that returns at once is, seen from the
+// device, an allocator that forgot to wait. Call it once, before the first allocation.
+#include "ferro/driver/cuda_api.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace {
+
+ferro::CudaApi original;
+std::mutex mutex;
+
+// Memory is reused although the stream that used it is not done.
+CUresult complete_at_once(CUevent) { return CUDA_SUCCESS; }
+
+// The host goes on without waiting.
+CUresult wait_for_nothing(CUevent) { return CUDA_SUCCESS; }
+
+// Pages are unmapped behind a fence that was never recorded. Events that are asked for their state
+// guard frees, not pages; those are recorded late, which is always safe.
+std::map<CUevent, CUstream> unrecorded;
+CUresult postpone_record(CUevent event, CUstream stream) {
+  const std::lock_guard lock(mutex);
+  unrecorded[event] = stream;
+  return CUDA_SUCCESS;
+}
+CUresult record_and_query(CUevent event) {
+  const std::lock_guard lock(mutex);
+  if (const auto found = unrecorded.find(event); found != unrecorded.end()) {
+    const CUresult result = original.event_record(event, found->second);
+    if (result != CUDA_SUCCESS) {
+      return result;
+    }
+    unrecorded.erase(found);
+  }
+  return original.event_query(event);
+}
+
+// One page serves two addresses.
+CUresult create_some_twice(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                           const CUmemAllocationProp* properties, unsigned long long flags) {
+  static int calls = 0;
+  static CUmemGenericAllocationHandle last = 0;
+  const std::lock_guard lock(mutex);
+  if (++calls % 4 == 0) {
+    *handle = last;
+    return CUDA_SUCCESS;
+  }
+  const CUresult result = original.mem_create(handle, bytes, properties, flags);
+  last = *handle;
+  return result;
+}
+
+// Every event stands behind the work of a stream that nobody uses.
+CUresult record_elsewhere(CUevent event, CUstream) {
+  const std::lock_guard lock(mutex);
+  static CUstream elsewhere = nullptr;
+  if (elsewhere == nullptr) {
+    const CUresult result = original.stream_create(&elsewhere, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return original.event_record(event, elsewhere);
+}
+
+// Captures go unnoticed.
+CUresult see_no_capture(CUstream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph*,
+                        const CUgraphNode**, const CUgraphEdgeData**, std::size_t*) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  *id = 0;
+  return CUDA_SUCCESS;
+}
+
+// Pages are handed on while their old addresses still reach them.
+CUresult leave_mapped(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
+
+}  // namespace
+
+// 0 when the fault is in place, 1 when there is none of that name.
+extern "C" int plant(std::uintptr_t table, const char* name) {
+  auto& api = *reinterpret_cast<ferro::CudaApi*>(table);
+  original = api;
+  const auto is = [name](const char* known) { return std::strcmp(name, known) == 0; };
+  if (is("reuse_before_event")) {
+    api.event_query = complete_at_once;
+  } else if (is("missing_wait")) {
+    api.event_synchronize = wait_for_nothing;
+  } else if (is("early_unmap")) {
+    api.event_record = postpone_record;
+    api.event_query = record_and_query;
+    api.event_synchronize = wait_for_nothing;
+  } else if (is("lost_page")) {
+    api.mem_create = create_some_twice;
+  } else if (is("wrong_stream")) {
+    api.event_record = record_elsewhere;
+  } else if (is("unseen_capture")) {
+    api.stream_get_capture_info = see_no_capture;
+  } else if (is("missing_unmap")) {
+    api.mem_unmap = leave_mapped;
+  } else {
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,86 @@
+"""What the feature programs share: the set-up, and `@check`, which records each outcome.
+
+The program's argument is the allocator. It prints one JSON object: what each check returned, or
+the error that it ended with. Values that do not depend on the allocator are compared by the test.
+"""
+
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import torch
+
+import ferro_alloc
+
+FERRO = len(sys.argv) > 1 and sys.argv[1] == "ferro"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+if FERRO:
+    ferro_alloc.install()
+
+torch.set_num_threads(1)
+_results: dict[str, Any] = {}
+
+
+def check_invariants() -> None:
+    if FERRO:
+        from ferro_alloc import _C
+
+        torch.empty(1, device="cuda")
+        _C.check_invariants(0)
+
+
+def check(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Runs the function at once, on an emptied cache, and the allocator's self-check after it."""
+    only = os.environ.get("FERRO_ONLY_CHECK")
+    if only and function.__name__ != only:
+        return function
+    try:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        value = function()
+        torch.cuda.synchronize()
+        check_invariants()
+        _results[function.__name__] = {"value": value}
+    except Exception:
+        _results[function.__name__] = {"error": traceback.format_exc()}
+    return function
+
+
+def finish() -> None:
+    print(json.dumps(_results))
+
+
+def statistic(name: str, column: str = "current") -> int:
+    return int(torch.cuda.memory_stats()[f"{name}.all.{column}"])
+
+
+def take(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def filled(size: int, tag: int) -> torch.Tensor:
+    """A tensor whose words are `tag`, `tag + 1`, ..."""
+    host = torch.arange(tag, tag + size // 4, dtype=torch.int32)
+    return host.pin_memory().to("cuda", non_blocking=True)
+
+
+def words(tag: int, size: int) -> torch.Tensor:
+    return torch.arange(tag, tag + size // 4, dtype=torch.int32)
+
+
+def error_of(function: Callable[[], Any]) -> tuple[str, str]:
+    """Type and text of what the function raises; two empty strings when it returns."""
+    try:
+        function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""

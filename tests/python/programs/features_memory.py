@@ -1,0 +1,538 @@
+"""Statistics, limits, failures, snapshots and pools."""
+
+import gc
+import pickle
+import threading
+
+from feature_checks import (
+    FERRO,
+    KIB,
+    MIB,
+    check,
+    error_of,
+    filled,
+    finish,
+    statistic,
+    take,
+    words,
+)
+
+import torch
+
+TOTAL = torch.cuda.mem_get_info()[1]
+
+
+@check
+def everything_is_returned_by_empty_cache():
+    free = torch.cuda.mem_get_info()[0]
+    kept = [take(size) for size in (1, 512, 513, 3 * MIB, 40 * MIB)]
+    assert torch.cuda.mem_get_info()[0] < free
+    del kept
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    assert torch.cuda.mem_get_info()[0] == free
+
+
+@check
+def block_sizes():
+    sizes = []
+    for size in (1, 511, 512, 513, 4 * KIB, 100_000, MIB):
+        before = torch.cuda.memory_allocated()
+        kept = take(size)
+        sizes.append(torch.cuda.memory_allocated() - before)
+        del kept
+    return sizes
+
+
+@check
+def keys_of_the_statistics():
+    return sorted(torch.cuda.memory_stats())
+
+
+@check
+def requested_bytes_and_counts():
+    names = [(name, column) for name in ("requested_bytes", "allocation", "active")
+             for column in ("current", "allocated", "freed")]  # fmt: skip
+    before = {pair: statistic(*pair) for pair in names}
+    kept = [take(1000 * (i + 1)) for i in range(20)]
+    del kept[::2]
+    return {"/".join(pair): statistic(*pair) - before[pair] for pair in names}
+
+
+@check
+def allocated_falls_at_the_free_and_active_when_the_other_stream_is_done():
+    side, kept = torch.cuda.Stream(), take(4 * KIB)
+    before = statistic("allocated_bytes"), statistic("active_bytes")
+    kept.record_stream(side)
+    del kept
+    assert statistic("allocated_bytes") - before[0] == -4 * KIB
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert statistic("active_bytes") - before[1] == -4 * KIB
+
+
+@check
+def peaks_and_their_reset():
+    base = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    take(8 * MIB)
+    assert torch.cuda.max_memory_allocated() - base >= 8 * MIB
+    assert torch.cuda.max_memory_reserved() >= torch.cuda.memory_reserved() >= 8 * MIB
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+    assert torch.cuda.max_memory_reserved() == torch.cuda.memory_reserved()
+    return statistic("allocation", "peak") - statistic("allocation")
+
+
+@check
+def accumulated_statistics_and_their_reset():
+    torch.cuda.reset_accumulated_memory_stats()
+    stats = torch.cuda.memory_stats()
+    for key in ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc"):
+        assert stats[key] == 0, key
+    take(5000)
+    assert statistic("allocation", "allocated") == statistic("allocation", "freed") == 1
+    assert torch.cuda.memory_stats()["num_device_alloc"] >= 1
+    return statistic("requested_bytes", "allocated")
+
+
+@check
+def summary():
+    text = torch.cuda.memory_summary()
+    assert "CUDA OOMs" in text
+    assert "Allocated memory" in text
+    return len(text.splitlines()), len(torch.cuda.memory_summary(abbreviated=True).splitlines())
+
+
+@check
+def accelerator_calls_reach_the_allocator():
+    take(5 * MIB)
+    kept = take(7 * MIB)
+    assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() > 0
+    assert torch.accelerator.memory_reserved() == torch.cuda.memory_reserved() > 0
+    assert torch.accelerator.memory_stats() == torch.cuda.memory_stats()
+    torch.accelerator.reset_peak_memory_stats()
+    assert torch.accelerator.max_memory_allocated() == torch.cuda.memory_allocated()
+    torch.accelerator.reset_accumulated_memory_stats()
+    assert statistic("allocation", "allocated") == 0
+    del kept
+    torch.accelerator.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    assert torch.accelerator.get_memory_info() == torch.cuda.mem_get_info()
+
+
+@check
+def out_of_memory_error():
+    kept = take(MIB)
+    caught: list[BaseException] = []
+    try:
+        take(2 * TOTAL)
+    except torch.OutOfMemoryError as error:
+        caught.append(error)
+    assert [type(error) for error in caught] == [torch.cuda.OutOfMemoryError]
+    assert isinstance(caught[0], RuntimeError)
+    (text,) = caught[0].args
+    for part in (
+        "CUDA out of memory. ",
+        "Tried to allocate",
+        "has a total capacity of",
+        "is free. ",
+    ):
+        assert part in text, (part, text)
+    assert "reserved by PyTorch but unallocated." in text
+    assert ("ferro_alloc: verdict" in text) == FERRO, text
+    if FERRO:
+        assert text.index("reserved by PyTorch") < text.index("ferro_alloc: verdict")
+    # The error state of CUDA is clean, and memory is there as before.
+    torch.cuda.synchronize()
+    assert take(MIB).numel() == kept.numel()
+    return text.split(" which ")[0]
+
+
+@check
+def a_hundred_failures_leave_the_process_usable():
+    free = torch.cuda.mem_get_info()[0]
+    torch.cuda.reset_accumulated_memory_stats()
+    kept = take(TOTAL // 2)
+    for _ in range(100):
+        assert error_of(lambda: take(TOTAL // 2 + 4 * MIB))[0] == "OutOfMemoryError"
+    assert torch.cuda.memory_stats()["num_ooms"] == 100
+    assert kept.numel() == TOTAL // 2
+    del kept
+    assert take(TOTAL // 2 + 4 * MIB).numel() > 0
+    torch.cuda.empty_cache()
+    assert torch.cuda.mem_get_info()[0] == free
+
+
+@check
+def more_than_an_exabyte():
+    return error_of(lambda: take(1 << 60))
+
+
+@check
+def batch_size_finder():
+    """As libraries do it: halve until it fits."""
+    size, tries = 4 * TOTAL, 0
+    while True:
+        try:
+            kept = take(size)
+            break
+        except RuntimeError as error:
+            if len(error.args) != 1 or "CUDA out of memory." not in error.args[0]:
+                raise
+            size, tries = size // 2, tries + 1
+    assert kept.numel() == size
+    return tries
+
+
+@check
+def cached_memory_of_other_sizes_and_streams_is_used_before_failing():
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            kept = [take(TOTAL // 64) for _ in range(20)]
+            del kept
+    torch.cuda.synchronize()
+    return take(TOTAL * 7 // 8).numel() > 0
+
+
+@check
+def limit_of_the_process():
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    assert abs(torch.cuda.get_per_process_memory_fraction() - 0.25) < 1e-6
+    assert take(TOTAL // 4 - 4 * MIB).numel()
+    torch.cuda.empty_cache()
+    kind, text = error_of(lambda: take(TOTAL // 4 + 4 * MIB))
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    assert kind == "OutOfMemoryError"
+    assert "allowed; " in text
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    assert take(TOTAL // 4 + 4 * MIB).numel()
+    return error_of(lambda: torch.cuda.set_per_process_memory_fraction(1.5))[0]
+
+
+@check
+def addresses_freed_for_another_stream_are_reused_when_it_is_done():
+    stream, side = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        kept = take(3000)
+        address = kept.data_ptr()
+        kept.record_stream(side)
+        del kept
+        torch.cuda.synchronize()
+        torch.cuda.memory_stats()
+        again = take(3000)
+        other = take(3000)
+    assert address in (again.data_ptr(), other.data_ptr())
+
+
+@check
+def raw_allocations():
+    before = statistic("requested_bytes", "allocated")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        pointer = torch.cuda.caching_allocator_alloc(12_345)
+    grown = statistic("requested_bytes", "allocated") - before
+    torch.cuda.caching_allocator_delete(pointer)
+    kind, text = error_of(lambda: torch.cuda.caching_allocator_delete(pointer))
+    assert kind == "RuntimeError"
+    assert "invalid device pointer" in text
+    kind, text = error_of(lambda: torch.cuda.caching_allocator_delete(0x7000))
+    assert "invalid device pointer" in text
+    return grown
+
+
+@check
+def empty_tensors_and_null():
+    before = statistic("allocation")
+    kept = torch.empty(0, device="cuda")
+    assert kept.data_ptr() == 0
+    kept.record_stream(torch.cuda.Stream())
+    torch.cuda.caching_allocator_delete(0)
+    return statistic("allocation") - before
+
+
+@check
+def storages_that_grow_and_shrink():
+    kept = filled(8 * KIB, 5)
+    kept.untyped_storage().resize_(64 * KIB)
+    assert torch.equal(kept.cpu(), words(5, 8 * KIB))
+    kept.untyped_storage().resize_(0)
+    assert kept.untyped_storage().nbytes() == 0
+
+
+@check
+def tensors_of_others_are_left_alone():
+    own = take(MIB)
+    through_dlpack = torch.from_dlpack(own)
+    through_dlpack.record_stream(torch.cuda.Stream())
+    interface = type("Foreign", (), {"__cuda_array_interface__": own.__cuda_array_interface__})
+    foreign = torch.as_tensor(interface(), device="cuda")
+    foreign.record_stream(torch.cuda.Stream())
+    del through_dlpack, foreign
+    assert own.data_ptr()
+
+
+@check
+def threads_that_die():
+    kept = []
+
+    def work(tag):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            kept.append(filled(64 * KIB, tag))
+            take(MIB)
+            torch.cuda.current_stream().synchronize()
+
+    for tag in range(40):
+        thread = threading.Thread(target=work, args=(tag,))
+        thread.start()
+        thread.join()
+    assert all(torch.equal(t.cpu(), words(tag, 64 * KIB)) for tag, t in enumerate(kept))
+    live = statistic("allocation")
+    kept.clear()
+    return live - statistic("allocation")
+
+
+@check
+def snapshot_tiles_and_names():
+    side = torch.cuda.Stream()
+    kept = [take(size) for size in (100, 5 * MIB, 700, 3 * MIB, 20 * MIB)]
+    waiting = take(2000)
+    waiting.record_stream(side)
+    del kept[1], waiting
+    snapshot = torch.cuda.memory._snapshot()
+    states = set()
+    last = {}
+    for segment in snapshot["segments"]:
+        address = segment["address"]
+        assert address >= last.get(segment["device"], 0)
+        for block in segment["blocks"]:
+            assert block["address"] == address
+            assert block["size"] > 0
+            address += block["size"]
+            states.add(block["state"])
+        assert address == segment["address"] + segment["total_size"]
+        last[segment["device"]] = address
+        allocated = [b for b in segment["blocks"] if b["state"] == "active_allocated"]
+        assert segment["allocated_size"] == sum(b["size"] for b in allocated)
+        assert segment["segment_pool_id"] == (0, 0) or segment["segment_pool_id"] != (0, 0)
+    assert {"active_allocated", "inactive"} <= states
+    pointers = {t.data_ptr(): t.numel() for t in kept}
+    blocks = {b["address"]: b for s in snapshot["segments"] for b in s["blocks"]}
+    for pointer, size in pointers.items():
+        assert blocks[pointer]["requested_size"] == size
+        assert blocks[pointer]["state"] == "active_allocated"
+    live = sum(b["size"] for b in blocks.values() if b["state"] == "active_allocated")
+    assert live == torch.cuda.memory_allocated()
+    assert sum(s["total_size"] for s in snapshot["segments"]) == torch.cuda.memory_reserved()
+    return sorted(snapshot), sorted(snapshot["segments"][0]), sorted(blocks[next(iter(pointers))])
+
+
+@check
+def snapshot_opened_by_the_viewer():
+    from torch.cuda import _memory_viz as viz
+
+    kept = [take(size) for size in (100, 5 * MIB, 700)]
+    snapshot = pickle.loads(pickle.dumps(torch.cuda.memory._snapshot()))
+    assert "segments" in viz.segsum(snapshot)
+    assert viz.trace(snapshot) is not None
+    assert "<html>" in viz.segment_plot(snapshot)
+    assert "<html>" in viz.trace_plot(snapshot)
+
+    def lines(text):
+        return text
+
+    assert "active_allocated" in viz.memory(snapshot, format_flamegraph=lines)
+    assert viz.segments(snapshot, format_flamegraph=lines)
+    assert len(kept) == 3
+
+
+@check
+def settings_in_the_snapshot():
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
+    before = torch.cuda.memory_allocated()
+    kept = take(5000)
+    rounded = torch.cuda.memory_allocated() - before
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:1")
+    assert kept.numel()
+    assert settings["roundup_power2_divisions"]
+    return rounded
+
+
+# ---- pools
+
+
+@check
+def use_counts_of_a_pool():
+    pool = torch.cuda.MemPool()
+    counts = [pool.use_count()]
+    with torch.cuda.use_mem_pool(pool):
+        counts.append(pool.use_count())
+        kept = take(MIB)
+    counts.append(pool.use_count())
+    assert kept.numel()
+    return counts
+
+
+@check
+def a_pool_owns_what_is_allocated_in_it():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = take(3 * MIB)
+    outside = take(3 * MIB)
+    owned = [(s["address"], s["address"] + s["total_size"]) for s in pool.snapshot()]
+    assert all(s["segment_pool_id"] == tuple(pool.id) for s in pool.snapshot())
+    assert any(low <= inside.data_ptr() < high for low, high in owned)
+    assert not any(low <= outside.data_ptr() < high for low, high in owned)
+
+
+@check
+def a_pool_keeps_its_memory_until_it_is_deleted():
+    reserved = torch.cuda.memory_reserved()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = take(30 * MIB)
+    del kept
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() >= reserved + 30 * MIB
+    del pool
+    gc.collect()
+    assert torch.cuda.memory_reserved() == reserved
+
+
+@check
+def tensors_outlive_their_pool():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = filled(4 * MIB, 9)
+    del pool
+    assert torch.equal(kept.cpu(), words(9, 4 * MIB))
+    del kept
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+@check
+def nested_pools():
+    outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(outer):
+        first = take(20 * MIB)
+        with torch.cuda.use_mem_pool(inner):
+            second = take(20 * MIB)
+        third = take(20 * MIB)
+
+    def holds(pool, tensor):
+        return any(s["address"] <= tensor.data_ptr() < s["address"] + s["total_size"]
+                   for s in pool.snapshot())  # fmt: skip
+
+    pools = [outer, inner]
+    return [[holds(pool, tensor) for pool in pools] for tensor in (first, second, third)]
+
+
+@check
+def the_same_pool_twice_is_refused():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kind, text = error_of(lambda: torch.cuda.use_mem_pool(pool).__enter__())
+    assert "already recording to mempool_id" in text
+    return kind
+
+
+@check
+def pool_without_splits():
+    pool = torch.cuda.MemPool(no_split=True)
+    with torch.cuda.use_mem_pool(pool):
+        kept = [take(MIB) for _ in range(4)]
+    page = 2 * MIB
+    assert len({tensor.data_ptr() // page for tensor in kept}) == 4
+
+
+@check
+def pool_used_before_failing():
+    pool = torch.cuda.MemPool(use_on_oom=True)
+    other = torch.cuda.MemPool()
+    for owner in (pool, other):
+        with torch.cuda.use_mem_pool(owner):
+            take(TOTAL // 4)
+    kept = take(TOTAL // 4)
+    more = take(TOTAL // 4 - 64 * MIB)
+    third = take(TOTAL // 4 - 64 * MIB)
+    assert error_of(lambda: take(TOTAL // 4 - 64 * MIB))[0] == "OutOfMemoryError"
+    assert kept.numel() and more.numel() and third.numel()  # noqa: PT018
+
+
+@check
+def pools_on_several_threads():
+    errors, kept_pools = [], []
+
+    def work(tag):
+        try:
+            pool = torch.cuda.MemPool()
+            for _ in range(30):
+                with torch.cuda.use_mem_pool(pool):
+                    kept = filled(256 * KIB, tag)
+                owned = [(s["address"], s["total_size"]) for s in pool.snapshot()]
+                address = kept.data_ptr()
+                assert any(base <= address < base + size for base, size in owned)
+                assert torch.equal(kept.cpu(), words(tag, 256 * KIB))
+                del kept
+            if not FERRO:
+                # Native aborts when a pool is deleted while another thread uses one.
+                kept_pools.append(pool)
+        except BaseException as error:
+            errors.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(1000 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.empty_cache()
+    assert errors == []
+
+
+@check
+def pool_threads_do_not_leak_into_each_other():
+    pool = torch.cuda.MemPool()
+    outside = []
+
+    def work():
+        outside.append(take(3 * MIB))
+
+    with torch.cuda.use_mem_pool(pool):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    address = outside[0].data_ptr()
+    return any(s["address"] <= address < s["address"] + s["total_size"] for s in pool.snapshot())
+
+
+@check
+def what_is_not_there_yet():
+    """Ferro only: each refusal names the call, and nothing is changed by it."""
+    if not FERRO:
+        return
+    pluggable = torch._C._cuda_customAllocator(1, 1)
+    kept = take(MIB)
+    refused = {
+        "_record_memory_history": lambda: torch.cuda.memory._record_memory_history(),
+        "attachOutOfMemoryObserver": lambda: torch._C._cuda_attach_out_of_memory_observer(print),
+        "shareIpcHandle": lambda: kept.untyped_storage()._share_cuda_(),
+        "MemPool with an allocator of its own": lambda: torch.cuda.MemPool(pluggable),
+        "caching_allocator_enable(False)": lambda: torch.cuda.caching_allocator_enable(False),
+    }
+    for name, call in refused.items():
+        kind, text = error_of(call)
+        assert kind, f"{name} was not refused"
+        assert "ferro_alloc does not support" in text, text
+        assert name in text, (name, text)
+    assert (
+        "already initialized"
+        in error_of(lambda: torch._C._cuda_changeCurrentAllocator(pluggable))[1]
+    )
+    assert take(MIB).numel() == kept.numel()
+
+
+finish()

@@ -1,0 +1,137 @@
+"""Runs seeded programs on the simulated GPU under an allocator and checks every byte.
+
+    seeded.py --allocator ferro --mode adversarial --seed 7 --programs 10 --steps 1000
+
+Prints a JSON summary; the exit status is 1 when a byte was wrong or a call failed.
+"""
+
+import argparse
+import json
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--allocator", choices=("native", "expandable", "ferro"), default="ferro")
+arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")
+arguments.add_argument("--seed", type=int, default=0)
+arguments.add_argument("--programs", type=int, default=1, help="with seeds SEED, SEED + 1, ...")
+arguments.add_argument("--steps", type=int, default=1000)
+arguments.add_argument("--threads", type=int, default=2)
+arguments.add_argument(
+    "--at-once", action="store_true", help="threads run freely, one program each"
+)
+arguments.add_argument("--memory", default="2GiB", help="of the simulated device")
+arguments.add_argument("--mistake", choices=("", "wait", "record_stream"), default="")
+arguments.add_argument("--without", nargs="*", default=[], help="graphs, mempools, empty_cache")
+arguments.add_argument("--orderly-drops", action="store_true")
+arguments.add_argument("--stop-when-caught", action="store_true")
+arguments.add_argument("--mutant", help="library and name of a planted fault, as in path:name")
+arguments.add_argument("--judge-log", type=Path)
+options = arguments.parse_args()
+
+expandable = options.allocator == "expandable"
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{expandable}"
+
+from ferro_alloc import sim
+
+sim.activate(mode=options.mode, seed=options.seed, memory=options.memory)
+
+import torch
+
+import ferro_alloc
+import seeded_plan as plan
+import seeded_run
+
+torch.set_num_threads(1)
+check_invariants = None
+if options.allocator == "ferro":
+    ferro_alloc.install()
+    from ferro_alloc import _C
+
+    def check_invariants() -> None:
+        _C.check_invariants(0)
+
+
+torch.cuda.init()
+free_at_start = torch.cuda.mem_get_info()[0]
+if options.mutant:
+    import mutant
+
+    mutant.plant(*options.mutant.rsplit(":", 1))
+
+shape = plan.Shape(
+    threads=1 if options.at_once else options.threads,
+    graphs="graphs" not in options.without,
+    mempools="mempools" not in options.without,
+    empty_cache="empty_cache" not in options.without,
+    orderly_drops=options.orderly_drops,
+    mistake=options.mistake,
+)
+parallel = options.threads if options.at_once else 1
+hosts = [seeded_run.host_memory() for _ in range(parallel)]
+streams = [[torch.cuda.Stream() for _ in range(shape.streams)] for _ in range(parallel)]
+log = []
+
+
+def log_step(operation: plan.Operation) -> None:
+    log.append([type(operation).__name__, *seeded_run.statistics()])
+
+
+def run_program(seed: int) -> seeded_run.Tally:
+    if not options.at_once:
+        executor = seeded_run.Executor(streams[0], hosts[0], check_invariants)
+        program = plan.Planner(seed, options.steps, shape)
+        observer = log_step if options.judge_log else None
+        return seeded_run.run_in_turns(program, executor, shape.threads, observer)
+    alone = threading.RLock()
+    boxes = [queue.SimpleQueue() for _ in range(parallel)]
+    programs = []
+    for i in range(parallel):
+        # Freed by the next thread, at a moment of its own.
+        mail = (boxes[i], boxes[(i + 1) % parallel])
+        executor = seeded_run.Executor(streams[i], hosts[i], check_invariants, alone, *mail)
+        programs.append((plan.Planner(seed * parallel + i, options.steps, shape), executor))
+    return seeded_run.run_at_once(programs)
+
+
+total = seeded_run.Tally()
+failed_seeds = []
+for seed in range(options.seed, options.seed + options.programs):
+    tally = run_program(seed)
+    total.add(tally)
+    if tally.failed:
+        failed_seeds.append(seed)
+    if tally.errors or (tally.failed and options.stop_when_caught):
+        break
+
+result = {
+    "operations": sum(total.operations.values()),
+    "by_kind": dict(total.operations),
+    "bytes_checked": total.bytes_checked,
+    "wrong_reads": total.wrong_reads,
+    "wrong_bytes": total.wrong_bytes,
+    "errors": total.errors,
+    "failed_seeds": failed_seeds,
+}
+if not total.errors:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    result["reserved_at_end"] = torch.cuda.memory_reserved()
+    result["allocated_at_end"] = torch.cuda.memory_allocated()
+    result["free_lost"] = free_at_start - torch.cuda.mem_get_info()[0]
+    if options.allocator == "ferro":
+        result["report"] = _C.device_report(0)
+if options.judge_log:
+    columns = ["operation", *("/".join(pair) for pair in seeded_run.STATISTICS)]
+    options.judge_log.write_text(json.dumps({"columns": columns, "steps": log}))
+print(json.dumps(result))
+sys.stdout.flush()
+if options.mutant:
+    # What the fault left behind is not worth an orderly exit.
+    os._exit(int(total.failed))
+sys.exit(int(total.failed))

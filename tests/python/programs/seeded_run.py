@@ -1,0 +1,333 @@
+"""Carries out planned programs with torch and compares every byte that they read back."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+import seeded_plan as plan
+
+STATISTICS = (
+    ("allocation", "current"),
+    ("allocation", "peak"),
+    ("allocation", "allocated"),
+    ("allocation", "freed"),
+    ("active", "current"),
+    ("requested_bytes", "current"),
+    ("requested_bytes", "allocated"),
+    ("allocated_bytes", "current"),
+    ("allocated_bytes", "peak"),
+    ("reserved_bytes", "current"),
+    ("reserved_bytes", "peak"),
+)
+"""What the judge's log holds of `torch.cuda.memory_stats()` after each step, in this order."""
+
+_WORDS = torch.arange(plan.HOST_BYTES // 4 + 2, dtype=torch.int32)
+
+
+def pattern(piece: plan.Piece) -> torch.Tensor:
+    """The bytes of a piece. Word i of pattern `tag` is i XOR a hash of the tag."""
+    if piece.byte is not None:
+        return torch.full((piece.length,), piece.byte, dtype=torch.uint8)
+    key = (piece.tag * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF
+    signed = key - (1 << 32) if key >= 1 << 31 else key
+    first, last = piece.offset // 4, -(-(piece.offset + piece.length) // 4)
+    words = _WORDS[first:last] ^ signed
+    skipped = piece.offset - 4 * first
+    return words.view(torch.uint8)[skipped : skipped + piece.length]
+
+
+def content(pieces: plan.Content) -> torch.Tensor:
+    parts = [pattern(piece) for piece in pieces]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+@dataclass
+class Tally:
+    """What a program did, and what was wrong."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    bytes_checked: int = 0
+    wrong_reads: int = 0
+    wrong_bytes: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.operations += other.operations
+        self.bytes_checked += other.bytes_checked
+        self.wrong_reads += other.wrong_reads
+        self.wrong_bytes += other.wrong_bytes
+        self.errors += other.errors
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.wrong_reads or self.errors)
+
+
+def host_memory() -> tuple[torch.Tensor, torch.Tensor]:
+    """Pinned sources and pinned results; one pair for each executor that runs at a time."""
+    pair = [torch.empty(plan.HOST_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    return pair[0], pair[1]
+
+
+class Executor:
+    """Runs the operations of one program, each on the thread that calls `run`."""
+
+    def __init__(
+        self,
+        streams: list[torch.cuda.Stream],
+        host: tuple[torch.Tensor, torch.Tensor],
+        check_invariants: Callable[[], None] | None = None,
+        alone: threading.RLock | None = None,
+        inbox: queue.SimpleQueue[torch.Tensor] | None = None,
+        outbox: queue.SimpleQueue[torch.Tensor] | None = None,
+    ) -> None:
+        self.tally = Tally()
+        self._streams = streams
+        self._source, self._result = host
+        self._check_invariants = check_invariants or (lambda: None)
+        self._alone = alone or threading.RLock()
+        # Freed tensors leave by the outbox of one thread and die in the inbox of another.
+        self._inbox, self._outbox = inbox, outbox
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._mempools: dict[int, torch.cuda.MemPool] = {}
+        self._handles: dict[int, tuple[int, int]] = {}
+        self._reads: list[plan.Read] = []
+        self._capturing = False
+        self._memset = ctypes.CDLL("libcudart.so.13").cudaMemsetAsync
+        self._memset.argtypes = (
+            ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p,
+        )  # fmt: skip
+
+    def run(self, operation: plan.Operation) -> None:
+        name = type(operation).__name__
+        self.tally.operations[name] += 1
+        words = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+        getattr(self, f"_run_{words}")(operation)
+        self.drop_received()
+
+    def drop_received(self) -> None:
+        while self._inbox is not None and not self._inbox.empty():
+            self._inbox.get()
+
+    def _run_alloc(self, op: plan.Alloc) -> None:
+        with torch.cuda.stream(self._streams[op.stream]):
+            if op.mempool is None:
+                made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
+            else:
+                with torch.cuda.use_mem_pool(self._mempools[op.mempool]):
+                    made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
+        self._tensors[op.tensor] = made
+
+    def _run_fill(self, op: plan.Fill) -> None:
+        slot = self._source[op.slot : op.slot + op.size]
+        slot.copy_(pattern(plan.Piece(op.tag, 0, op.size)))
+        with torch.cuda.stream(self._streams[op.stream]):
+            self._tensors[op.tensor].copy_(slot, non_blocking=True)
+
+    def _run_copy(self, op: plan.Copy) -> None:
+        source = self._tensors[op.source][op.source_offset : op.source_offset + op.length]
+        target = self._tensors[op.target][op.target_offset : op.target_offset + op.length]
+        with torch.cuda.stream(self._streams[op.stream]):
+            target.copy_(source)
+
+    def _run_memset(self, op: plan.Memset) -> None:
+        # zero_() and fill_() are kernels, which do nothing on the simulated GPU.
+        target, stream = self._tensors[op.tensor], self._streams[op.stream]
+        status = self._memset(target.data_ptr(), op.byte, target.numel(), stream.cuda_stream)
+        if status:
+            raise RuntimeError(f"cudaMemsetAsync returned {status}")
+
+    def _run_wait(self, op: plan.Wait) -> None:
+        stream, other = self._streams[op.stream], self._streams[op.other]
+        if (op.stream + op.other) % 2:
+            stream.wait_stream(other)
+        else:
+            event = torch.cuda.Event()
+            event.record(other)
+            stream.wait_event(event)
+
+    def _run_record_stream(self, op: plan.RecordStream) -> None:
+        self._tensors[op.tensor].record_stream(self._streams[op.stream])
+
+    def _run_free(self, op: plan.Free) -> None:
+        tensor = self._tensors.pop(op.tensor)
+        if self._outbox is not None and not self._capturing:
+            self._outbox.put(tensor)
+
+    def _run_read(self, op: plan.Read) -> None:
+        tensor = self._tensors[op.tensor]
+        slot = self._result[op.slot : op.slot + tensor.numel()]
+        with torch.cuda.stream(self._streams[op.stream]):
+            slot.copy_(tensor, non_blocking=True)
+        self._reads.append(op)
+
+    def _run_sync_device(self, op: plan.SyncDevice) -> None:
+        with self._alone:
+            torch.cuda.synchronize()
+        self._compare(lambda read: True)
+
+    def _run_sync_stream(self, op: plan.SyncStream) -> None:
+        self._streams[op.stream].synchronize()
+        self._compare(lambda read: read.stream == op.stream)
+
+    def _run_empty_cache(self, op: plan.EmptyCache) -> None:
+        with self._alone:
+            torch.cuda.empty_cache()
+
+    def _run_ask_statistics(self, op: plan.AskStatistics) -> None:
+        statistics()
+
+    def _run_check_invariants(self, op: plan.CheckInvariants) -> None:
+        self._check_invariants()
+
+    def _run_make_mempool(self, op: plan.MakeMempool) -> None:
+        self._mempools[op.mempool] = torch.cuda.MemPool()
+
+    def _run_drop_mempool(self, op: plan.DropMempool) -> None:
+        with self._alone:
+            del self._mempools[op.mempool]
+
+    def _run_capture(self, op: plan.Capture) -> None:
+        pool = None
+        if op.handle is not None:
+            pool = self._handles.setdefault(op.handle, torch.cuda.graph_pool_handle())
+        stream = self._streams[op.stream]
+        graph = torch.cuda.CUDAGraph()
+        with self._alone:
+            self._capturing = True
+            if op.with_context_manager:
+                mode = "thread_local"
+                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
+                    self._run_body(op)
+            else:
+                with torch.cuda.stream(stream):
+                    graph.capture_begin(pool, capture_error_mode="thread_local")
+                    self._run_body(op)
+                    graph.capture_end()
+            self._capturing = False
+        self._graphs[op.graph] = graph
+
+    def _run_body(self, op: plan.Capture) -> None:
+        for operation in op.body:
+            self.run(operation)
+
+    def _run_replay(self, op: plan.Replay) -> None:
+        with torch.cuda.stream(self._streams[op.stream]):
+            self._graphs[op.graph].replay()
+
+    def _run_drop_graph(self, op: plan.DropGraph) -> None:
+        with self._alone:
+            del self._graphs[op.graph]
+
+    def _compare(self, ready: Callable[[plan.Read], bool]) -> None:
+        waiting = []
+        for read in self._reads:
+            if not ready(read):
+                waiting.append(read)
+                continue
+            expected = content(read.expected)
+            found = self._result[read.slot : read.slot + expected.numel()]
+            self.tally.bytes_checked += expected.numel()
+            if not torch.equal(found, expected):
+                self.tally.wrong_reads += 1
+                self.tally.wrong_bytes += int((found != expected).sum())
+        self._reads = waiting
+
+
+def statistics() -> list[int]:
+    stats = torch._C._cuda_memoryStats(0)
+    return [stats[name]["all"][column] for name, column in STATISTICS]
+
+
+class Workers:
+    """Threads that carry out calls one at a time, in the order of the calls."""
+
+    def __init__(self, count: int) -> None:
+        self._inbox: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._threads = []
+        for _ in range(count):
+            inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+            thread = threading.Thread(target=self._serve, args=(inbox,))
+            thread.start()
+            self._inbox.append(inbox)
+            self._threads.append(thread)
+
+    def _serve(self, inbox: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (call := inbox.get()) is not None:
+            try:
+                call()
+                self._outcome.put(None)
+            except BaseException as error:
+                self._outcome.put(error)
+
+    def call(self, thread: int, call: Callable[[], None]) -> None:
+        self._inbox[thread].put(call)
+        error = self._outcome.get()
+        if error is not None:
+            raise error
+
+    def stop(self) -> None:
+        for inbox in self._inbox:
+            inbox.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+def run_in_turns(
+    program: plan.Planner,
+    executor: Executor,
+    threads: int,
+    after_step: Callable[[plan.Operation], None] | None = None,
+) -> Tally:
+    """Several threads, one at a time: the order of all operations is that of the program."""
+    workers = Workers(threads)
+    try:
+        for number, step in enumerate(program.steps()):
+            operation = step.operation
+            try:
+                workers.call(step.thread, lambda op=operation: executor.run(op))  # type: ignore[misc]
+            except Exception as error:
+                name = type(operation).__name__
+                executor.tally.errors.append(f"step {number} {name}: {error!r}"[:800])
+                break
+            if after_step is not None:
+                after_step(operation)
+    finally:
+        workers.stop()
+    return executor.tally
+
+
+def run_at_once(programs: list[tuple[plan.Planner, Executor]]) -> Tally:
+    """Each program on a thread of its own, all at the same time."""
+    start = threading.Barrier(len(programs))
+
+    def run(program: plan.Planner, executor: Executor) -> None:
+        start.wait()
+        for number, step in enumerate(program.steps()):
+            try:
+                executor.run(step.operation)
+            except Exception as error:
+                name = type(step.operation).__name__
+                executor.tally.errors.append(f"step {number} {name}: {error!r}"[:800])
+                return
+
+    threads = [threading.Thread(target=run, args=pair) for pair in programs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    total = Tally()
+    for _, executor in programs:
+        total.add(executor.tally)
+        executor.drop_received()
+    return total

@@ -1,0 +1,41 @@
+"""CUDA graphs and torch.compile on a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunProgram
+
+pytestmark = pytest.mark.gpu
+
+
+def results(run_program: RunProgram, program: str, env: dict[str, str]) -> list[dict[str, Any]]:
+    """What the program says under native, then under ferro_alloc."""
+    found = []
+    for allocator in ("native", "ferro_alloc"):
+        done = run_program(program, allocator, env=env, timeout=180)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def test_replays_equal_eager_work_and_native(run_program: RunProgram) -> None:
+    native, ferro = results(run_program, "gpu_graphs.py", {})
+    assert ferro["digest"] == native["digest"]
+    # Seven graphs in one pool: what is not alive any more serves the next.
+    assert ferro["shared_pool_bytes"] <= 1.02 * native["shared_pool_bytes"]
+
+
+def test_compiled_functions_and_their_trees_of_graphs(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    # The second process finds the kernels that the first compiled.
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    native, ferro = results(run_program, "gpu_compile.py", cache)
+    assert ferro["digest"] == native["digest"]
+    assert ferro["losses"][5] < ferro["losses"][0]
+    assert ferro["worst_error"] < 0.05
+    assert ferro["graph_bytes"] > 0

@@ -1,0 +1,80 @@
+"""The simulated GPU as users start it: the command, `activate()` and its refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import RunProgram, RunSimulated
+
+SIMULATE = """\
+import sys
+from ferro_alloc.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+TAKE_A_GIBIBYTE = """\
+import sys, torch
+x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+print(__name__, sys.argv[1:], torch.cuda.get_device_name())
+sys.exit(3)
+"""
+
+LATE = """\
+import torch
+from ferro_alloc import FerroError, sim
+try:
+    sim.activate()
+except FerroError as error:
+    print(error)
+"""
+
+TWICE = """\
+from ferro_alloc import FerroError, sim
+assert sim.is_active()
+sim.activate()
+try:
+    sim.activate(count=3)
+except FerroError as error:
+    print(error)
+"""
+
+UNKNOWN_CARD = """\
+from ferro_alloc import FerroError, sim
+try:
+    sim.activate(gpu="abacus")
+except FerroError as error:
+    print(error)
+assert not sim.is_active()
+"""
+
+
+def test_command_runs_a_script_and_reports_its_peaks(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    script = tmp_path / "take.py"
+    script.write_text(TAKE_A_GIBIBYTE)
+    words = ("simulate", "--gpu", "h100", "--memory", "4GiB", str(script), "--epochs", "1")
+    done = run_program(SIMULATE, *words, check=False)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines() == ["__main__ ['--epochs', '1'] NVIDIA H100 80GB HBM3"]
+    assert "peak allocated 1.00 GiB, peak reserved 1.00 GiB" in done.stderr
+    assert "margin 3.00 GiB (75 %)" in done.stderr
+    assert "nothing was missed" in done.stderr
+
+
+def test_activation_after_torch_is_refused(run_program: RunProgram) -> None:
+    assert "before torch is imported" in run_program(LATE).stdout
+
+
+def test_activation_is_idempotent_and_final(run_simulated: RunSimulated) -> None:
+    assert "already active with" in run_simulated(TWICE).stdout
+
+
+def test_unknown_cards_are_refused_with_the_known_ones(run_program: RunProgram) -> None:
+    assert "h100" in run_program(UNKNOWN_CARD).stdout
+
+
+def test_the_runtime_keeps_errors_and_user_objects_as_cuda_does(
+    run_simulated: RunSimulated,
+) -> None:
+    assert run_simulated("sim_runtime.py").stdout == "done\n"

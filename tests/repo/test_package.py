@@ -1,0 +1,106 @@
+"""What travels in a source distribution and in a wheel."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IGNORED = (".git", ".venv", "build", "dist", "demo-out", "*.egg-info", "__pycache__", ".*_cache")
+
+# Runs the build back end's hook, as pip would, without fetching anything.
+BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])('dist'))"
+
+SIMULATED_LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, because building leaves files behind; with what was built in place before."""
+    target = tmp_path_factory.mktemp("package") / "checkout"
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*IGNORED), symlinks=True)
+    (target / "dist").mkdir()
+    return target
+
+
+def build(checkout: Path, hook: str) -> Path:
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, hook], cwd=checkout, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checkout / "dist" / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(checkout: Path) -> set[str]:
+    with tarfile.open(build(checkout, "build_sdist")) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def test_sdist_has_every_source(sdist: set[str], checkout: Path) -> None:
+    wanted = {
+        path.relative_to(checkout).as_posix()
+        for folder in ("csrc", "ferro_alloc", "tests", "benchmarks", "tools")
+        for path in (checkout / folder).rglob("*")
+        if path.suffix in (".h", ".cpp", ".map", ".def", ".py", ".pyi", ".txt", ".sh", ".typed")
+    }
+    wanted.discard("ferro_alloc/_build_info.py")
+    assert wanted - sdist == set()
+    assert {"LICENSE", "README.md", "setup.py", "CMakeLists.txt", "Makefile", ".ci/run"} <= sdist
+
+
+def test_sdist_has_nothing_built(sdist: set[str]) -> None:
+    built = {name for name in sdist if ".so" in name or name.endswith((".o", ".pyc"))}
+    assert built == set()
+    assert "ferro_alloc/_build_info.py" not in sdist
+
+
+def test_metadata_needs_no_torch(checkout: Path) -> None:
+    """torch is hidden, as it is in pip's isolated build environment."""
+    hide = "import sys; sys.modules['torch'] = None; "
+    command = [sys.executable, "-c", hide + BUILD, "prepare_metadata_for_build_wheel"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_building_without_torch_says_so_in_one_sentence(checkout: Path) -> None:
+    hide = "import sys; sys.modules['torch'] = None; "
+    command = [sys.executable, "-c", hide + BUILD, "build_wheel"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "install torch first" in last
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """From the checkout itself, whose build folder has the objects already."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)]
+    command += ["build", "--build-lib", str(folder / "lib")]
+    command += ["bdist_wheel", "--bdist-dir", str(folder / "tree"), "--dist-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        return set(archive.namelist())
+
+
+def test_wheel_has_the_package_and_only_it(wheel: set[str]) -> None:
+    packaged = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "ferro_alloc").rglob("*")
+        if path.suffix in (".py", ".pyi") or path.name == "py.typed"
+    }
+    libraries = {f"ferro_alloc/sim/lib/{name}" for name in SIMULATED_LIBRARIES}
+    assert packaged | libraries | {"ferro_alloc/_build_info.py"} <= wheel
+    assert any(name.startswith("ferro_alloc/_C.") and name.endswith(".so") for name in wheel)
+    strays = {name for name in wheel if not name.startswith(("ferro_alloc/", "ferro_alloc-"))}
+    assert strays == set()

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Everything that needs a real GPU, in one call: build, contract, tests, benchmarks, demo.
+#
+#   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity hit_path training demo
+#
+# It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
+# Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
+# runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
+# part failed. PYTHON names the interpreter whose torch is used.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-$PWD/gpu-out}
+mkdir -p "$OUT"
+export PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" COLUMNS=140
+export MAX_JOBS=${MAX_JOBS:-$(nproc)}
+PATH="$(dirname "$("$PYTHON" -c 'import sys; print(sys.executable)')"):$PATH"
+TREE=${TMPDIR:-/tmp}/ferro-gpu-session
+LOG=$OUT/session.log
+: >"$LOG"
+
+DEADLINE=$(($(date +%s) + ${BUDGET:-570}))
+summary=()
+failed=0
+
+# part NAME SECONDS COMMAND...: runs the command with a time limit, all output to the log and the
+# end of it to the terminal.
+part() {
+  local name=$1 limit=$2 started ended code verdict
+  shift 2
+  started=$(date +%s)
+  printf '\n==== %s\n' "$name" | tee -a "$LOG"
+  if [ $((DEADLINE - started)) -lt "$limit" ]; then
+    limit=$((DEADLINE - started))
+  fi
+  if [ "$limit" -lt 10 ]; then
+    failed=1
+    summary+=("$(printf '%-10s left out: no time' "$name")")
+    return
+  fi
+  timeout --kill-after=5 "$limit" "$@" >"$TREE.part" 2>&1
+  code=$?
+  ended=$(date +%s)
+  cat "$TREE.part" >>"$LOG"
+  tail -n 40 "$TREE.part"
+  case $code in
+    0) verdict=ok ;;
+    124 | 137) verdict="ran out of time" failed=1 ;;
+    *) verdict="FAILED ($code)" failed=1 ;;
+  esac
+  summary+=("$(printf '%-10s %-16s %4d s' "$name" "$verdict" $((ended - started)))")
+}
+
+build() {
+  "$PYTHON" setup.py build_ext --inplace &&
+    "$PYTHON" -c 'import ferro_alloc; ferro_alloc.install(); print(ferro_alloc.status())'
+}
+
+contract() {
+  cmake -S . -B "$TREE" -GNinja -DCMAKE_BUILD_TYPE=Release &&
+    cmake --build "$TREE" --target contract_runner -j "$MAX_JOBS" &&
+    "$TREE/tests/cpp/contract_runner"
+}
+
+tests() {
+  # The contract has a part of its own here; the demo too.
+  "$PYTHON" -m pytest -p no:cacheprovider -q -m gpu --durations=15 tests/python \
+    --deselect tests/python/test_gpu_contract.py --deselect tests/python/test_demo.py
+}
+
+benchmark() {
+  local name=$1
+  shift
+  "$PYTHON" -m "benchmarks.$name" --output "$OUT/$name.json" "$@"
+}
+
+demo() {
+  "$PYTHON" -m benchmarks.demo --picture "$OUT/demo.png" "$@" &&
+    cp demo-out/results.json "$OUT/demo.json"
+}
+
+export -f build contract tests benchmark demo
+export PYTHON OUT TREE
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(build contract tests fidelity hit_path training demo)
+command -v nvidia-smi >/dev/null && nvidia-smi -L | tee -a "$LOG"
+for name in "${parts[@]}"; do
+  case $name in
+    build) part build 150 bash -c build ;;
+    contract) part contract 60 bash -c contract ;;
+    tests) part tests 240 bash -c tests ;;
+    fidelity) part fidelity 120 bash -c 'benchmark fidelity' ;;
+    hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
+    training) part training 200 bash -c 'benchmark training' ;;
+    demo) part demo 120 bash -c demo ;;
+    *)
+      echo "there is no part '$name'" >&2
+      failed=1
+      ;;
+  esac
+done
+
+printf '\n==== summary\n' | tee -a "$LOG"
+printf '%s\n' "${summary[@]}" | tee -a "$LOG"
+rm -f "$TREE.part"
+exit $failed
