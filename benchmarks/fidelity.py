@@ -2,7 +2,8 @@
 
 Runs workloads under each allocator, each in a process of its own, on the GPU that is there, or on
 the simulated one, and stores their peaks. `--compare` holds a run on the simulated GPU against the
-stored one of a real GPU: it fails when reserved / allocated of a workload differs by more than 2 %.
+stored one of a real GPU: it fails when reserved / allocated of a workload under one of PyTorch's
+own allocators differs by more than 2 %.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ STORED = RESULTS / "fidelity_gpu.json"
 # On one stream each, because the simulated GPU has no clock: with several, memory waits for another
 # stream on a GPU and does not there.
 WORKLOADS = ("full_varlen", "lora_recompute", "generate", "generate_train", "moe")
-ALLOCATORS = ("native", "expandable", "ferro_alloc")
+# PyTorch's own judge the simulated GPU: ferro_alloc's policy may have changed since the stored run.
+JUDGES = ("native", "expandable")
+ALLOCATORS = (*JUDGES, "ferro_alloc")
 TOLERANCE = 0.02
 # The processes share nothing but the card, and each needs at most 12 GB of it.
 JOBS_ON_GPU = 3
 JOBS_SIMULATED = 2
-SECONDS = 170
+SECONDS = 300
 
 Record = dict[str, Any]
 
@@ -82,7 +85,7 @@ def differences(stored: Sequence[Record], fresh: Sequence[Record]) -> list[str]:
     known = {(r["workload"], r["allocator"]): r for r in stored}
     for record in fresh:
         key = (record["workload"], record["allocator"])
-        if key not in known:
+        if key not in known or record["allocator"] not in JUDGES:
             continue
         real, here = ratio(known[key]), ratio(record)
         if abs(here / real - 1) > TOLERANCE:
@@ -109,7 +112,7 @@ def compare(stored: Sequence[Record], fresh: Sequence[Record]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS))
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--simulated", action="store_true", help="even where a GPU is")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")
@@ -124,7 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     stored = [] if options.compare is None else json.loads(options.compare.read_text())
     simulated = options.simulated or bool(stored) or gpu_count() == 0
-    records, problems = run(options.workloads, options.allocators, simulated, options.smoke)
+    allocators = options.allocators or (JUDGES if stored else ALLOCATORS)
+    records, problems = run(options.workloads, allocators, simulated, options.smoke)
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(records, indent=1) + "\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import inspect
 import json
 import sys
 import time
@@ -18,6 +19,8 @@ from benchmarks.processes import ALLOCATORS, say, use_allocator, wait_for_parent
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from benchmarks.workloads import Workload
 
 
 class Recorder:
@@ -64,6 +67,10 @@ def checksum(tensors: Sequence[Tensor]) -> str:
     return digest.hexdigest()
 
 
+def default_steps(workload: Workload) -> int:
+    return int(inspect.signature(workload.run).parameters["steps"].default)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     use_allocator(options.allocator, options.simulated)
     import torch
@@ -79,7 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sizes = dict(workload.smoke if options.smoke else workload.sizes)
     if options.steps is not None:
         sizes["steps"] = options.steps
-    steps = sizes.get("steps", workload.run.__kwdefaults__["steps"])  # type: ignore[attr-defined]
+    steps = sizes["steps"] if "steps" in sizes else default_steps(workload)
     recorder = Recorder(steps, options.rounds, options.losses)
     torch.cuda.init()
     recorder.begin()

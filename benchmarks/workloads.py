@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,13 +30,9 @@ SMALL = ModelShape(vocabulary=1_000, width=128, layers=2, heads=2, hidden=256, l
 StepCallback = Callable[[int, Tensor], None]
 
 
-class Run(Protocol):
-    def __call__(self, on_step: StepCallback, **sizes: Any) -> Sequence[Tensor]: ...
-
-
 @dataclass(frozen=True)
 class Workload:
-    run: Run
+    run: Callable[..., Sequence[Tensor]]
     smoke: Mapping[str, Any]
     """Sizes that take a second or two on the simulated GPU."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -185,13 +181,13 @@ def decode(model: Llama, tokens: Tensor, cache: Cache) -> Tensor:
     return best
 
 
-@torch.no_grad()
 def continue_text(model: Llama, prompt: Tensor, new_tokens: int) -> Tensor:
     cache: Cache = []
     text = [prompt]
-    for _ in range(new_tokens):
-        text.append(decode(model, text[-1], cache))
-    return torch.cat(text, dim=1)
+    with torch.no_grad():
+        for _ in range(new_tokens):
+            text.append(decode(model, text[-1], cache))
+        return torch.cat(text, dim=1)
 
 
 def generate(

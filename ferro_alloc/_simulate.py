@@ -11,6 +11,7 @@ from typing import Any
 
 from ferro_alloc import sim
 from ferro_alloc._errors import FerroError
+from ferro_alloc._program import Program
 
 GIB = 1 << 30
 
@@ -37,6 +38,13 @@ def parser() -> argparse.ArgumentParser:
         help="when work is done: as it is submitted, or as late as streams and events allow",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the adversarial order (default 0)")
+    parser.add_argument(
+        "--no-backing",
+        dest="backing",
+        action="store_false",
+        help="device memory keeps no contents: reads give zeros, so that shapes that depend on "
+        "computed data are the same in every run",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -44,9 +52,6 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     """The program's exit status; 1 when it raised, 2 for a wrong command line."""
-    # Here, because that module imports this one.
-    from ferro_alloc.__main__ import Program
-
     arguments = parser()
     parsed = arguments.parse_args(argv)
     words = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
@@ -62,6 +67,7 @@ def main(argv: list[str]) -> int:
             memory=parsed.memory,
             mode=parsed.mode,
             seed=parsed.seed,
+            backing=parsed.backing,
         )
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)

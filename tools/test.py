@@ -297,7 +297,7 @@ STEPS = (
     Step("clang-format", "lint", clang_format),
     Step("ruff check", "lint", lint_with("ruff", "check", "--no-cache")),
     Step("ruff format", "lint", lint_with("ruff", "format", "--no-cache", "--check")),
-    Step("mypy", "lint", lint_with("mypy")),
+    Step("mypy", "lint", lint_with("mypy", f"--cache-dir={os.devnull}")),
     Step("clang-tidy", "lint", clang_tidy),
     Step("C++ release (g++)", "cpp", cpp("release", "g++", SUITES)),
     Step("C++ ASan, UBSan (clang)", "cpp", cpp("asan", "clang++", ("unit", "contract"))),

@@ -21,14 +21,21 @@ void AddressSpace::clear() {
   pages_.clear();
 }
 
-std::optional<CUdeviceptr> AddressSpace::reserve(std::size_t bytes, std::size_t alignment) {
+std::optional<CUdeviceptr> AddressSpace::reserve(std::size_t bytes, std::size_t alignment,
+                                                 CUdeviceptr hint) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  if (hint != 0 && is_aligned(hint, std::max(alignment, kGranularity)) &&
+      mmap(host_address(hint), bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0) !=
+          MAP_FAILED) {
+    reservations_.emplace(hint, Reservation{bytes});
+    return hint;
+  }
   alignment = std::max(alignment, kGranularity);
   const std::size_t slack = alignment;
   if (bytes + slack < bytes) {
     return std::nullopt;
   }
-  void* memory =
-      mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, bytes + slack, PROT_NONE, kFlags, -1, 0);
   if (memory == MAP_FAILED) {
     return std::nullopt;
   }
@@ -50,7 +57,7 @@ CUresult AddressSpace::unreserve(CUdeviceptr base, std::size_t bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto first = mappings_.lower_bound(base);
-  if (first != mappings_.end() && first->first < base + bytes) {
+  if (find_mapping(base) != nullptr || (first != mappings_.end() && first->first < base + bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   munmap(host_address(base), bytes);
@@ -105,9 +112,7 @@ CUresult AddressSpace::map(CUdeviceptr at, std::size_t bytes, std::size_t offset
   if (offset != 0 || bytes != pages->bytes()) {
     return offset + bytes <= pages->bytes() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   }
-  CUdeviceptr base = 0;
-  const Reservation* reservation = find_reservation(at, &base);
-  if (reservation == nullptr || at + bytes > base + reservation->bytes) {
+  if (!is_reserved_range(at, bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto next = mappings_.lower_bound(at);
@@ -128,9 +133,7 @@ void AddressSpace::map_plain(CUdeviceptr at, std::shared_ptr<Pages> pages,
 
 std::optional<AddressSpace::MappingRange> AddressSpace::whole_mappings(CUdeviceptr at,
                                                                        std::size_t bytes) {
-  CUdeviceptr reserved_base = 0;
-  const Reservation* reservation = find_reservation(at, &reserved_base);
-  if (reservation == nullptr || bytes == 0 || at + bytes > reserved_base + reservation->bytes) {
+  if (bytes == 0 || !is_reserved_range(at, bytes)) {
     return std::nullopt;
   }
   CUdeviceptr base = at;
@@ -211,6 +214,19 @@ const AddressSpace::Reservation* AddressSpace::find_reservation(CUdeviceptr at,
     *base = next->first;
   }
   return &next->second;
+}
+
+bool AddressSpace::is_reserved_range(CUdeviceptr at, std::size_t bytes) const {
+  const CUdeviceptr end = at + bytes;
+  while (at < end) {
+    CUdeviceptr base = 0;
+    const Reservation* reservation = find_reservation(at, &base);
+    if (reservation == nullptr) {
+      return false;
+    }
+    at = base + reservation->bytes;
+  }
+  return true;
 }
 
 bool AddressSpace::resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,

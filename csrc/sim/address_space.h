@@ -4,8 +4,8 @@
 // host address and a host program that dereferences one faults as on a GPU. Bytes are reached by
 // translation to physical memory; two addresses of one handle are true aliases. Not thread-safe;
 // the machine's lock guards it. Every function that fails has changed nothing. Invariants: mappings
-// do not overlap and each lies in one reservation; physical memory of a handle is free again
-// exactly when it has neither an owner nor a mapping.
+// do not overlap and lie in reserved addresses; physical memory of a handle is free again exactly
+// when it has neither an owner nor a mapping.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -80,7 +80,9 @@ class AddressSpace {
   void clear();
 
   // Addresses. `bytes` is a positive multiple of the granularity, `alignment` 0 or a power of two.
-  std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment);
+  // `hint` is taken when it is free.
+  std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment,
+                                     CUdeviceptr hint = 0);
   // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it.
   CUresult unreserve(CUdeviceptr base, std::size_t bytes);
 
@@ -130,7 +132,8 @@ class AddressSpace {
     Mappings::iterator last;
     std::size_t count = 0;
   };
-  // The mappings in a range of one reservation; none when it cuts a mapping or is not reserved.
+  bool is_reserved_range(CUdeviceptr at, std::size_t bytes) const;
+  // The mappings in a reserved range; none when it cuts a mapping or is not reserved.
   std::optional<MappingRange> whole_mappings(CUdeviceptr at, std::size_t bytes);
 
   std::map<CUdeviceptr, Reservation> reservations_;

@@ -1,5 +1,7 @@
 #include "sim/allocations.h"
 
+#include <algorithm>
+
 namespace ferro::sim {
 namespace {
 
@@ -11,6 +13,12 @@ constexpr std::size_t kSmallAlignment = 512;
 Allocations::Allocations(AddressSpace& space, PhysicalMemory& memory, int device)
     : space_(space), memory_(memory), device_(device) {
   access_[static_cast<std::size_t>(device)] = Access::kReadWrite;
+}
+
+void Allocations::add_live(CUdeviceptr at, const Block& block) {
+  live_.emplace(at, block);
+  bytes_ += block.bytes;
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
 }
 
 std::optional<CUdeviceptr> Allocations::take_pages(std::size_t bytes) {
@@ -40,7 +48,7 @@ std::optional<CUdeviceptr> Allocations::allocate(std::size_t bytes) {
     }
     const auto base = take_pages(rounded);
     if (base) {
-      live_.emplace(*base, Block{bytes, rounded, 0});
+      add_live(*base, Block{bytes, rounded, 0});
     }
     return base;
   }
@@ -64,7 +72,7 @@ std::optional<CUdeviceptr> Allocations::allocate(std::size_t bytes) {
   }
   const CUdeviceptr chunk = align_down(at, kGranularity);
   ++chunk_blocks_.at(chunk);
-  live_.emplace(at, Block{bytes, rounded, chunk});
+  add_live(at, Block{bytes, rounded, chunk});
   return at;
 }
 
@@ -75,6 +83,7 @@ bool Allocations::free(CUdeviceptr at) {
   }
   const Block block = found->second;
   live_.erase(found);
+  bytes_ -= block.bytes;
   if (block.chunk == 0) {
     give_back_pages(at, block.rounded);
     return true;

@@ -30,6 +30,9 @@ class Allocations {
   // The allocation that contains an address.
   std::optional<Range> find(CUdeviceptr at) const;
   std::size_t count() const { return live_.size(); }
+  // Sum of the live allocations as they were asked for, and its highest value.
+  std::size_t bytes() const { return bytes_; }
+  std::size_t peak_bytes() const { return peak_bytes_; }
 
   // Peers may access all present and future allocations.
   void set_peer_access(int peer, bool allowed);
@@ -40,6 +43,7 @@ class Allocations {
     std::size_t rounded = 0;  // taken
     CUdeviceptr chunk = 0;    // 0 for a large allocation
   };
+  void add_live(CUdeviceptr at, const Block& block);
   std::optional<CUdeviceptr> take_pages(std::size_t bytes);
   void give_back_pages(CUdeviceptr base, std::size_t bytes);
 
@@ -48,6 +52,8 @@ class Allocations {
   const int device_;
   std::array<Access, kMaxDevices> access_{};
   std::map<CUdeviceptr, Block> live_;
+  std::size_t bytes_ = 0;
+  std::size_t peak_bytes_ = 0;
   std::map<CUdeviceptr, std::size_t> free_;          // free ranges of chunks; neighbours merged
   std::map<CUdeviceptr, std::size_t> chunk_blocks_;  // live blocks of each chunk
 };

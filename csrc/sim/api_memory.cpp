@@ -3,10 +3,8 @@
 #include "sim/submission.h"
 
 using ferro::sim::Allocations;
-using ferro::sim::FreeMemory;
 using ferro::sim::HostMemory;
 using ferro::sim::Machine;
-using ferro::sim::Marker;
 
 namespace {
 
@@ -167,31 +165,6 @@ FERRO_SIM_API cuMemFree_v2(CUdeviceptr at) {
   call.machine().scheduler().run_device(found->device);
   call.machine().device(found->device).allocations.free(at);
   return CUDA_SUCCESS;
-}
-
-FERRO_SIM_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream handle) {
-  FERRO_SIM_CONTEXT_CALL(bytes);
-  const auto* stream = call.machine().find_stream(handle);
-  if (stream == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_HANDLE);
-  }
-  if (stream->capture != nullptr) {
-    return call.finish(CUDA_ERROR_NOT_SUPPORTED);
-  }
-  return call.finish(allocate(call, out, bytes));
-}
-
-FERRO_SIM_API cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
-  FERRO_SIM_CONTEXT_CALL(0);
-  const auto found = find_allocation(call.machine(), at);
-  if (!found || found->range.base != at) {
-    return call.finish(CUDA_ERROR_INVALID_VALUE);
-  }
-  const auto* stream = call.machine().find_stream(handle);
-  if (stream != nullptr && stream->capture != nullptr) {
-    return call.finish(CUDA_ERROR_NOT_SUPPORTED);
-  }
-  return call.finish(enqueue(call.machine(), handle, CU_GRAPH_NODE_TYPE_MEM_FREE, FreeMemory{at}));
 }
 
 FERRO_SIM_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {

@@ -1,4 +1,5 @@
-// Driver functions: virtual memory. None of them disturbs a capture, waits, or stalls running work.
+// Driver functions: virtual memory. None of them needs a context, disturbs a capture, waits for
+// running work, or minds that the device has failed.
 #include "sim/api_call.h"
 
 using ferro::is_aligned;
@@ -27,7 +28,7 @@ bool is_whole(std::size_t bytes) { return bytes != 0 && is_aligned(bytes, kGranu
 FERRO_SIM_API cuMemGetAllocationGranularity(size_t* granularity,
                                             const CUmemAllocationProp* properties,
                                             CUmemAllocationGranularity_flags) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   if (const CUresult result = check_properties(call.machine(), properties)) {
     return call.finish(result);
   }
@@ -35,13 +36,13 @@ FERRO_SIM_API cuMemGetAllocationGranularity(size_t* granularity,
   return CUDA_SUCCESS;
 }
 
-FERRO_SIM_API cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, CUdeviceptr,
-                                  unsigned long long flags) {
-  FERRO_SIM_CALL(bytes);
+FERRO_SIM_API cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment,
+                                  CUdeviceptr hint, unsigned long long flags) {
+  FERRO_SIM_FRAME(bytes, kNothing);
   if (out == nullptr || !is_whole(bytes) || (alignment & (alignment - 1)) != 0 || flags != 0) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  const auto base = call.machine().space().reserve(bytes, alignment);
+  const auto base = call.machine().space().reserve(bytes, alignment, hint);
   if (!base) {
     return call.finish(CUDA_ERROR_OUT_OF_MEMORY);
   }
@@ -50,13 +51,13 @@ FERRO_SIM_API cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignme
 }
 
 FERRO_SIM_API cuMemAddressFree(CUdeviceptr base, size_t bytes) {
-  FERRO_SIM_CALL(bytes);
+  FERRO_SIM_FRAME(bytes, kNothing);
   return call.finish(call.machine().space().unreserve(base, bytes));
 }
 
 FERRO_SIM_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes,
                           const CUmemAllocationProp* properties, unsigned long long flags) {
-  FERRO_SIM_CALL(bytes);
+  FERRO_SIM_FRAME(bytes, kNothing);
   if (out == nullptr || !is_whole(bytes) || flags != 0) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
@@ -75,7 +76,7 @@ FERRO_SIM_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes,
 }
 
 FERRO_SIM_API cuMemRelease(CUmemGenericAllocationHandle handle) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   if (const auto pages = call.machine().space().find_pages(handle)) {
     call.set_bytes(pages->bytes());
   }
@@ -84,7 +85,7 @@ FERRO_SIM_API cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 FERRO_SIM_API cuMemMap(CUdeviceptr at, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  FERRO_SIM_CALL(bytes);
+  FERRO_SIM_FRAME(bytes, kNothing);
   if (flags != 0) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
@@ -92,7 +93,7 @@ FERRO_SIM_API cuMemMap(CUdeviceptr at, size_t bytes, size_t offset,
 }
 
 FERRO_SIM_API cuMemUnmap(CUdeviceptr at, size_t bytes) {
-  FERRO_SIM_CALL(bytes);
+  FERRO_SIM_FRAME(bytes, kNothing);
   std::size_t handles = 0;
   const CUresult result = call.machine().space().unmap(at, bytes, &handles);
   call.set_handles(handles);
@@ -101,7 +102,7 @@ FERRO_SIM_API cuMemUnmap(CUdeviceptr at, size_t bytes) {
 
 FERRO_SIM_API cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* descriptors,
                              size_t count) {
-  FERRO_SIM_CALL(bytes);
+  FERRO_SIM_FRAME(bytes, kNothing);
   if (descriptors == nullptr || count == 0) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
@@ -130,7 +131,7 @@ FERRO_SIM_API cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc
 
 FERRO_SIM_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
                              CUdeviceptr at) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
       location->id < 0 || location->id >= call.machine().device_count()) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
@@ -144,7 +145,7 @@ FERRO_SIM_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* loc
 }
 
 FERRO_SIM_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* at) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   const auto pages = call.machine().space().retain(reinterpret_cast<CUdeviceptr>(at));
   if (pages == nullptr) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
@@ -155,7 +156,7 @@ FERRO_SIM_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, voi
 
 FERRO_SIM_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                      CUmemGenericAllocationHandle handle) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   const auto pages = call.machine().space().find_pages(handle);
   if (pages == nullptr) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
@@ -166,12 +167,12 @@ FERRO_SIM_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* proper
 
 FERRO_SIM_API cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle,
                                            CUmemAllocationHandleType, unsigned long long) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   return call.finish(CUDA_ERROR_NOT_SUPPORTED);
 }
 
 FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*,
                                              CUmemAllocationHandleType) {
-  FERRO_SIM_CALL(0);
+  FERRO_SIM_FRAME(0, kNothing);
   return call.finish(CUDA_ERROR_NOT_SUPPORTED);
 }

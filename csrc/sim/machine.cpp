@@ -58,8 +58,9 @@ std::mutex& Machine::lock() { return process().lock; }
 
 void Machine::start(const MachineConfig& config) {
   stop();
+  auto fresh = std::make_unique<Machine>(config);
   const std::lock_guard guard(lock());
-  process().machine = std::make_unique<Machine>(config);
+  process().machine.swap(fresh);
 }
 
 void Machine::stop() {

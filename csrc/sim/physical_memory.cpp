@@ -10,29 +10,37 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <vector>
 
 namespace ferro::sim {
 namespace {
 
 constexpr std::size_t kOffsetsPerByte = 8;
 constexpr std::size_t kHostPage = 4 * kKiB;
-constexpr std::size_t kBounceBytes = kMiB;
+constexpr std::size_t kChunk = 2 * kMiB;
+// Smaller ranges are cleared by writing zeros, which is cheaper than giving pages back.
+constexpr std::size_t kClearByPages = 64 * kKiB;
 
 }  // namespace
 
-PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed) : capacity_(capacity) {
-  const std::size_t length = capacity * kOffsetsPerByte;
-  free_.emplace(0, length);
-  if (backed) {
-    file_ = memfd_create("ferro_sim_device", MFD_CLOEXEC);
-    FERRO_CHECK(file_ >= 0, "no memory file: " + std::string(std::strerror(errno)));
-    FERRO_CHECK(ftruncate(file_, static_cast<off_t>(length)) == 0);
+PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed)
+    : capacity_(capacity), length_(align_up(capacity * kOffsetsPerByte, kChunk)) {
+  free_.emplace(0, length_);
+  if (!backed) {
+    return;
   }
+  written_.resize(length_ / kChunk);
+  file_ = memfd_create("ferro_sim_device", MFD_CLOEXEC);
+  FERRO_CHECK(file_ >= 0, "no memory file: " + std::string(std::strerror(errno)));
+  FERRO_CHECK(ftruncate(file_, static_cast<off_t>(length_)) == 0);
+  void* mapped =
+      mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0);
+  FERRO_CHECK(mapped != MAP_FAILED, std::string(std::strerror(errno)));
+  bytes_ = static_cast<std::byte*>(mapped);
 }
 
 PhysicalMemory::~PhysicalMemory() {
-  if (file_ >= 0) {
+  if (bytes_ != nullptr) {
+    munmap(bytes_, length_);
     close(file_);
   }
 }
@@ -58,7 +66,7 @@ std::optional<std::size_t> PhysicalMemory::allocate(std::size_t bytes) {
 
 void PhysicalMemory::free(std::size_t offset, std::size_t bytes) {
   allocated_ -= bytes;
-  punch(offset, bytes);
+  clear(offset, bytes);
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + bytes) {
     bytes += next->second;
@@ -74,86 +82,108 @@ void PhysicalMemory::free(std::size_t offset, std::size_t bytes) {
   free_.emplace_hint(next, offset, bytes);
 }
 
+template <typename Visit>
+void PhysicalMemory::for_each_chunk(std::size_t offset, std::size_t bytes,
+                                    const Visit& visit) const {
+  while (bytes > 0) {
+    const std::size_t chunk = offset / kChunk;
+    const std::size_t piece = std::min(bytes, (chunk + 1) * kChunk - offset);
+    visit(offset, piece, written_[chunk]);
+    offset += piece;
+    bytes -= piece;
+  }
+}
+
+std::byte* PhysicalMemory::begin_write(std::size_t offset, std::size_t bytes) {
+  for (std::size_t chunk = offset / kChunk; chunk * kChunk < offset + bytes; ++chunk) {
+    written_[chunk] = true;
+  }
+  return bytes_ + offset;
+}
+
 void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t bytes) const {
-  if (file_ < 0) {
+  if (bytes_ == nullptr) {
     std::memset(destination, 0, bytes);
     return;
   }
   auto* to = static_cast<std::byte*>(destination);
-  while (bytes > 0) {
-    const ssize_t n = pread(file_, to, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) {
-      continue;
+  for_each_chunk(offset, bytes, [&](std::size_t at, std::size_t piece, bool written) {
+    if (written) {
+      std::memcpy(to, bytes_ + at, piece);
+    } else {
+      std::memset(to, 0, piece);
     }
-    FERRO_CHECK(n > 0, "simulated memory cannot be read");
-    to += n;
-    offset += static_cast<std::size_t>(n);
-    bytes -= static_cast<std::size_t>(n);
-  }
+    to += piece;
+  });
 }
 
 void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
-  if (file_ < 0) {
-    return;
-  }
-  const auto* from = static_cast<const std::byte*>(source);
-  while (bytes > 0) {
-    const ssize_t n = pwrite(file_, from, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) {
-      continue;
-    }
-    FERRO_CHECK(n > 0, "simulated memory cannot be written");
-    from += n;
-    offset += static_cast<std::size_t>(n);
-    bytes -= static_cast<std::size_t>(n);
+  if (bytes_ != nullptr && bytes > 0) {
+    std::memcpy(begin_write(offset, bytes), source, bytes);
   }
 }
 
 void PhysicalMemory::fill(std::size_t offset, std::uint32_t value, std::size_t width,
                           std::size_t bytes) {
-  if (file_ < 0 || bytes == 0) {
+  if (bytes_ == nullptr || bytes == 0) {
     return;
   }
   std::byte element[4];
   std::memcpy(element, &value, sizeof(element));
-  const bool zero =
-      std::all_of(element, element + width, [](std::byte b) { return b == std::byte{0}; });
-  if (zero && bytes >= kHostPage) {
-    const std::size_t begin = align_up(offset, kHostPage);
-    const std::size_t end = align_down(offset + bytes, kHostPage);
-    if (begin < end) {
-      const std::vector<std::byte> zeros(kHostPage);
-      write(offset, zeros.data(), begin - offset);
-      punch(begin, end - begin);
-      write(end, zeros.data(), offset + bytes - end);
-      return;
-    }
+  const bool uniform =
+      std::all_of(element, element + width, [&](std::byte b) { return b == element[0]; });
+  if (uniform && element[0] == std::byte{0}) {
+    clear(offset, bytes);
+    return;
   }
-  std::vector<std::byte> pattern(std::min(bytes, kBounceBytes));
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    pattern[i] = element[i % width];
+  std::byte* to = begin_write(offset, bytes);
+  if (uniform) {
+    std::memset(to, std::to_integer<int>(element[0]), bytes);
+    return;
   }
-  for (std::size_t done = 0; done < bytes; done += pattern.size()) {
-    write(offset + done, pattern.data(), std::min(pattern.size(), bytes - done));
+  for (std::size_t done = 0; done < bytes; done += width) {
+    std::memcpy(to + done, element, width);
   }
 }
 
 void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::size_t from,
                           std::size_t bytes) {
-  if (file_ < 0) {
+  if (bytes_ == nullptr) {
     return;
   }
-  std::vector<std::byte> bounce(std::min(bytes, kBounceBytes));
-  // Overlapping copies are undefined on a GPU; here the source is read piece by piece.
-  for (std::size_t done = 0; done < bytes; done += bounce.size()) {
-    const std::size_t piece = std::min(bounce.size(), bytes - done);
-    if (piece >= kHostPage && source.is_hole(from + done, piece)) {
-      fill(to + done, 0, 1, piece);
-      continue;
+  source.for_each_chunk(from, bytes, [&](std::size_t at, std::size_t piece, bool written) {
+    if (written) {
+      std::memmove(begin_write(to, piece), source.bytes_ + at, piece);
+    } else {
+      clear(to, piece);
     }
-    source.read(from + done, bounce.data(), piece);
-    write(to + done, bounce.data(), piece);
+    to += piece;
+  });
+}
+
+void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
+  if (bytes_ == nullptr) {
+    return;
   }
+  for_each_chunk(offset, bytes, [&](std::size_t at, std::size_t piece, bool written) {
+    if (!written) {
+      return;
+    }
+    const std::size_t begin = align_up(at, kHostPage);
+    const std::size_t end = align_down(at + piece, kHostPage);
+    if (piece < kClearByPages) {
+      std::memset(bytes_ + at, 0, piece);
+      return;
+    }
+    std::memset(bytes_ + at, 0, begin - at);
+    std::memset(bytes_ + end, 0, at + piece - end);
+    const int result = fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                 static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+    FERRO_CHECK(result == 0, "simulated memory cannot be cleared");
+    if (piece == kChunk) {
+      written_[at / kChunk] = false;
+    }
+  });
 }
 
 std::size_t PhysicalMemory::host_bytes() const {
@@ -162,19 +192,6 @@ std::size_t PhysicalMemory::host_bytes() const {
     return 0;
   }
   return static_cast<std::size_t>(status.st_blocks) * 512;
-}
-
-void PhysicalMemory::punch(std::size_t offset, std::size_t bytes) {
-  if (file_ >= 0) {
-    const int result = fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                 static_cast<off_t>(offset), static_cast<off_t>(bytes));
-    FERRO_CHECK(result == 0, "simulated memory cannot be cleared");
-  }
-}
-
-bool PhysicalMemory::is_hole(std::size_t offset, std::size_t bytes) const {
-  const off_t data = lseek(file_, static_cast<off_t>(offset), SEEK_DATA);
-  return data < 0 || static_cast<std::size_t>(data) >= offset + bytes;
 }
 
 }  // namespace ferro::sim

@@ -1,10 +1,11 @@
 // The physical memory of one device: a sparse memory file.
 //
 // Offsets are handed out lowest first and contiguous; the file is longer than the capacity, so that
-// fragments of it never make an allocation fail that the capacity allows. Bytes move by system
-// calls on the file, which touches only pages that were written: reading a page that nobody wrote
-// costs no memory. Not thread-safe; the machine's lock guards it.
-// Invariant: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity().
+// fragments of it never make an allocation fail that the capacity allows. Host memory is spent only
+// on chunks of 2 MiB that something other than zeros was written to. Not thread-safe; the machine's
+// lock guards it.
+// Invariants: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity();
+// the bytes of a chunk that is not marked as written are zero.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 namespace ferro::sim {
 
@@ -50,14 +52,20 @@ class PhysicalMemory {
     allocated_ += bytes;
     peak_ = std::max(peak_, allocated_);
   }
-  void punch(std::size_t offset, std::size_t bytes);
-  // True when nothing was ever written to the range.
-  bool is_hole(std::size_t offset, std::size_t bytes) const;
+  // Calls `visit(offset, bytes, written)` for each piece of the range within one chunk.
+  template <typename Visit>
+  void for_each_chunk(std::size_t offset, std::size_t bytes, const Visit& visit) const;
+  std::byte* begin_write(std::size_t offset, std::size_t bytes);
+  // Makes the range zero, giving back whole host pages.
+  void clear(std::size_t offset, std::size_t bytes);
 
   const std::size_t capacity_;
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
+  const std::size_t length_;
   int file_ = -1;
+  std::byte* bytes_ = nullptr;  // the file, mapped; null when unbacked
+  std::vector<bool> written_;   // by chunk
   // Free ranges of the file by offset; neighbours are merged.
   std::map<std::size_t, std::size_t> free_;
 };

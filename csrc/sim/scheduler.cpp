@@ -7,9 +7,9 @@ namespace {
 
 // A turn runs a burst of this many operations at most, so that a stream can get ahead of others.
 constexpr std::uint64_t kMaxBurst = 4;
-// Whoever starts a host function waits for it this long before it goes on. Short functions then keep
-// a run reproducible and every order reachable; one that needs a lock of the caller, or another
-// operation, cannot hang it.
+// Whoever starts a host function waits for it this long before it goes on. Short functions then
+// keep a run reproducible and every order reachable; one that needs a lock of the caller, or
+// another operation, cannot hang it.
 constexpr std::chrono::milliseconds kHostPatience{20};
 
 std::uint64_t threshold_of(double probability) {

@@ -85,14 +85,17 @@ CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy) {
   const bool wait = pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
   const CUresult result = enqueue(machine, handle, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(copy));
   if (result == CUDA_SUCCESS && wait) {
+    const Context& context = *stream->context;
     run_stream(machine, *stream);
-    return stream->context->sticky_error;
+    return context.sticky_error;
   }
   return result;
 }
 
 void run_stream(Machine& machine, Stream& stream) {
-  machine.scheduler().run_until_done({&stream.tail, 1});
+  // A copy, because another thread may destroy the stream meanwhile.
+  const OperationPtr tail = stream.tail;
+  machine.scheduler().run_until_done({&tail, 1});
 }
 
 }  // namespace ferro::sim

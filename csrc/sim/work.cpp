@@ -112,14 +112,33 @@ bool do_fill(Machine& machine, const Fill& fill, int device) {
   return true;
 }
 
-// Is the range host memory, or device memory that `device` may access?
-bool is_accessible_range(const Machine& machine, std::uintptr_t at, std::size_t width,
-                         std::size_t height, std::size_t pitch, int device, bool write) {
-  if (width == 0 || height == 0 || !machine.space().is_reserved(at)) {
+// A copy must stay inside the allocation it begins in.
+bool is_within_allocation(const Machine& machine, std::uintptr_t at, std::size_t bytes) {
+  const Mapping* mapping = bytes == 0 ? nullptr : machine.space().find_mapping(at);
+  if (mapping == nullptr || !mapping->plain) {
     return true;
   }
+  const auto range = machine.device(mapping->pages->device()).allocations.find(at);
+  return range && at + bytes <= range->base + range->bytes;
+}
+
+std::size_t span(std::size_t width, std::size_t height, std::size_t pitch) {
+  return width == 0 || height == 0 ? 0 : (height - 1) * pitch + width;
+}
+
+// Is the range host memory, or device memory that `device` may access?
+bool is_accessible_range(const Machine& machine, std::uintptr_t at, std::size_t bytes, int device,
+                         bool write) {
   std::vector<Segment> segments;
-  return machine.space().resolve(at, (height - 1) * pitch + width, device, write, segments);
+  return !machine.space().is_reserved(at) ||
+         machine.space().resolve(at, bytes, device, write, segments);
+}
+
+std::size_t target_span(const Copy& copy) { return span(copy.width, copy.height, copy.to_pitch); }
+
+// Staged sources are host memory.
+std::size_t source_span(const Copy& copy) {
+  return copy.staged != nullptr ? 0 : span(copy.width, copy.height, copy.from_pitch);
 }
 
 }  // namespace
@@ -140,17 +159,14 @@ void perform(Machine& machine, const Work& work, int device) {
 
 bool is_accessible(const Machine& machine, const Work& work, int device) {
   if (const Copy* copy = std::get_if<Copy>(&work)) {
-    return is_accessible_range(machine, copy->to, copy->width, copy->height, copy->to_pitch, device,
-                               true) &&
-           (copy->staged != nullptr ||
-            is_accessible_range(machine, copy->from, copy->width, copy->height, copy->from_pitch,
-                                device, false));
+    return is_accessible_range(machine, copy->to, target_span(*copy), device, true) &&
+           is_accessible_range(machine, copy->from, source_span(*copy), device, false);
   }
   if (const Fill* fill = std::get_if<Fill>(&work)) {
     const bool known = machine.space().is_reserved(fill->to) ||
                        machine.host().find(reinterpret_cast<const void*>(fill->to)).has_value();
-    return known && is_accessible_range(machine, fill->to, fill->width * fill->element,
-                                        fill->height, fill->pitch, device, true);
+    const std::size_t bytes = span(fill->width * fill->element, fill->height, fill->pitch);
+    return known && is_accessible_range(machine, fill->to, bytes, device, true);
   }
   return true;
 }
@@ -159,7 +175,11 @@ CUresult validate(const Machine& machine, const Work& work, int device, bool rec
   if (recorded && std::holds_alternative<Fill>(work)) {
     return CUDA_SUCCESS;
   }
-  return is_accessible(machine, work, device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const Copy* copy = std::get_if<Copy>(&work);
+  const bool within =
+      copy == nullptr || (is_within_allocation(machine, copy->to, target_span(*copy)) &&
+                          is_within_allocation(machine, copy->from, source_span(*copy)));
+  return within && is_accessible(machine, work, device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace ferro::sim

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ferro_alloc.__main__ import split_program
+from ferro_alloc._program import split_program
 from tests.conftest import RunProgram
 
 SHOW = """\

@@ -20,8 +20,9 @@ def test_the_real_driver_keeps_the_contract(tmp_path: Path) -> None:
     assert cmake is not None, "cmake is needed to build the contract suite"
     generator = ["-GNinja"] if shutil.which("ninja") else []
     include = ferro_setup.cuda_include(13)
-    configure = [cmake, "-S", ROOT, "-B", tmp_path, *generator, f"-DFERRO_CUDA_INCLUDE={include}"]
-    build = [cmake, "--build", tmp_path, "--target", "contract_runner", "-j", str(os.cpu_count())]
-    for command in (configure, build, [tmp_path / "tests" / "cpp" / "contract_runner"]):
+    tree, jobs = str(tmp_path), str(os.cpu_count())
+    configure = [cmake, "-S", str(ROOT), "-B", tree, *generator, f"-DFERRO_CUDA_INCLUDE={include}"]
+    build = [cmake, "--build", tree, "--target", "contract_runner", "-j", jobs]
+    for command in (configure, build, [str(tmp_path / "tests" / "cpp" / "contract_runner")]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, f"{command[0]}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

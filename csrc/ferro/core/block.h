@@ -6,6 +6,8 @@
 //  line      All spans of a heap: the addresses on which it lays its blocks.
 //  block     A run of bytes of a span in one state. Blocks tile their span without gaps.
 //  gap       A block without pages behind it. Always whole pages.
+//  stale     A former free block whose pages were moved elsewhere on the line, as long as the old
+//            mapping is still there. Always whole pages; becomes a gap.
 //  heap      The blocks of one (pool, stream) of one device, with its line, indexes and lock.
 //  pool      The heaps of one owner: the default pool, a graph's pool, a user's MemPool.
 //  store     The pages of one device, whoever uses them.
@@ -29,6 +31,7 @@ inline constexpr std::size_t kBlockAlignment = 512;
 
 enum class BlockState : std::uint8_t {
   kGap,       // no pages behind it; no neighbour is a gap
+  kStale,     // no pages of its own behind it; waits for the removal of an old mapping
   kFree,      // in the free index; no neighbour is free
   kUnmerged,  // free, and kept in a bin for the next request of its size
   kLive,      // handed out
@@ -64,6 +67,7 @@ struct Block {
 
   DevicePtr end() const { return ptr + size; }
   bool is_free() const { return state == BlockState::kFree; }
+  bool is_backed() const { return state != BlockState::kGap && state != BlockState::kStale; }
 };
 
 }  // namespace ferro

@@ -97,11 +97,13 @@ class DeviceMemory {
   // Bytes of the pages held, in PyTorch's form.
   StatValue reserved() FERRO_EXCLUDES(slow_mutex_);
   void reset_accumulated_counters() FERRO_EXCLUDES(slow_mutex_);
+  // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
+  // counted under its own lock, and the sums are compared afterwards.
   void check_invariants() FERRO_EXCLUDES(slow_mutex_);
 
  private:
   struct Step;
-  static const std::array<Step, 6> kLadder;
+  static const std::array<Step, 7> kLadder;
 
   Heap& heap_for(const PoolId& pool, StreamId stream);
   Heap& find_or_make_heap(const PoolId& pool, StreamId stream) FERRO_EXCLUDES(pools_mutex_);
@@ -111,6 +113,7 @@ class DeviceMemory {
   // Steps of the ladder (ladder.cpp). kNull: did not help.
   DevicePtr collect_pending_frees(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr merge_unmerged(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr move_pages(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr take_idle_pages(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr ask_to_give_back(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);

@@ -2,9 +2,9 @@
 //
 // Thread-safe: every public function takes the heap's lock itself. The functions are of three
 // kinds:
-//  - the hit path (`allocate_hit`, `free`) never talks to the driver and never allocates host
-//  memory
-//    but for the index of a region in which no block has started before;
+//  - the hit path (`allocate_hit`, `free`) never talks to the driver, except in a free of a block
+//  that
+//    other streams use, and takes host memory only in chunks, for many blocks at a time;
 //  - the steps of the slow path make room in one way and allocate within the same hold of the lock,
 //    so nobody takes the room in between. The device runs them one at a time;
 //  - the rest looks.
@@ -31,6 +31,7 @@
 #include "ferro/core/page_store.h"
 #include "ferro/core/pending_frees.h"
 #include "ferro/core/pool_id.h"
+#include "ferro/core/relocation.h"
 #include "ferro/core/span.h"
 #include "ferro/core/stats.h"
 #include "ferro/core/unmerged_bins.h"
@@ -38,6 +39,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -59,7 +61,8 @@ struct HeapContext {
   std::size_t span_bytes;  // length of a span unless a request needs more
 };
 
-enum class GrowFrom { kIdlePages, kAnyPages };
+// Each includes those before it. Own pages are whole free pages elsewhere on the same line.
+enum class GrowFrom { kOwnPages, kIdlePages, kAnyPages };
 enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kOutOfMemory};
 
 enum class FreeError { kNone, kNotLive };
@@ -90,6 +93,7 @@ struct HeapView {
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t largest_free = 0;
   std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
+  std::uint64_t pages_moved = 0;          // on the line, since construction
 };
 
 class Heap {
@@ -140,6 +144,8 @@ class Heap {
   void restore_live(const std::vector<BlockView>& live, std::vector<BlockView>* freed)
       FERRO_EXCLUDES(mutex_);
   bool has_pending() FERRO_EXCLUDES(mutex_);
+  // Some live block is used by another stream, outside of any capture.
+  bool has_recorded_uses() FERRO_EXCLUDES(mutex_);
   // No block is live or pending.
   bool is_unused() FERRO_EXCLUDES(mutex_);
   // Unused, and no page is left.
@@ -174,8 +180,21 @@ class Heap {
   Status back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pages)
       FERRO_REQUIRES(mutex_);
   void turn_gap_into_free(Block* gap, const GrowthPlan& plan) FERRO_REQUIRES(mutex_);
-  void turn_free_into_gap(Block* block, const PageRun& run) FERRO_REQUIRES(mutex_);
-  bool wait_for_own_stream() FERRO_REQUIRES(mutex_);
+  Block* cut_out(Block* block, const PageRun& run) FERRO_REQUIRES(mutex_);
+  void turn_into_gap(Block* block) FERRO_REQUIRES(mutex_);
+  std::vector<PageHandle> take_pages_behind(Span& span, const PageRun& run) FERRO_REQUIRES(mutex_);
+  // Moving pages on the line. The old mapping stays behind a fence until the work before it is
+  // done.
+  struct Hole {
+    Block* block;
+    PageRun run;
+  };
+  std::vector<Hole> holes() FERRO_REQUIRES(mutex_);
+  std::vector<Hole> pages_to_move(const Block* gap, std::size_t wanted) FERRO_REQUIRES(mutex_);
+  void leave_behind(const std::vector<Hole>& moved, EventId fence) FERRO_REQUIRES(mutex_);
+  void retire_stale() FERRO_REQUIRES(mutex_);
+  bool is_capturing() FERRO_REQUIRES(mutex_);
+  EventId record_fence() FERRO_REQUIRES(mutex_);
   // Blocks in order of address; `function(Block&)` must not change the tiling.
   template <typename Function>
   void for_each_block(Function function) FERRO_REQUIRES(mutex_);
@@ -192,6 +211,12 @@ class Heap {
   UnmergedBins unmerged_ FERRO_GUARDED_BY(mutex_);
   PendingFrees pending_ FERRO_GUARDED_BY(mutex_);
   BlockSlab blocks_ FERRO_GUARDED_BY(mutex_);
+  struct StaleBatch {
+    EventId fence;
+    std::vector<Block*> blocks;
+  };
+  std::deque<StaleBatch> stale_ FERRO_GUARDED_BY(mutex_);  // in the order of their fences
+  std::uint64_t pages_moved_ FERRO_GUARDED_BY(mutex_) = 0;
   struct NumberedSpan {
     std::uint64_t number;
     std::unique_ptr<Span> span;

@@ -98,6 +98,7 @@ std::optional<GrowthPlan> Heap::plan(const Request& request, std::vector<Block*>
 GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr* out) {
   const SpinLock lock(mutex_);
   merge_all();
+  retire_stale();
   std::vector<Block*> gaps;
   std::optional<GrowthPlan> growth = plan(request, gaps);
   const Span* new_span = nullptr;
@@ -126,35 +127,59 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
 }
 
 GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
+  const std::vector<Hole> moved = pages_to_move(gap, plan.pages);
   std::vector<PageHandle> pages;
-  if (from == GrowFrom::kIdlePages) {
-    if (!context_.store.take_idle(plan.pages, pages)) {
-      return GrowResult::kTooFewPages;
-    }
-  } else {
-    switch (context_.store.take(plan.pages, pages)) {
-      case TakeResult::kOverLimit:
-        return GrowResult::kOverLimit;
-      case TakeResult::kOutOfMemory:
-        return GrowResult::kOutOfMemory;
-      case TakeResult::kOk:
-        break;
+  for (const Hole& hole : moved) {
+    const Span& span = *hole.block->span;
+    const std::size_t first = span.page_slot(hole.run.begin);
+    for (std::size_t i = 0; i < hole.run.bytes / page_bytes_; ++i) {
+      pages.push_back(span.page(first + i));
     }
   }
-  try {
-    if (back(*gap->span, gap->ptr + plan.first_page * page_bytes_, pages) == Status::kOk) {
-      turn_gap_into_free(gap, plan);
-      return GrowResult::kGrown;
+  std::vector<PageHandle> from_store;
+  if (const std::size_t missing = plan.pages - pages.size(); missing != 0) {
+    if (from == GrowFrom::kOwnPages) {
+      return GrowResult::kTooFewPages;
     }
+    if (from == GrowFrom::kIdlePages) {
+      if (!context_.store.take_idle(missing, from_store)) {
+        return GrowResult::kTooFewPages;
+      }
+    } else {
+      switch (context_.store.take(missing, from_store)) {
+        case TakeResult::kOverLimit:
+          return GrowResult::kOverLimit;
+        case TakeResult::kOutOfMemory:
+          return GrowResult::kOutOfMemory;
+        case TakeResult::kOk:
+          break;
+      }
+    }
+  }
+  pages.insert(pages.end(), from_store.begin(), from_store.end());
+  EventId fence = kNoEvent;
+  Status backed = Status::kOutOfMemory;
+  try {
+    // Before the new mappings exist, so that a refusal has nothing to undo.
+    fence = moved.empty() ? kNoEvent : record_fence();
+    backed = back(*gap->span, gap->ptr + plan.first_page * page_bytes_, pages);
   } catch (const InternalError&) {
     // Some page may still be mapped: it must not be handed out again.
     throw;
   } catch (...) {
-    context_.store.put(pages);
+    context_.store.put(from_store);
     throw;
   }
-  context_.store.put(pages);
-  return GrowResult::kOutOfMemory;
+  if (backed != Status::kOk) {
+    context_.store.put(from_store);
+    if (fence != kNoEvent) {
+      context_.events.put(fence);
+    }
+    return GrowResult::kOutOfMemory;
+  }
+  leave_behind(moved, fence);
+  turn_gap_into_free(gap, plan);
+  return GrowResult::kGrown;
 }
 
 // Maps `pages` one after the other from `begin` on. On failure nothing is mapped there and the
@@ -209,66 +234,157 @@ void Heap::turn_gap_into_free(Block* gap, const GrowthPlan& plan) {
   free_.insert(merge_neighbours(backed));
 }
 
-void Heap::turn_free_into_gap(Block* block, const PageRun& run) {
+// Takes `run` out of the free block that contains it. What is left on both sides stays free; the
+// cut-out block is in no index and its state is the caller's to set.
+Block* Heap::cut_out(Block* block, const PageRun& run) {
   free_.remove(block);
-  Block* gap = block;
+  Block* cut = block;
   if (block->ptr < run.begin) {
     split_tail(block, distance(block->ptr, run.begin), BlockState::kFree);
     free_.insert(block);
-    gap = block->next;
+    cut = block->next;
   }
-  if (gap->size > run.bytes) {
-    split_tail(gap, run.bytes, BlockState::kFree);
-    free_.insert(gap->next);
+  if (cut->size > run.bytes) {
+    split_tail(cut, run.bytes, BlockState::kFree);
+    free_.insert(cut->next);
   }
-  gap->state = BlockState::kGap;
-  if (gap->next != nullptr && gap->next->state == BlockState::kGap) {
-    absorb_next(gap);
+  return cut;
+}
+
+void Heap::turn_into_gap(Block* block) {
+  block->state = BlockState::kGap;
+  if (block->next != nullptr && block->next->state == BlockState::kGap) {
+    absorb_next(block);
   }
-  if (gap->prev != nullptr && gap->prev->state == BlockState::kGap) {
-    absorb_next(gap->prev);
+  if (block->prev != nullptr && block->prev->state == BlockState::kGap) {
+    absorb_next(block->prev);
   }
 }
 
-// A page leaves the heap only behind its last use. Blocks used by other streams have waited for
-// those when they became free, so a fence on the heap's own stream covers everything.
-bool Heap::wait_for_own_stream() {
-  if (context_.driver.capture_info(stream_).state != CaptureState::kNone) {
-    return false;
+std::vector<PageHandle> Heap::take_pages_behind(Span& span, const PageRun& run) {
+  std::vector<PageHandle> pages;
+  const std::size_t first = span.page_slot(run.begin);
+  for (std::size_t i = 0; i < run.bytes / page_bytes_; ++i) {
+    pages.push_back(span.page(first + i));
+    span.set_page(first + i, kNoPage);
   }
+  return pages;
+}
+
+// The whole free pages of the line, in order of address.
+std::vector<Heap::Hole> Heap::holes() {
+  std::vector<Hole> holes;
+  for_each_block([&](Block& block) {
+    if (block.is_free()) {
+      if (const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_)) {
+        holes.push_back({&block, *run});
+      }
+    }
+  });
+  return holes;
+}
+
+// At most `wanted` pages from holes that do not touch `gap`. Only in the default pool: graphs
+// replay on the pages of private ones, also on those that carry no live block.
+std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted) {
+  if (pool_ != kDefaultPool) {
+    return {};
+  }
+  std::vector<Hole> candidates = holes();
+  std::erase_if(candidates, [gap](const Hole& hole) {
+    return hole.block == gap->prev || hole.block == gap->next;
+  });
+  // While the stream captures, a fence on it would become part of the graph.
+  if (candidates.empty() || is_capturing()) {
+    return {};
+  }
+  std::vector<std::size_t> sizes;
+  for (const Hole& hole : candidates) {
+    sizes.push_back(hole.run.bytes / page_bytes_);
+  }
+  std::vector<Hole> chosen;
+  for (const HoleShare& share : plan_moves(sizes, wanted)) {
+    Hole hole = candidates[share.hole];
+    const std::size_t bytes = share.pages * page_bytes_;
+    hole.run.begin = hole.run.begin + (hole.run.bytes - bytes);
+    hole.run.bytes = bytes;
+    chosen.push_back(hole);
+  }
+  return chosen;
+}
+
+// The pages of `moved` are behind other addresses now. Work before `fence` may still use the old
+// ones, so their mappings stay until it is done.
+void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence) {
+  if (moved.empty()) {
+    return;
+  }
+  StaleBatch batch{fence, {}};
+  for (const Hole& hole : moved) {
+    pages_moved_ += take_pages_behind(*hole.block->span, hole.run).size();
+    Block* stale = cut_out(hole.block, hole.run);
+    stale->state = BlockState::kStale;
+    batch.blocks.push_back(stale);
+  }
+  stale_.push_back(std::move(batch));
+}
+
+// Removes old mappings whose fence has passed. Asks the driver, never waits.
+void Heap::retire_stale() {
+  while (!stale_.empty() && context_.driver.is_complete(stale_.front().fence)) {
+    StaleBatch& batch = stale_.front();
+    while (!batch.blocks.empty()) {
+      Block* block = batch.blocks.back();
+      if (!context_.driver.unmap(block->ptr, block->size)) {
+        return;
+      }
+      batch.blocks.pop_back();
+      turn_into_gap(block);
+    }
+    context_.events.put(batch.fence);
+    stale_.pop_front();
+  }
+}
+
+bool Heap::is_capturing() {
+  return context_.driver.capture_info(stream_).state != CaptureState::kNone;
+}
+
+// Blocks used by other streams have waited for those when they became free, so a fence on the
+// heap's own stream covers all uses of its free memory.
+EventId Heap::record_fence() {
   const EventId fence = context_.events.take();
   try {
     context_.driver.record(fence, stream_);
-    context_.driver.wait(fence);
   } catch (...) {
     context_.events.put(fence);
     throw;
   }
-  context_.events.put(fence);
-  return true;
+  return fence;
 }
 
 std::size_t Heap::give_back_pages(std::size_t max_pages) {
   const SpinLock lock(mutex_);
   collect_locked();
   merge_all();
-  struct Candidate {
-    Block* block;
-    PageRun run;
-  };
-  std::vector<Candidate> candidates;
-  for_each_block([&](Block& block) {
-    if (block.is_free()) {
-      if (const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_)) {
-        candidates.push_back({&block, *run});
-      }
-    }
-  });
-  if (max_pages == 0 || candidates.empty() || !wait_for_own_stream()) {
+  std::vector<Hole> candidates = holes();
+  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || is_capturing()) {
+    return 0;
+  }
+  // A page leaves the heap only behind its last use, and without any mapping left.
+  const EventId fence = record_fence();
+  try {
+    context_.driver.wait(fence);
+    retire_stale();
+  } catch (...) {
+    context_.events.put(fence);
+    throw;
+  }
+  context_.events.put(fence);
+  if (!stale_.empty()) {
     return 0;
   }
   std::size_t given = 0;
-  std::vector<PageHandle> pages;
   // From the far end of the line, where large requests will ask for room again last.
   for (auto it = candidates.rbegin(); it != candidates.rend() && given < max_pages; ++it) {
     PageRun run = it->run;
@@ -280,14 +396,8 @@ std::size_t Heap::give_back_pages(std::size_t max_pages) {
     if (!context_.driver.unmap(run.begin, run.bytes)) {
       break;
     }
-    Span& span = *it->block->span;
-    pages.clear();
-    const std::size_t first_slot = span.page_slot(run.begin);
-    for (std::size_t i = 0; i < run.bytes / page_bytes_; ++i) {
-      pages.push_back(span.page(first_slot + i));
-      span.set_page(first_slot + i, kNoPage);
-    }
-    turn_free_into_gap(it->block, run);
+    const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
+    turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
     given += pages.size();
   }

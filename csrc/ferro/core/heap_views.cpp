@@ -12,6 +12,18 @@ bool Heap::has_pending() {
   return pending_.count() != 0;
 }
 
+bool Heap::has_recorded_uses() {
+  const SpinLock lock(mutex_);
+  bool found = false;
+  for_each_block([&](const Block& block) {
+    found = found || (block.state == BlockState::kLive && block.uses != nullptr &&
+                      std::ranges::any_of(block.uses->uses, [](const StreamUse& use) {
+                        return use.capture_id == 0;
+                      }));
+  });
+  return found;
+}
+
 bool Heap::is_unused() {
   const SpinLock lock(mutex_);
   return pending_.count() == 0 && stats_.of[kAll].blocks.current.get() == 0;
@@ -19,9 +31,9 @@ bool Heap::is_unused() {
 
 bool Heap::is_empty() {
   const SpinLock lock(mutex_);
-  return std::all_of(spans_.begin(), spans_.end(), [](const NumberedSpan& numbered) {
-    return numbered.span->backed_pages() == 0;
-  });
+  return stale_.empty() && std::ranges::all_of(spans_, [](const NumberedSpan& numbered) {
+           return numbered.span->backed_pages() == 0;
+         });
 }
 
 std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
@@ -45,7 +57,7 @@ std::vector<SegmentView> Heap::segments() {
   for (const NumberedSpan& numbered : spans_) {
     bool open = false;
     for (const Block* block = numbered.span->first; block != nullptr; block = block->next) {
-      if (block->state == BlockState::kGap) {
+      if (!block->is_backed()) {
         open = false;
         continue;
       }
@@ -75,8 +87,9 @@ HeapView Heap::view() {
   const SpinLock lock(mutex_);
   merge_all();
   HeapView view;
+  view.pages_moved = pages_moved_;
   for_each_block([&](const Block& block) {
-    view.backed_bytes += block.state != BlockState::kGap ? block.size : 0;
+    view.backed_bytes += block.is_backed() ? block.size : 0;
     view.pending_bytes += block.state == BlockState::kPending ? block.size : 0;
     if (block.is_free()) {
       view.free_bytes += block.size;
@@ -96,7 +109,7 @@ void Heap::check_invariants() {
 
   struct Sums {
     std::size_t blocks = 0, backed_bytes = 0, free_blocks = 0, free_bytes = 0, unmerged_bytes = 0,
-                pending_blocks = 0, pending_bytes = 0;
+                pending_blocks = 0, pending_bytes = 0, stale_blocks = 0;
     std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
   } sum;
   std::size_t backed_pages = 0;
@@ -109,24 +122,22 @@ void Heap::check_invariants() {
       FERRO_CHECK(block->size > 0 && is_aligned(block->size, kBlockAlignment));
       FERRO_CHECK(span.block_at(block->ptr) == block);
       FERRO_CHECK(context_.addresses.find(block->ptr) == &span);
-      const bool gap = block->state == BlockState::kGap;
+      const bool backed = block->is_backed();
       FERRO_CHECK(prev == nullptr || prev->state != block->state ||
-                  (!gap && block->state != BlockState::kFree));
-      if (gap) {
-        FERRO_CHECK(is_aligned(address_of(block->ptr), page_bytes_) &&
-                    is_aligned(block->size, page_bytes_));
-      }
-      if (!gap) {
-        for (std::size_t slot = span.page_slot(block->ptr);
-             slot <= span.page_slot(block->ptr + (block->size - 1)); ++slot) {
-          FERRO_CHECK(span.page(slot) != kNoPage);
-        }
+                  (block->state != BlockState::kGap && block->state != BlockState::kFree));
+      FERRO_CHECK(backed || (is_aligned(address_of(block->ptr), page_bytes_) &&
+                             is_aligned(block->size, page_bytes_)));
+      for (std::size_t slot = span.page_slot(block->ptr);
+           slot <= span.page_slot(block->ptr + (block->size - 1)); ++slot) {
+        FERRO_CHECK((span.page(slot) != kNoPage) == backed);
       }
       const auto size = static_cast<std::int64_t>(block->size);
       ++sum.blocks;
-      sum.backed_bytes += gap ? 0 : block->size;
+      sum.backed_bytes += backed ? block->size : 0;
+      sum.stale_blocks += block->state == BlockState::kStale ? 1 : 0;
       switch (block->state) {
         case BlockState::kGap:
+        case BlockState::kStale:
           break;
         case BlockState::kFree:
           ++sum.free_blocks;
@@ -158,6 +169,10 @@ void Heap::check_invariants() {
   FERRO_CHECK(sum.free_blocks == free_.count() && sum.free_bytes == free_.bytes());
   FERRO_CHECK(sum.unmerged_bytes == unmerged_.bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());
+  for (const StaleBatch& batch : stale_) {
+    sum.stale_blocks -= batch.blocks.size();
+  }
+  FERRO_CHECK(sum.stale_blocks == 0);
   for (const StatClass cls : {kAll, kSmall, kLarge}) {
     const ClassStats& stats = stats_.of[cls];
     FERRO_CHECK(stats.blocks.current.get() == sum.live_blocks[cls]);

@@ -13,9 +13,10 @@ struct DeviceMemory::Step {
   DevicePtr (DeviceMemory::*make_room_and_allocate)(Heap&, const Request&);
 };
 
-const std::array<DeviceMemory::Step, 6> DeviceMemory::kLadder = {{
+const std::array<DeviceMemory::Step, 7> DeviceMemory::kLadder = {{
     {LadderStep::kCollectPending, &DeviceMemory::collect_pending_frees},
     {LadderStep::kMergeUnmerged, &DeviceMemory::merge_unmerged},
+    {LadderStep::kMovePages, &DeviceMemory::move_pages},
     {LadderStep::kIdlePages, &DeviceMemory::take_idle_pages},
     {LadderStep::kGrow, &DeviceMemory::grow},
     {LadderStep::kGiveBack, &DeviceMemory::ask_to_give_back},
@@ -58,19 +59,25 @@ DevicePtr DeviceMemory::merge_unmerged(Heap& heap, const Request& request) {
   return heap.allocate_merged(request);
 }
 
-DevicePtr DeviceMemory::take_idle_pages(Heap& heap, const Request& request) {
-  if (store_.counts().idle == 0) {
-    return kNull;
-  }
+namespace {
+
+DevicePtr allocate_grown(Heap& heap, const Request& request, GrowFrom from) {
   DevicePtr ptr = kNull;
-  return heap.allocate_grown(request, GrowFrom::kIdlePages, &ptr) == GrowResult::kGrown ? ptr
-                                                                                        : kNull;
+  return heap.allocate_grown(request, from, &ptr) == GrowResult::kGrown ? ptr : kNull;
+}
+
+}  // namespace
+
+DevicePtr DeviceMemory::move_pages(Heap& heap, const Request& request) {
+  return allocate_grown(heap, request, GrowFrom::kOwnPages);
+}
+
+DevicePtr DeviceMemory::take_idle_pages(Heap& heap, const Request& request) {
+  return store_.counts().idle != 0 ? allocate_grown(heap, request, GrowFrom::kIdlePages) : kNull;
 }
 
 DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
-  DevicePtr ptr = kNull;
-  return heap.allocate_grown(request, GrowFrom::kAnyPages, &ptr) == GrowResult::kGrown ? ptr
-                                                                                       : kNull;
+  return allocate_grown(heap, request, GrowFrom::kAnyPages);
 }
 
 // Collects pages from one heap after the other until the request can be served.
@@ -107,6 +114,9 @@ DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
   if (const DevicePtr ptr = heap.allocate_waited(request); ptr != kNull) {
     return ptr;
   }
+  if (const DevicePtr ptr = grow(heap, request); ptr != kNull) {
+    return ptr;
+  }
   // The pages of a private pool that is held stay: graphs replay on them, also on those that carry
   // no live block. Free pages first, then those of blocks that still wait for other streams.
   const std::vector<Heap*> givers = heaps_that_give(Givers::kDefaultPool);
@@ -116,7 +126,11 @@ DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
   for (Heap* giver : givers) {
     giver->wait_for_pending();
   }
-  return grow_from(givers, heap, request);
+  if (const DevicePtr ptr = grow_from(givers, heap, request); ptr != kNull) {
+    return ptr;
+  }
+  // What the driver refused at step 6 it may grant now: another process or library may have freed.
+  return grow(heap, request);
 }
 
 OutOfMemoryFacts DeviceMemory::facts_of_failure(const Request& request) {

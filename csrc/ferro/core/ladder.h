@@ -1,6 +1,6 @@
 // The steps that a request climbs when no free block fits, in order. Each has a name, a counter and
-// a function of DeviceMemory (ladder.cpp). Steps 3 and 5 have their place and no function yet,
-// and step 6 always prefers growing to waiting.
+// a function of DeviceMemory (ladder.cpp). Step 5 has its place and no function yet, and step 6
+// always prefers growing to waiting.
 #pragma once
 
 #include <array>

@@ -106,6 +106,12 @@ void PendingFrees::collect(std::vector<Block*>& ready) {
 }
 
 bool PendingFrees::wait_for_one(std::vector<Block*>& ready) {
+  // What was deferred behind a capture that is over has no event to wait for yet.
+  const std::size_t ready_before = ready.size();
+  retry_deferred(ready);
+  if (ready.size() != ready_before) {
+    return true;
+  }
   for (auto& [stream, queue] : queues_) {
     if (!queue.empty()) {
       driver_.wait(queue.front().event);

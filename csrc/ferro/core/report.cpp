@@ -53,6 +53,9 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
     case Verdict::kOtherMemory:
       return "OTHER MEMORY: " + size_text(other_memory(facts)) +
              " of the device are held by other processes, libraries or the CUDA context.";
+    case Verdict::kDriver:
+      return "DRIVER: it refused memory although it reports " + size_text(facts.device_free) +
+             " free.";
     case Verdict::kCapacity:
       break;
   }
@@ -66,6 +69,9 @@ Verdict judge(const OutOfMemoryFacts& facts) {
   const std::size_t idle =
       minus(facts.held, facts.live + facts.pending + facts.free_default + facts.free_private);
   const std::size_t deficit = minus(facts.request, creatable(facts) + idle);
+  if (deficit == 0) {
+    return Verdict::kDriver;
+  }
   if (facts.free_default >= deficit) {
     return Verdict::kFragmentation;
   }

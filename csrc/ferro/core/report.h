@@ -31,6 +31,7 @@ enum class Verdict {
   kPrivatePools,   // so would those with the free bytes of graph and user pools
   kLimit,          // the device has room, the limit does not
   kOtherMemory,    // what is not ours on the device would have been enough
+  kDriver,         // there was room, and the driver refused all the same
   kCapacity,       // live memory plus the request exceed the device
 };
 

@@ -51,6 +51,10 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
     return found != checkpoint.heaps.end() ? found->live : nothing;
   };
   const std::vector<Heap*> heaps = device.heaps_of(checkpoint.pool);
+  // Restoring frees what is live now, at once: other streams must be done with it.
+  if (std::ranges::any_of(heaps, [](Heap* heap) { return heap->has_recorded_uses(); })) {
+    return CheckpointError::kPendingFrees;
+  }
   for (const PoolCheckpoint::HeapBlocks& recorded : checkpoint.heaps) {
     const auto found = std::ranges::find(heaps, recorded.stream, &Heap::stream);
     const bool possible =

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 
-using ferro::sim::DeviceScope;
 using ferro::sim::finish;
 
 namespace {

@@ -7,7 +7,6 @@
 #include <cstring>
 
 using ferro::sim::device_ptr;
-using ferro::sim::DeviceScope;
 using ferro::sim::ensure_context;
 using ferro::sim::finish;
 

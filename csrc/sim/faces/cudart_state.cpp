@@ -104,16 +104,4 @@ cudaError_t ensure_context() {
   return set_device(thread_device);
 }
 
-DeviceScope::DeviceScope(int device) {
-  CUcontext context = nullptr;
-  error_ = primary_context(device, &context);
-  if (error_ != cudaSuccess) return;
-  (void)cuCtxGetCurrent(&before_);
-  error_ = to_runtime(cuCtxSetCurrent(context));
-}
-
-DeviceScope::~DeviceScope() {
-  if (error_ == cudaSuccess) (void)cuCtxSetCurrent(before_);
-}
-
 }  // namespace ferro::sim

@@ -32,20 +32,6 @@ cudaError_t set_device(int device);
 // The primary context of `device`, retained for the life of the process.
 cudaError_t primary_context(int device, CUcontext* out);
 
-// Makes the primary context of `device` current for a scope.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device);
-  ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-  cudaError_t error() const { return error_; }
-
- private:
-  CUcontext before_ = nullptr;
-  cudaError_t error_ = cudaSuccess;
-};
-
 inline CUdeviceptr device_ptr(const void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
 
 }  // namespace ferro::sim

@@ -1,7 +1,9 @@
 // Every case of the driver contract.
 #pragma once
 
+#include "contract/allocation_cases.h"
 #include "contract/capture_cases.h"
+#include "contract/graph_cases.h"
 #include "contract/memory_cases.h"
 #include "contract/stream_cases.h"
 
@@ -9,7 +11,8 @@ namespace ferro::contract {
 
 inline std::vector<Case> all_cases() {
   std::vector<Case> all;
-  for (const auto& list : {memory_case_list(), stream_case_list(), capture_case_list()}) {
+  for (const auto& list : {memory_case_list(), allocation_case_list(), stream_case_list(),
+                           capture_case_list(), graph_case_list()}) {
     all.insert(all.end(), list.begin(), list.end());
   }
   return all;

@@ -1,4 +1,4 @@
-// Contract cases: capture modes, status and invalidation, fork and join, graphs and their replay.
+// Contract cases: capture modes, status, invalidation, joining.
 #pragma once
 
 #include "contract/contract.h"
@@ -69,16 +69,6 @@ inline void dependencies_follow_the_work(Env& env) {
   fill_words(env, memory.base(), 2, 1, stream);
   CONTRACT_CHECK(dependency_count(env, stream) == 1);
   CONTRACT_OK(env.api.graph_destroy(capture.finish()));
-}
-
-inline void empty_capture_gives_an_empty_graph(Env& env) {
-  const Stream stream(env);
-  CaptureScope capture(env, stream);
-  const CUgraph graph = capture.finish();
-  CONTRACT_CHECK(node_count(env, graph) == 0);
-  const Executable exec(env, graph);
-  CONTRACT_OK(env.api.graph_launch(exec, stream));
-  CONTRACT_OK(env.api.stream_synchronize(stream));
 }
 
 inline void virtual_memory_does_not_disturb(Env& env) {
@@ -228,30 +218,6 @@ inline void asking_a_captured_event_is_refused(Env& env) {
   CONTRACT_OK(env.api.event_synchronize(event));
 }
 
-inline void fork_and_join(Env& env) {
-  const Memory memory(env, 3);
-  const Stream origin(env);
-  const Stream side(env);
-  const Event forked(env);
-  const Event joined(env);
-  CaptureScope capture(env, origin);
-  fill_words(env, memory.at(0), 4, 64, origin);
-  CONTRACT_OK(env.api.event_record(forked, origin));
-  CONTRACT_OK(env.api.stream_wait_event(side, forked, 0));
-  CONTRACT_CHECK(status_of(env, side) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(1), memory.at(0), 256, side));
-  CONTRACT_OK(env.api.event_record(joined, side));
-  CONTRACT_OK(env.api.stream_wait_event(origin, joined, 0));
-  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(2), memory.at(1), 256, origin));
-  const CUgraph graph = capture.finish();
-  CONTRACT_CHECK(node_count(env, graph) == 3);
-  CONTRACT_CHECK(status_of(env, side) == CU_STREAM_CAPTURE_STATUS_NONE);
-  const Executable exec(env, graph);
-  CONTRACT_OK(env.api.graph_launch(exec, origin));
-  CONTRACT_OK(env.api.stream_synchronize(origin));
-  CONTRACT_CHECK(read_word(env, memory.at(2)) == 4);
-}
-
 inline void work_that_is_not_joined_is_an_error(Env& env) {
   const Memory memory(env);
   const Stream origin(env);
@@ -311,117 +277,6 @@ inline void legacy_stream_meets_a_captured_blocking_stream(Env& env) {
   CONTRACT_CHECK(status_of(env, blocking) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 }
 
-inline void captured_fill_may_lack_memory(Env& env) {
-  const Reservation range(env, kPage);
-  const Stream stream(env);
-  CaptureScope capture(env, stream);
-  fill_words(env, range.base(), 3, 16, stream);
-  const CUgraph graph = capture.finish();
-  // But a graph needs its memory when it is instantiated.
-  CUgraphExec exec = nullptr;
-  const CUresult without = env.api.graph_instantiate(&exec, graph, 0);
-  const CUmemGenericAllocationHandle handle = create_page(env);
-  map_page(env, range.base(), handle);
-  CONTRACT_OK(env.api.mem_release(handle));
-  {
-    const Executable good(env, graph);
-    CONTRACT_OK(env.api.graph_launch(good, stream));
-    CONTRACT_OK(env.api.stream_synchronize(stream));
-  }
-  const unsigned word = read_word(env, range.base());
-  CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
-  CONTRACT_RESULT(without, CUDA_ERROR_INVALID_VALUE);
-  CONTRACT_CHECK(word == 3);
-}
-
-inline void captured_copy_needs_memory(Env& env) {
-  const Reservation range(env, kPage);
-  const Memory memory(env);
-  const Stream stream(env);
-  const CaptureScope capture(env, stream);
-  CONTRACT_RESULT(env.api.memcpy_dtod_async(range.base(), memory.base(), 64, stream),
-                  CUDA_ERROR_INVALID_VALUE);
-}
-
-inline void replay_works_on_the_pages_of_the_moment(Env& env) {
-  const Reservation range(env, 2 * kPage);
-  const CUdeviceptr target = range.base();
-  const CUdeviceptr spare = range.base() + kPage;
-  const CUmemGenericAllocationHandle first = create_page(env);
-  const CUmemGenericAllocationHandle second = create_page(env);
-  map_page(env, target, first);
-  unsigned old_page = 0;
-  unsigned new_page = 0;
-  {
-    const Stream stream(env);
-    fill_words(env, target, 1, 16, stream);
-    CONTRACT_OK(env.api.stream_synchronize(stream));
-    CaptureScope capture(env, stream);
-    fill_words(env, target, 9, 16, stream);
-    const Executable exec(env, capture.finish());
-    // Another page takes the address; the first can be seen at the spare one.
-    CONTRACT_OK(env.api.mem_unmap(target, kPage));
-    map_page(env, target, second);
-    map_page(env, spare, first);
-    CONTRACT_OK(env.api.graph_launch(exec, stream));
-    CONTRACT_OK(env.api.stream_synchronize(stream));
-    old_page = read_word(env, spare);
-    new_page = read_word(env, target);
-  }
-  CONTRACT_OK(env.api.mem_unmap(range.base(), 2 * kPage));
-  CONTRACT_OK(env.api.mem_release(first));
-  CONTRACT_OK(env.api.mem_release(second));
-  CONTRACT_CHECK(old_page == 1 && new_page == 9);
-}
-
-inline void launch_is_ordered_in_its_stream(Env& env) {
-  const Memory memory(env, 2);
-  const Stream stream(env);
-  HostWords words(env, 2);
-  CaptureScope capture(env, stream);
-  CONTRACT_OK(env.api.memcpy_dtod_async(memory.at(1), memory.at(0), 256, stream));
-  const Executable exec(env, capture.finish());
-  for (unsigned i = 0; i < 2; ++i) {
-    fill_words(env, memory.at(0), 10 + i, 64, stream);
-    CONTRACT_OK(env.api.graph_launch(exec, stream));
-    CONTRACT_OK(env.api.memcpy_dtoh_async(words.data() + i, memory.at(1), 4, stream));
-  }
-  CONTRACT_OK(env.api.stream_synchronize(stream));
-  CONTRACT_CHECK(words[0] == 10 && words[1] == 11);
-}
-
-inline void launch_waits_for_queued_work(Env& env) {
-  const Memory memory(env);
-  const Stream stream(env);
-  CaptureScope capture(env, stream);
-  fill_words(env, memory.base(), 5, 1, stream);
-  const Executable exec(env, capture.finish());
-  Gate gate(env, stream);
-  CONTRACT_OK(env.api.graph_launch(exec, stream));
-  CONTRACT_RESULT(env.api.stream_query(stream), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.stream_synchronize(stream));
-  CONTRACT_CHECK(read_word(env, memory.base()) == 5);
-}
-
-inline void destroyed_exec_finishes_its_replay(Env& env) {
-  env.require_queued_work();
-  const Memory memory(env);
-  const Stream stream(env);
-  CaptureScope capture(env, stream);
-  fill_words(env, memory.base(), 6, 1, stream);
-  const CUgraph graph = capture.finish();
-  Gate gate(env, stream);
-  {
-    const Executable exec(env, graph);
-    CONTRACT_OK(env.api.graph_launch(exec, stream));
-    // The opener lets a driver that waits in the destructor go on.
-    gate.open();
-  }
-  CONTRACT_OK(env.api.stream_synchronize(stream));
-  CONTRACT_CHECK(read_word(env, memory.base()) == 6);
-}
-
 inline void capture_ends_on_its_own_thread(Env& env) {
   const Stream stream(env);
   const CaptureScope capture(env, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
@@ -448,7 +303,6 @@ inline std::vector<Case> capture_case_list() {
       {"capture.capture_executes_nothing", capture_executes_nothing},
       {"capture.status_follows_the_capture", status_follows_the_capture},
       {"capture.dependencies_follow_the_work", dependencies_follow_the_work},
-      {"capture.empty_capture_gives_an_empty_graph", empty_capture_gives_an_empty_graph},
       {"capture.virtual_memory_does_not_disturb", virtual_memory_does_not_disturb},
       {"capture.plain_allocation_invalidates_global", plain_allocation_invalidates_global},
       {"capture.other_threads_invalidate_global", other_threads_invalidate_global},
@@ -462,19 +316,12 @@ inline std::vector<Case> capture_case_list() {
       {"capture.asking_any_event_invalidates_global", asking_any_event_invalidates_global},
       {"capture.capture_never_begins_twice", capture_never_begins_twice},
       {"capture.asking_a_captured_event_is_refused", asking_a_captured_event_is_refused},
-      {"capture.fork_and_join", fork_and_join},
       {"capture.work_that_is_not_joined_is_an_error", work_that_is_not_joined_is_an_error},
       {"capture.only_the_origin_ends_a_capture", only_the_origin_ends_a_capture},
       {"capture.work_from_outside_is_isolated", work_from_outside_is_isolated},
       {"capture.legacy_stream_cannot_be_captured", legacy_stream_cannot_be_captured},
       {"capture.legacy_stream_meets_a_captured_blocking_stream",
        legacy_stream_meets_a_captured_blocking_stream},
-      {"capture.captured_fill_may_lack_memory", captured_fill_may_lack_memory},
-      {"capture.captured_copy_needs_memory", captured_copy_needs_memory},
-      {"capture.replay_works_on_the_pages_of_the_moment", replay_works_on_the_pages_of_the_moment},
-      {"capture.launch_is_ordered_in_its_stream", launch_is_ordered_in_its_stream},
-      {"capture.launch_waits_for_queued_work", launch_waits_for_queued_work},
-      {"capture.destroyed_exec_finishes_its_replay", destroyed_exec_finishes_its_replay},
       {"capture.capture_ends_on_its_own_thread", capture_ends_on_its_own_thread},
       {"capture.ending_nothing_is_refused", ending_nothing_is_refused},
   };

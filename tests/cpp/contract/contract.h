@@ -9,6 +9,7 @@
 #include "ferro/base/bytes.h"
 #include "ferro/driver/cuda_api.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>

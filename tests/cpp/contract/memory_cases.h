@@ -1,4 +1,4 @@
-// Contract cases: virtual memory, plain allocations, accounting, errors.
+// Contract cases: virtual memory.
 #pragma once
 
 #include "contract/contract.h"
@@ -60,7 +60,7 @@ inline void memset_fills_bytes_and_words(Env& env) {
   CONTRACT_CHECK(read_word(env, memory.base() + kPage - 4) == 0);
 }
 
-inline void copies_between_devices_addresses(Env& env) {
+inline void copies_between_device_addresses(Env& env) {
   const Memory memory(env, 2);
   const Stream stream(env);
   fill_words(env, memory.at(0), 7, kPage / 4, stream);
@@ -238,95 +238,6 @@ inline void unmapped_addresses_are_refused_at_the_call(Env& env) {
   CONTRACT_OK(env.api.stream_synchronize(stream));
 }
 
-inline void sizes_must_be_whole_pages(Env& env) {
-  const CUmemAllocationProp properties = page_properties(env);
-  CUmemGenericAllocationHandle handle = 0;
-  CONTRACT_RESULT(env.api.mem_create(&handle, kPage / 2, &properties, 0), CUDA_ERROR_INVALID_VALUE);
-  CONTRACT_RESULT(env.api.mem_create(&handle, 0, &properties, 0), CUDA_ERROR_INVALID_VALUE);
-}
-
-inline void out_of_memory_is_a_value(Env& env) {
-  const CUmemAllocationProp properties = page_properties(env);
-  std::size_t free = 0;
-  std::size_t total = 0;
-  CONTRACT_OK(env.api.mem_get_info(&free, &total));
-  const std::size_t too_much = align_up(total, kPage) + kPage;
-  CUmemGenericAllocationHandle handle = 0;
-  CONTRACT_RESULT(env.api.mem_create(&handle, too_much, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
-  CUdeviceptr at = 0;
-  CONTRACT_RESULT(env.api.mem_alloc(&at, too_much), CUDA_ERROR_OUT_OF_MEMORY);
-  // Little was lost (the driver may keep tables for the attempt), and the device works on.
-  CONTRACT_CHECK(free_bytes(env) + 64 * kMiB >= free);
-  const Memory memory(env);
-  const Stream stream(env);
-  fill_words(env, memory.base(), 3, 1, stream);
-  CONTRACT_OK(env.api.stream_synchronize(stream));
-  CONTRACT_CHECK(read_word(env, memory.base()) == 3);
-}
-
-inline void full_device_recovers(Env& env) {
-  const std::size_t before = free_bytes(env);
-  const CUmemAllocationProp properties = page_properties(env);
-  std::vector<CUmemGenericAllocationHandle> handles;
-  std::size_t bytes = align_down(before / 2, kPage);
-  // Halving sizes fill the device to the last pages.
-  while (bytes >= kPage) {
-    CUmemGenericAllocationHandle handle = 0;
-    const CUresult result = env.api.mem_create(&handle, bytes, &properties, 0);
-    if (result == CUDA_SUCCESS) {
-      handles.push_back(handle);
-    } else {
-      CONTRACT_RESULT(result, CUDA_ERROR_OUT_OF_MEMORY);
-      bytes = align_down(bytes / 2, kPage);
-    }
-  }
-  CUmemGenericAllocationHandle handle = 0;
-  const CUresult full = env.api.mem_create(&handle, kPage, &properties, 0);
-  for (const auto held : handles) {
-    CONTRACT_OK(env.api.mem_release(held));
-  }
-  CONTRACT_RESULT(full, CUDA_ERROR_OUT_OF_MEMORY);
-  CONTRACT_CHECK(free_bytes(env) == before);
-  CONTRACT_OK(env.api.mem_release(create_page(env)));
-}
-
-inline void plain_allocation_works(Env& env) {
-  CUdeviceptr at = 0;
-  CONTRACT_OK(env.api.mem_alloc(&at, 1000));
-  CONTRACT_CHECK(is_aligned(at, 256));
-  const Stream stream(env);
-  CONTRACT_OK(env.api.memset_d8_async(at, 1, 1000, stream));
-  CONTRACT_OK(env.api.stream_synchronize(stream));
-  const unsigned word = read_word(env, at + 996);
-  CONTRACT_OK(env.api.mem_free(at));
-  CONTRACT_CHECK(word == 0x01010101);
-}
-
-inline void plain_allocation_takes_whole_pages(Env& env) {
-  const std::size_t before = free_bytes(env);
-  CUdeviceptr at = 0;
-  CONTRACT_OK(env.api.mem_alloc(&at, 5 * kMiB));
-  const std::size_t during = free_bytes(env);
-  CONTRACT_OK(env.api.mem_free(at));
-  CONTRACT_CHECK(during == before - 6 * kMiB);
-  CONTRACT_CHECK(free_bytes(env) == before);
-}
-
-inline void bad_handles_are_refused(Env& env) {
-  const CUmemGenericAllocationHandle handle = create_page(env);
-  CONTRACT_OK(env.api.mem_release(handle));
-  CONTRACT_RESULT(env.api.mem_free(0x1234), CUDA_ERROR_INVALID_VALUE);
-  CONTRACT_REFUSED(env.api.mem_address_free(0x1234000, kPage));
-}
-
-inline void memory_needs_a_context(Env& env) {
-  CONTRACT_OK(env.api.ctx_set_current(nullptr));
-  CUdeviceptr at = 0;
-  const CUresult result = env.api.mem_alloc(&at, kPage);
-  CONTRACT_OK(env.api.ctx_set_current(env.context));
-  CONTRACT_RESULT(result, CUDA_ERROR_INVALID_CONTEXT);
-}
-
 inline void mapping_does_not_wait(Env& env) {
   const Stream busy(env);
   const Reservation range(env, kPage);
@@ -339,43 +250,32 @@ inline void mapping_does_not_wait(Env& env) {
   CONTRACT_CHECK(still_busy && !gate.is_open());
 }
 
-inline void plain_free_waits_for_running_work(Env& env) {
-  env.require_queued_work();
-  const Stream busy(env);
-  CUdeviceptr at = 0;
-  CONTRACT_OK(env.api.mem_alloc(&at, kPage));
-  Gate gate(env, busy);
-  std::thread opener([&gate] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    gate.open();
-  });
-  const CUresult result = env.api.mem_free(at);
-  const bool waited = gate.is_open();
-  opener.join();
-  CONTRACT_OK(result);
-  CONTRACT_CHECK(waited);
+inline void mapped_addresses_stay_reserved(Env& env) {
+  CUdeviceptr base = 0;
+  CONTRACT_OK(env.api.mem_address_reserve(&base, kPage, 0, 0, 0));
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  CONTRACT_OK(env.api.mem_map(base, kPage, 0, handle, 0));
+  CONTRACT_OK(env.api.mem_release(handle));
+  const CUresult early = env.api.mem_address_free(base, kPage);
+  CONTRACT_OK(env.api.mem_unmap(base, kPage));
+  CONTRACT_OK(env.api.mem_address_free(base, kPage));
+  CONTRACT_RESULT(early, CUDA_ERROR_INVALID_VALUE);
 }
 
-inline void unmapping_under_queued_work_is_illegal(Env& env) {
-  if (!env.simulated) {
-    throw Skipped("it would end the context of all cases");
+inline void gaps_are_ignored_inside_a_range(Env& env) {
+  const Reservation range(env, 3 * kPage);
+  for (const std::size_t page : {0, 2}) {
+    const CUmemGenericAllocationHandle handle = create_page(env);
+    CONTRACT_OK(env.api.mem_map(range.base() + page * kPage, kPage, 0, handle, 0));
+    CONTRACT_OK(env.api.mem_release(handle));
   }
-  env.require_queued_work();
-  const Reservation range(env, kPage);
-  const Stream stream(env);
-  const CUmemGenericAllocationHandle handle = create_page(env);
-  map_page(env, range.base(), handle);
-  CONTRACT_OK(env.api.mem_release(handle));
-  {
-    Gate gate(env, stream);
-    CONTRACT_OK(env.api.memset_d8_async(range.base(), 1, 1, stream));
-    CONTRACT_OK(env.api.mem_unmap(range.base(), kPage));
-  }
-  CONTRACT_RESULT(env.api.stream_synchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
-  CONTRACT_RESULT(env.api.ctx_synchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-  std::size_t free = 0;
-  std::size_t total = 0;
-  CONTRACT_RESULT(env.api.mem_get_info(&free, &total), CUDA_ERROR_ILLEGAL_ADDRESS);
+  const CUresult around_gap = set_access(env, range.base(), 3 * kPage);
+  const CUresult ends_in_gap = set_access(env, range.base(), 2 * kPage);
+  const CUresult begins_in_gap = set_access(env, range.base() + kPage, 2 * kPage);
+  CONTRACT_OK(env.api.mem_unmap(range.base(), 3 * kPage));
+  CONTRACT_OK(around_gap);
+  CONTRACT_RESULT(ends_in_gap, CUDA_ERROR_INVALID_VALUE);
+  CONTRACT_RESULT(begins_in_gap, CUDA_ERROR_INVALID_VALUE);
 }
 
 }  // namespace memory_cases
@@ -388,7 +288,7 @@ inline std::vector<Case> memory_case_list() {
       {"memory.reservation_honours_alignment", reservation_honours_alignment},
       {"memory.mapped_memory_keeps_what_is_written", mapped_memory_keeps_what_is_written},
       {"memory.memset_fills_bytes_and_words", memset_fills_bytes_and_words},
-      {"memory.copies_between_device_addresses", copies_between_devices_addresses},
+      {"memory.copies_between_device_addresses", copies_between_device_addresses},
       {"memory.handle_is_mapped_whole", handle_is_mapped_whole},
       {"memory.occupied_addresses_are_refused", occupied_addresses_are_refused},
       {"memory.unreserved_addresses_are_refused", unreserved_addresses_are_refused},
@@ -400,18 +300,11 @@ inline std::vector<Case> memory_case_list() {
       {"memory.access_to_unmapped_addresses_is_refused", access_to_unmapped_addresses_is_refused},
       {"memory.unmapped_addresses_are_refused_at_the_call",
        unmapped_addresses_are_refused_at_the_call},
-      {"memory.sizes_must_be_whole_pages", sizes_must_be_whole_pages},
-      {"memory.out_of_memory_is_a_value", out_of_memory_is_a_value},
-      {"memory.full_device_recovers", full_device_recovers},
-      {"memory.plain_allocation_works", plain_allocation_works},
-      {"memory.plain_allocation_takes_whole_pages", plain_allocation_takes_whole_pages},
-      {"memory.bad_handles_are_refused", bad_handles_are_refused},
-      {"memory.memory_needs_a_context", memory_needs_a_context},
       {"memory.mapping_does_not_wait", mapping_does_not_wait},
-      {"memory.plain_free_waits_for_running_work", plain_free_waits_for_running_work},
-      {"memory.unmapping_under_queued_work_is_illegal", unmapping_under_queued_work_is_illegal},
       {"memory.mapping_is_never_cut", mapping_is_never_cut},
       {"memory.use_needs_access", use_needs_access},
+      {"memory.mapped_addresses_stay_reserved", mapped_addresses_stay_reserved},
+      {"memory.gaps_are_ignored_inside_a_range", gaps_are_ignored_inside_a_range},
   };
 }
 

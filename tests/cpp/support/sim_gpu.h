@@ -80,7 +80,7 @@ class SimGpu {
     expect(api().stream_end_capture(raw(stream), &graph));
     expect(api().graph_destroy(graph));
   }
-  // Ends a capture whose graph is of no interest, whatever its state.
+  // Ends a capture whose graph is of no interest, whatever its state. Nothing when there is none.
   static void abandon_capture(StreamId stream) {
     CUgraph graph = nullptr;
     if (api().stream_end_capture(raw(stream), &graph) == CUDA_SUCCESS) {

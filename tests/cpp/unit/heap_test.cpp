@@ -236,6 +236,16 @@ TEST_F(HeapTest, AUseInARunningCaptureWaitsForItsEnd) {
   EXPECT_EQ(heap_.allocate_collected(bytes(kPageBytes)), a);
 }
 
+TEST_F(HeapTest, WaitingForPendingBlocksIncludesThoseThatAnEndedCaptureDeferred) {
+  const DevicePtr a = allocate(heap_, kPageBytes);
+  EXPECT_TRUE(record(heap_, a, side_));
+  SimGpu::begin_capture(side_);
+  free(heap_, a);
+  SimGpu::end_capture(side_);
+  heap_.wait_for_pending();
+  EXPECT_FALSE(heap_.has_pending());
+}
+
 TEST_F(HeapTest, AFreeNeverFailsForARefusalOfTheDriver) {
   const DevicePtr a = allocate(heap_, kPageBytes);
   record(heap_, a, side_);

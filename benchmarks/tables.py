@@ -1,0 +1,151 @@
+"""Writes the tables of docs/benchmarks.md from the stored results.
+
+Each table stands between a line `<!-- table NAME -->` and `<!-- end -->`; its numbers come from
+benchmarks/results. `--check` changes nothing and fails when the document is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import ALLOCATORS, ROOT
+
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "benchmarks" / "results"
+PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] + ["---:"] * (len(headings) - 1), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def unique(records: Records, key: str) -> list[str]:
+    return list(dict.fromkeys(record[key] for record in records))
+
+
+def find(records: Records, **wanted: str) -> Mapping[str, Any] | None:
+    for record in records:
+        if all(record[key] == value for key, value in wanted.items()):
+            return record
+    return None
+
+
+def ratio(record: Mapping[str, Any]) -> str:
+    return f"{record['peak_reserved'] / record['peak_allocated']:.3f}"
+
+
+def fidelity(records: Records) -> str:
+    allocators = unique(records, "allocator")
+    rows = []
+    for workload in unique(records, "workload"):
+        found = [find(records, workload=workload, allocator=name) for name in allocators]
+        allocated = next(r for r in found if r is not None)["peak_allocated"]
+        rows.append([workload, f"{allocated / 1e9:.2f}", *(ratio(r) if r else "-" for r in found)])
+    return markdown(["workload", "allocated, GB", *allocators], rows)
+
+
+def hit_path(records: Records) -> str:
+    working = [record for record in records if not record["problem"]]
+    native = find(working, allocator="native")
+    assert native is not None, "there is no run of the native allocator to compare with"
+    rows = []
+    for case, reference in native["nanoseconds"].items():
+        base = statistics.median(reference)
+        medians = [statistics.median(record["nanoseconds"][case]) for record in working]
+        rows.append([case, *(f"{ns:,.0f} ({ns / base:.2f})" for ns in medians)])
+    return markdown(["case", *(record["allocator"] for record in working)], rows)
+
+
+def training(records: Records) -> str:
+    allocators = [name for name in ALLOCATORS if find(records, allocator=name, problem="")]
+    rows = []
+    for workload in unique(records, "workload"):
+        native = find(records, workload=workload, allocator="native", problem="")
+        cells = []
+        for name in allocators:
+            record = find(records, workload=workload, allocator=name, problem="")
+            if record is None or native is None:
+                cells.append("-")
+                continue
+            pairs = zip(record["seconds"], native["seconds"], strict=True)
+            time = statistics.median(mine / theirs for mine, theirs in pairs)
+            cells.append(f"{time:.3f} / {ratio(record)}")
+        rows.append([workload, *cells])
+    return markdown(["workload", *allocators], rows)
+
+
+def replay(records: Records) -> str:
+    # numpy and the traces are needed only here.
+    from benchmarks.replay import ON_GPU, ON_GPU_ACTIVE, driver_ms
+
+    rows = []
+    for record in records:
+        name = record["trace"]
+        used = record["peak_active" if name in ON_GPU_ACTIVE else "peak_allocated"]
+        stored = ON_GPU.get(name) or ON_GPU_ACTIVE.get(name)
+        milliseconds = driver_ms(record["calls"])
+        rows.append(
+            [
+                name,
+                f"{record['page_bytes'] >> 20} MiB",
+                f"{used / 1e9:.2f}",
+                *([f"{value:.3f}" for value in stored] if stored else ["-", "-"]),
+                f"{record['peak_reserved'] / used:.3f}",
+                f"{milliseconds:.0f}",
+                f"{milliseconds - driver_ms(record['calls_at_half']):.0f}",
+            ]
+        )
+    headings = ("trace", "page", "used, GB", "native", "expandable", "ferro_alloc")
+    return markdown([*headings, "driver, ms", "of that in the 2nd half"], rows)
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
+    "fidelity": ("fidelity_gpu.json", fidelity),
+    "fidelity_simulated": ("fidelity_simulated.json", fidelity),
+    "hit_path": ("hit_path_gpu.json", hit_path),
+    "training": ("training_gpu.json", training),
+    "replay": ("replay.json", replay),
+}
+
+
+def fill(text: str, results: Path) -> str:
+    """The document with every table made anew; one whose results are not stored says so."""
+
+    def table(place: re.Match[str]) -> str:
+        source, make = TABLES[place[2]]
+        path = results / source
+        if path.exists():
+            made = make(json.loads(path.read_text()))
+        else:
+            made = f"No results are stored in `{source}`.\n"
+        return f"{place[1]}{made}{place[3]}"
+
+    return PLACE.sub(table, text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing, compare only")
+    options = parser.parse_args(argv)
+    text = DOCUMENT.read_text()
+    filled = fill(text, RESULTS)
+    if options.check:
+        if filled != text:
+            print(f"{DOCUMENT.name} is out of date: run `python -m benchmarks.tables`")
+        return int(filled != text)
+    DOCUMENT.write_text(filled)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""A Python program on the launcher's command line, and starting it the way Python itself would."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the user wants to run, and how Python itself would start it."""
+
+    target: str
+    is_module: bool
+    arguments: Sequence[str]
+
+    def run(self) -> None:
+        """Runs it as `__main__` with Python's own `sys.argv` and `sys.path[0]`."""
+        if self.is_module:
+            sys.argv = [self.target, *self.arguments]
+            # `python -m ferro_alloc` left the working directory in sys.path[0], as -m wants it.
+            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
+            return
+        sys.argv = [self.target, *self.arguments]
+        path = Path(self.target)
+        if path.is_dir() or path.suffix in (".zip", ".pyz"):
+            # run_path puts a folder or an archive in front of sys.path itself; Python would leave
+            # no entry for the working directory.
+            sys.path.pop(0)
+        else:
+            sys.path[0] = str(path.resolve().parent)
+        runpy.run_path(self.target, run_name="__main__")
+
+
+def split_program(argv: Sequence[str]) -> tuple[list[str], Program | None]:
+    """Parts the launcher's own options from the program and its arguments.
+
+    As with python itself, the first word that is no option, or `-m MODULE`, ends the options;
+    everything behind belongs to the program, whatever it looks like.
+    """
+    options: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if word == "-m":
+            if not words:
+                return [*options, word], None
+            return options, Program(words[0], is_module=True, arguments=words[1:])
+        if word == "--" and words:
+            return options, Program(words[0], is_module=False, arguments=words[1:])
+        if not word.startswith("-"):
+            return options, Program(word, is_module=False, arguments=words)
+        options.append(word)
+        if word == "--conf" and words:
+            options.append(words.pop(0))
+    return options, None

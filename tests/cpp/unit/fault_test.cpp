@@ -1,0 +1,306 @@
+// Every driver call of a scenario fails once, with either kind of error: what was promised for
+// failures must hold after each, and the same call must work when the driver is well again.
+#include "ferro/driver/error.h"
+#include "ferro/graph/checkpoint.h"
+#include "support/faulty_api.h"
+#include "support/heap_fixture.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+constexpr PoolId kPool{0, 7};
+
+// A fresh device for each run of a scenario.
+struct World {
+  explicit World(std::size_t pages) : gpu(pages) { FaultyApi::reset(); }
+
+  DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
+    return device->allocate(pool, on, bytes(size)).ptr;
+  }
+  Span& span_of(DevicePtr ptr) { return *addresses.find(ptr); }
+  void free(DevicePtr ptr) {
+    FERRO_CHECK(span_of(ptr).heap()->free(span_of(ptr), ptr).error == FreeError::kNone);
+  }
+  void record(DevicePtr ptr, StreamId on) {
+    FERRO_CHECK(span_of(ptr).heap()->record_stream(span_of(ptr), ptr, on));
+    SimGpu::fill(on, ptr, 1, 1);
+  }
+
+  // The program's own blocks, and the sums over them.
+  std::string program_state() {
+    std::string text;
+    for (const SegmentView& segment : device->segments(nullptr)) {
+      for (const BlockView& block : segment.blocks) {
+        if (block.state == BlockState::kLive) {
+          text += std::to_string(address_of(block.ptr)) + ":" + std::to_string(block.size) + " ";
+        }
+      }
+    }
+    const StatTable table = device->stats().read();
+    return text + std::to_string(table[kBlocks][kAll].current) + " blocks, " +
+           std::to_string(table[kBytes][kAll].current) + " bytes";
+  }
+  // All blocks with their addresses. Pages may have come to the store or left it.
+  std::string line_state() {
+    std::string text;
+    for (const SegmentView& segment : device->segments(nullptr)) {
+      text += std::to_string(address_of(segment.ptr)) + "(" + testing::layout({segment}) + ") ";
+    }
+    return text;
+  }
+
+  SimGpu gpu;
+  const StreamId stream = SimGpu::make_stream();
+  const StreamId side = SimGpu::make_stream();
+  const StreamId third = SimGpu::make_stream();
+  AddressIndex addresses;
+  std::unique_ptr<DeviceMemory> device =
+      std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses, AllocatorConfig{}, nullptr);
+  std::vector<DevicePtr> blocks;
+  PoolCheckpoint checkpoint;
+};
+
+enum class Promise {
+  kNothingChanged,   // a failure leaves the line as it was
+  kProgramUnharmed,  // a failure may have moved pages that carry no live byte
+  kNeverFails,       // completes whatever the driver says
+};
+
+struct Scenario {
+  std::string name;
+  std::size_t pages;
+  Promise promise;
+  std::function<void(World&)> prepare;
+  // False or DriverError: it failed.
+  std::function<bool(World&)> act;
+};
+
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
+
+enum class Outcome { kCompleted, kFailed, kThrew };
+
+Outcome run(const Scenario& scenario, World& world) {
+  try {
+    return scenario.act(world) ? Outcome::kCompleted : Outcome::kFailed;
+  } catch (const DriverError&) {
+    return Outcome::kThrew;
+  }
+}
+
+std::size_t reservations() {
+  std::string text(1 << 16, '\0');
+  text.resize(ferro_sim_report(0, text.data(), text.size()));
+  const std::string key = "\"reservations\": ";
+  const std::size_t at = text.find(key);
+  FERRO_CHECK(at != std::string::npos, text);
+  return std::stoul(text.substr(at + key.size()));
+}
+
+// Frees and empties everything; nothing may stay on the device. `failed`: the call that was made to
+// fail before.
+void expect_no_leak(World& world, const std::string& failed) {
+  FaultyApi::reset();
+  SimGpu::abandon_capture(world.stream);
+  for (const SegmentView& segment : world.device->segments(nullptr)) {
+    for (const BlockView& block : segment.blocks) {
+      if (block.state == BlockState::kLive) {
+        world.free(block.ptr);
+      }
+    }
+  }
+  world.device->empty_cache();
+  world.device.reset();
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+  // Addresses that the driver refuses to take back are lost, which costs nothing.
+  EXPECT_EQ(reservations(), failed == "cuMemAddressFree" ? 1U : 0U);
+}
+
+class FaultTest : public ::testing::TestWithParam<Scenario> {
+ protected:
+  void fail_call(std::uint64_t call, CUresult error) {
+    const Scenario& scenario = GetParam();
+    World world(scenario.pages);
+    scenario.prepare(world);
+    const std::string program_before = world.program_state();
+    const std::string line_before = world.line_state();
+
+    FaultyApi::fail_at(call, error);
+    const Outcome outcome = run(scenario, world);
+    const std::string failed = FaultyApi::failed();
+    SCOPED_TRACE("call " + std::to_string(call) + " (" + failed + ") fails with " +
+                 std::to_string(static_cast<int>(error)));
+    ASSERT_FALSE(failed.empty());
+    FaultyApi::fail_at(0, CUDA_SUCCESS);
+    world.device->check_invariants();
+    EXPECT_EQ(SimGpu::used_pages(), world.device->store().counts().held);
+    if (outcome != Outcome::kCompleted) {
+      EXPECT_NE(scenario.promise, Promise::kNeverFails);
+      EXPECT_EQ(world.program_state(), program_before);
+      if (scenario.promise == Promise::kNothingChanged) {
+        EXPECT_EQ(world.line_state(), line_before);
+      }
+      EXPECT_EQ(run(scenario, world), Outcome::kCompleted) << "without the fault";
+      world.device->check_invariants();
+    }
+    expect_no_leak(world, failed);
+  }
+};
+
+TEST_P(FaultTest, EveryCallMayFail) {
+  const Scenario& scenario = GetParam();
+  std::uint64_t calls = 0;
+  {
+    World world(scenario.pages);
+    scenario.prepare(world);
+    FaultyApi::reset();
+    ASSERT_EQ(run(scenario, world), Outcome::kCompleted);
+    calls = FaultyApi::calls();
+    world.device->check_invariants();
+    expect_no_leak(world, "");
+  }
+  ASSERT_GT(calls, 0U);
+  for (std::uint64_t call = 1; call <= calls; ++call) {
+    for (const CUresult error : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
+      fail_call(call, error);
+    }
+  }
+}
+
+const std::vector<Scenario>& scenarios() {
+  static const std::vector<Scenario> all = {
+      {"FirstGrowth", 16, Promise::kNothingChanged, [](World&) {},
+       [](World& w) { return w.allocate(512, w.stream) != kNull; }},
+      {"GrowthOfManyPages", 16, Promise::kNothingChanged,
+       [](World& w) { w.allocate(kPageBytes + 512, w.stream); },
+       [](World& w) { return w.allocate(7 * kPageBytes, w.stream) != kNull; }},
+      {"GrowthIntoAHole", 16, Promise::kNothingChanged,
+       [](World& w) {
+         const DevicePtr a = w.allocate(3 * kPageBytes, w.stream);
+         w.allocate(kPageBytes, w.stream);
+         w.free(a);
+         w.device->empty_cache();
+       },
+       [](World& w) { return w.allocate(3 * kPageBytes, w.stream) != kNull; }},
+      {"GrowthWithANewSpan", 600, Promise::kNothingChanged,
+       [](World& w) { w.allocate(510 * kPageBytes, w.stream); },
+       [](World& w) { return w.allocate(4 * kPageBytes, w.stream) != kNull; }},
+      {"GrowthFromIdlePages", 16, Promise::kNothingChanged,
+       [](World& w) {
+         std::vector<PageHandle> idle;
+         FERRO_CHECK(w.device->store().take(3, idle) == TakeResult::kOk);
+         w.device->store().put(idle);
+       },
+       [](World& w) { return w.allocate(3 * kPageBytes, w.stream) != kNull; }},
+      {"GrowthInACapture", 16, Promise::kNothingChanged,
+       [](World& w) {
+         w.device->hold_pool(kPool);
+         SimGpu::begin_capture(w.stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+       },
+       [](World& w) { return w.allocate(2 * kPageBytes, w.stream, kPool) != kNull; }},
+      {"GiveBack", 16, Promise::kProgramUnharmed,
+       [](World& w) {
+         const DevicePtr a = w.allocate(3 * kPageBytes, w.stream);
+         w.blocks.push_back(w.allocate(kPageBytes, w.stream));
+         w.free(w.allocate(2 * kPageBytes, w.stream));
+         w.free(a);
+       },
+       [](World& w) {
+         Heap& heap = *w.span_of(w.blocks[0]).heap();
+         heap.give_back_pages(~std::size_t{0});
+         return heap.view().whole_free_page_bytes == 0;
+       }},
+      {"EmptyCache", 16, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.allocate(512, w.stream);
+         w.free(w.allocate(3 * kPageBytes, w.stream));
+         const DevicePtr a = w.allocate(2 * kPageBytes, w.side);
+         w.record(a, w.stream);
+         w.free(a);
+         w.device->hold_pool(kPool);
+         w.free(w.allocate(2 * kPageBytes, w.stream, kPool));
+         FERRO_CHECK(w.device->release_pool(kPool));
+       },
+       [](World& w) {
+         w.device->empty_cache();
+         return w.device->store().counts().held == 1;
+       }},
+      {"RecordStream", 16, Promise::kNothingChanged,
+       [](World& w) { w.blocks.push_back(w.allocate(512, w.stream)); },
+       [](World& w) {
+         w.record(w.blocks[0], w.side);
+         return true;
+       }},
+      {"FreeOfABlockThatTwoStreamsUse", 16, Promise::kNeverFails,
+       [](World& w) {
+         w.blocks.push_back(w.allocate(kPageBytes, w.stream));
+         w.record(w.blocks[0], w.side);
+         w.record(w.blocks[0], w.third);
+       },
+       [](World& w) {
+         w.free(w.blocks[0]);
+         return true;
+       }},
+      {"CollectPending", 16, Promise::kProgramUnharmed,
+       [](World& w) {
+         for (const StreamId user : {w.side, w.third}) {
+           const DevicePtr a = w.allocate(kPageBytes, w.stream);
+           w.record(a, user);
+           w.blocks.push_back(a);
+         }
+         for (const DevicePtr block : w.blocks) {
+           w.free(block);
+         }
+         SimGpu::finish_all();
+       },
+       [](World& w) {
+         w.device->collect_pending();
+         return w.device->stats().read()[kActiveBlocks][kAll].current == 0;
+       }},
+      {"WaitForPendingBlocks", 8, Promise::kProgramUnharmed,
+       [](World& w) {
+         const DevicePtr a = w.allocate(8 * kPageBytes, w.stream);
+         w.record(a, w.side);
+         w.free(a);
+       },
+       [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},
+      {"PagesOfAnotherStream", 8, Promise::kProgramUnharmed,
+       [](World& w) { w.free(w.allocate(8 * kPageBytes, w.side)); },
+       [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},
+      {"RestoreACheckpoint", 16, Promise::kNothingChanged,
+       [](World& w) {
+         w.device->hold_pool(kPool);
+         const DevicePtr a = w.allocate(kPageBytes, w.stream, kPool);
+         w.allocate(512, w.stream, kPool);
+         FERRO_CHECK(take_checkpoint(*w.device, kPool, &w.checkpoint) == CheckpointError::kNone);
+         w.record(a, w.side);
+         w.free(a);
+         w.allocate(2 * kPageBytes, w.side, kPool);
+         SimGpu::finish_all();
+       },
+       [](World& w) {
+         CheckpointChange change;
+         return restore_checkpoint(*w.device, w.checkpoint, &change) == CheckpointError::kNone;
+       }},
+  };
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, FaultTest, ::testing::ValuesIn(scenarios()),
+                         [](const auto& given) { return given.param.name; });
+
+}  // namespace
+}  // namespace ferro

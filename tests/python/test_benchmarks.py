@@ -1,0 +1,174 @@
+"""The benchmarks run, on the simulated GPU, and say what their documentation promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks import replay, tables
+from benchmarks.fidelity import differences
+from benchmarks.processes import SIMULATED_ALLOCATORS, Child, ChildError
+from benchmarks.training import Record, time_ratio
+from tests.conftest import ROOT, RunProgram, RunSimulated
+from tools.gpu import gpu_count
+
+on_simulated_gpu = pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")
+RUN = "import runpy, sys\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
+
+
+def smoke(run_program: RunProgram, folder: Path, module: str, *arguments: str) -> Any:
+    output = folder / "output.json"
+    command = [f"benchmarks.{module}", "--smoke", "--output", str(output), *arguments]
+    run_program(RUN, *command, timeout=180)
+    return json.loads(output.read_text())
+
+
+EVERY_WORKLOAD = """
+import gc, json
+import ferro_alloc
+ferro_alloc.install()
+import torch
+from benchmarks.workloads import WORKLOADS
+found = {}
+for name, workload in WORKLOADS.items():
+    steps = []
+    results = workload.run(lambda step, loss: steps.append(loss.is_cuda), **workload.smoke)
+    assert all(tensor.is_cuda for tensor in results)
+    peak = torch.cuda.max_memory_allocated()
+    del results
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    found[name] = [steps, peak, torch.cuda.memory_allocated()]
+    torch.cuda.reset_peak_memory_stats()
+print(json.dumps(found))
+"""
+
+
+@on_simulated_gpu
+def test_every_workload_calls_back_and_leaves_nothing(run_simulated: RunSimulated) -> None:
+    done = run_simulated(EVERY_WORKLOAD)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 8
+    for name, (steps, peak, left) in found.items():
+        assert steps in ([True] * 3, [True] * 4), name
+        assert left < 1 << 20 < peak, (name, left, peak)
+
+
+@on_simulated_gpu
+def test_training(run_program: RunProgram, tmp_path: Path) -> None:
+    names = ("full_varlen", "fsdp_like")
+    records = smoke(run_program, tmp_path, "training", "--workloads", *names)
+    assert [(r["workload"], r["allocator"]) for r in records] == [
+        (workload, allocator) for workload in names for allocator in SIMULATED_ALLOCATORS
+    ]
+    for record in records:
+        assert record["seconds"]
+        assert 0 < record["peak_allocated"] <= record["peak_reserved"] <= record["device_used"]
+
+
+@on_simulated_gpu
+def test_fidelity(run_program: RunProgram, tmp_path: Path) -> None:
+    names = ("generate_train",)
+    records = smoke(run_program, tmp_path, "fidelity", "--workloads", *names)
+    assert len(records) == len(names) * len(SIMULATED_ALLOCATORS)
+    for workload in names:
+        peaks = [r["peak_allocated"] for r in records if r["workload"] == workload]
+        # Streams of allocations are the same; native rounds some blocks up where others do not.
+        assert max(peaks) < 1.05 * min(peaks)
+
+
+@on_simulated_gpu
+def test_hit_path(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "hit_path")
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    for record in records:
+        assert len(record["nanoseconds"]) == 5
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+def test_replay_stays_below_expandable_segments(run_program: RunProgram, tmp_path: Path) -> None:
+    output = tmp_path / "output.json"
+    names = ("full_varlen", "offload")
+    arguments = ["--traces", *names, "--pages", "2", "--output", str(output)]
+    run_program(RUN, "benchmarks.replay", *arguments, timeout=300)
+    for result in json.loads(output.read_text()):
+        ratio = result["peak_reserved"] / result["peak_allocated"]
+        assert 1 <= ratio < replay.ON_GPU[result["trace"]][1]
+        # Steady state makes no driver calls: nearly all of its time is in the first half.
+        late = replay.driver_ms(result["calls"]) - replay.driver_ms(result["calls_at_half"])
+        assert late < 0.1 * replay.driver_ms(result["calls"])
+
+
+def test_events_of_a_trace_know_which_frees_came_late() -> None:
+    trace: dict[str, NDArray[Any]] = {
+        "kind": np.array([0, 0, 1, 2, 1, 0, 2], np.uint8),
+        "id": np.array([0, 1, 0, 0, 1, 2, 1], np.int32),
+        "size": np.array([512, 700, 512, 512, 1024, 9, 1024]),
+        "stream": np.array([0, 1, 0, 0, 1, 0, 1], np.uint8),
+    }
+    events = replay.to_events(trace, None)
+    assert events["deferred"].tolist() == [0, 0, 0, 0, 1, 0, 0]
+    assert events["size"].tolist() == trace["size"].tolist()
+    assert len(replay.to_events(trace, 3)) == 3
+
+
+def test_a_workload_that_drifts_from_the_gpu_is_named() -> None:
+    def record(workload: str, reserved: int, allocator: str = "native") -> dict[str, Any]:
+        return {
+            "workload": workload,
+            "allocator": allocator,
+            "peak_allocated": 1000,
+            "peak_reserved": reserved,
+        }
+
+    stored = [record("moe", 1200), record("generate", 1200), record("moe", 1200, "ferro_alloc")]
+    # Another policy of ours is no fault of the simulated GPU.
+    assert differences(stored, [record("moe", 1100, "ferro_alloc")]) == []
+    assert differences(stored, [record("moe", 1220), record("conv", 5000)]) == []
+    (found,) = differences(stored, [record("moe", 1200), record("generate", 1230)])
+    assert found == "generate under native: 1.230 simulated, 1.200 on the GPU"
+
+
+def test_steps_are_compared_with_the_same_steps() -> None:
+    native = Record("moe", "native", seconds=[1.0, 10.0, 2.0])
+    mine = Record("moe", "ferro_alloc", seconds=[0.9, 9.0, 8.0])
+    assert time_ratio(mine, native) == pytest.approx(0.9)
+
+
+def test_a_child_that_fails_says_why() -> None:
+    child = Child("benchmarks.measure", ["--workload", "moe"], timeout=60)
+    with child, pytest.raises(ChildError, match="--allocator"):
+        child.read()
+
+
+def test_a_child_that_hangs_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(600)\n")
+    env = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    child = Child("sleeper", [], timeout=1, env=env)
+    with child, pytest.raises(ChildError, match="ran out of time"):
+        child.read()
+
+
+def test_tables_are_written_from_results(tmp_path: Path) -> None:
+    text = "before\n<!-- table fidelity -->\nold\n<!-- end -->\nafter\n"
+    assert "No results are stored" in tables.fill(text, tmp_path)
+    record = {
+        "workload": "moe",
+        "allocator": "native",
+        "peak_allocated": 2_000_000_000,
+        "peak_reserved": 2_500_000_000,
+    }
+    (tmp_path / "fidelity_gpu.json").write_text(json.dumps([record]))
+    filled = tables.fill(text, tmp_path)
+    assert "| moe | 2.00 | 1.250 |\n<!-- end -->\nafter\n" in filled
+    assert filled.startswith("before\n<!-- table fidelity -->\n| workload |")
+    assert tables.fill(filled, tmp_path) == filled
+
+
+def test_the_document_shows_the_stored_results() -> None:
+    assert tables.main(["--check"]) == 0

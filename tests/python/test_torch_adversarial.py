@@ -1,0 +1,78 @@
+"""Seeded programs, executed as late as streams and events allow: every byte must be right."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import setup as build
+from tests.conftest import ROOT
+from tests.python.torch_programs import Result, seeded
+
+FAULTS = {
+    "reuse_before_event": 24,
+    "missing_wait": 4,
+    "early_unmap": 4,
+    "lost_page": 2,
+    "wrong_stream": 4,
+    "unseen_capture": 4,
+    "missing_unmap": 2,
+}
+"""Planted faults, and how many programs may be needed to find each."""
+
+
+def assert_clean(result: Result, operations: int) -> None:
+    assert result["errors"] == []
+    assert (result["wrong_reads"], result["wrong_bytes"]) == (0, 0)
+    assert result["operations"] > operations
+    assert result["bytes_checked"] > 10_000 * operations
+    assert result["allocated_at_end"] == result["reserved_at_end"] == result["free_lost"] == 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "words"),
+    [
+        (1000, ()),
+        (2000, ("--memory", "160MiB", "--without", "empty_cache")),
+        (3000, ("--at-once", "--threads", "3")),
+        (4000, ("--threads", "4", "--without", "graphs", "mempools")),
+    ],
+    ids=["in_turns", "short_of_memory", "at_once", "without_graphs"],
+)
+def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:
+    assert_clean(seeded("--seed", str(seed), "--programs", "5", *words), 10_000)
+
+
+def test_requests_that_wait_for_memory_get_it_in_order() -> None:
+    """Hardly more memory than is live: pages go from stream to stream behind their fences."""
+    words = ("--memory", "96MiB", "--without", "graphs", "mempools", "empty_cache")
+    result = seeded("--seed", "2100", "--programs", "4", *words)
+    assert_clean(result, 10_000)
+    ladder = result["report"]["ladder"]
+    assert ladder["wait"] + ladder["hand_over"] > 0
+    assert ladder["collect_pending"] > 0
+
+
+@pytest.mark.parametrize("mistake", ["wait", "record_stream"])
+def test_a_mistake_of_the_program_shows(mistake: str) -> None:
+    found = seeded("--mistake", mistake, "--programs", "10", "--stop-when-caught")
+    assert found["wrong_reads"] > 0
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("mutants") / "faulty_driver.so"
+    source = ROOT / "tests" / "mutants" / "faulty_driver.cpp"
+    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    include = ["-I", str(ROOT / "csrc"), "-isystem", str(build.cuda_include(13))]
+    subprocess.run(["c++", *options, *include, str(source), "-o", str(library)], check=True)
+    return library
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(faults: Path, name: str) -> None:
+    programs = str(FAULTS[name])
+    found = seeded("--mutant", f"{faults}:{name}", "--programs", programs, "--stop-when-caught")
+    assert found["wrong_reads"] or found["errors"]

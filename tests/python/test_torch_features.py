@@ -1,0 +1,111 @@
+"""What PyTorch offers on top of an allocator, under ferro_alloc and as native behaves.
+
+Each program runs under both; what its checks return does not depend on the allocator.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROGRAMS, RunSimulated
+from tests.python.torch_programs import Result, simulated
+
+MEMORY = {
+    "features_memory.py": "1GiB",
+    "features_pools.py": "1GiB",
+    "features_graphs.py": "4GiB",
+    "features_training.py": "4GiB",
+}
+CHECKS = [
+    (program, name)
+    for program in MEMORY
+    for name in re.findall(r"^@check\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
+]
+ORDERS = (
+    "nothing_dropped",
+    "graph_first",
+    "tensors_first",
+    "pool_first",
+    "at_exit",
+    "cycle",
+    "thread",
+    "exit_in_capture",
+    "exception",
+    "fork",
+)
+
+
+@cache
+def outcomes(program: str, allocator: str) -> Result:
+    """Of all checks of a program, from one run."""
+    return simulated(program, allocator, memory=MEMORY[program])
+
+
+@pytest.mark.parametrize(("program", "name"), CHECKS)
+def test_as_native(program: str, name: str) -> None:
+    found, native = (outcomes(program, allocator)[name] for allocator in ("ferro", "native"))
+    assert "error" not in found, found["error"]
+    assert "error" not in native, native["error"]
+    assert found["value"] == native["value"]
+
+
+def test_graphs_as_late_as_streams_allow() -> None:
+    settings: dict[str, Any] = {"memory": "4GiB", "mode": "adversarial", "seed": 5}
+    found = simulated("features_graphs.py", "ferro", **settings)
+    assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str) -> None:
+    ended = run_simulated("torch_exit.py", "ferro", order, memory="1GiB")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_fork_before_cuda_is_used(run_simulated: RunSimulated) -> None:
+    ended = run_simulated("torch_fork.py", "ferro", memory="1GiB")
+    assert ended.stderr == ""
+
+
+@cache
+def refusals() -> Result:
+    return simulated("torch_faults.py", "ferro", memory="1GiB")
+
+
+@pytest.mark.parametrize("function", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
+def test_a_driver_out_of_memory_is_torchs_error(function: str) -> None:
+    kind, text = refusals()[f"{function} out of memory"]
+    assert kind == "OutOfMemoryError"
+    assert "CUDA out of memory. Tried to allocate 8.00 MiB" in text
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "cuMemCreate",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemAddressReserve",
+        "cuEventSynchronize",
+        "cuEventQuery",
+    ],
+)
+def test_a_refusal_names_the_driver_call(function: str) -> None:
+    kind, text = refusals()[f"{function} unknown"]
+    assert kind == "RuntimeError"
+    assert f"ferro_alloc: {function} failed with CUDA_ERROR_UNKNOWN" in text
+
+
+@pytest.mark.parametrize(
+    "function", ["cuMemUnmap", "cuMemRelease", "cuEventRecord", "cuEventCreate"]
+)
+def test_a_refusal_while_giving_back_is_survived(function: str) -> None:
+    # Frees never raise; the memory stays where it is and goes back the next time.
+    assert refusals()[f"{function} unknown"] == ["", ""]
+
+
+def test_nothing_is_lost_by_refusals() -> None:
+    assert refusals()["held at the end"] == [0, 0]

@@ -1,0 +1,46 @@
+"""Runs programs of tests/python/programs on the simulated GPU and reads their last line of JSON.
+
+For results that several tests share; the fixture `run_simulated` serves a single test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROGRAMS, ROOT, SETTINGS, SIMULATE
+
+Result = dict[str, Any]
+
+
+def simulated(program: str, *arguments: str, **activate: Any) -> Result:
+    """The program's result; the test fails when there is none."""
+    options = json.dumps(activate)
+    return _result([sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments])
+
+
+def seeded(*arguments: str) -> Result:
+    """The summary of seeded.py, whatever it found."""
+    return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments])
+
+
+def _result(command: list[str]) -> Result:
+    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
+    done = subprocess.run(
+        command,
+        env={**inherited, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    lines = done.stdout.splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    result: Result = json.loads(lines[-1])
+    return result
