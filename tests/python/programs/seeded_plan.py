@@ -319,8 +319,6 @@ class Planner:
         tensor = self._allocate(size, self._home(), mempool)
         # Nearly always filled by its own stream; sometimes by another at once.
         stream = tensor.home if self._random.random() < 0.8 else self._stream_after(tensor)
-        if stream != tensor.home:
-            self._wait(stream, tensor.home)
         self._fill(tensor, stream)
 
     def _plan_handoff(self) -> None:
@@ -491,7 +489,8 @@ class Planner:
     # ---- operations with their order
 
     def _allocate(self, size: int, stream: int, mempool: int | None) -> Tensor:
-        tensor = Tensor(self._number(), size, stream)
+        # Another stream must come after its own, where the memory may have been in use before.
+        tensor = Tensor(self._number(), size, stream, writer=stream)
         self._tensors[tensor.number] = tensor
         self._out.append(Alloc(tensor.number, size, stream, mempool))
         return tensor
