@@ -8,6 +8,7 @@ what a change of policy does to fragmentation and what it costs in driver time.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "benchmarks" / "traces"
-TREE = ROOT / "build" / "benchmarks" / "replay"
+TREE = ROOT / "build" / "cpp-release"
 PAGE_SIZES = (2, 4)  # MiB
 
 # Peak reserved / peak allocated on an H100 where the traces were recorded: native, expandable.
@@ -46,21 +47,23 @@ FREE_REQUESTED, FREE_COMPLETED = 1, 2
 
 
 def build() -> Path:
-    """The replay program."""
+    """The replay program, built beside the C++ tests, with which it shares the libraries."""
     cmake = shutil.which("cmake")
     if cmake is None:
         raise SystemExit("cmake was not found: it is needed to build the replay")
-    if not (TREE / "CMakeCache.txt").exists():
-        generator = ["-GNinja"] if shutil.which("ninja") else []
-        options = ["-DFERRO_BUILD_BENCHMARKS=ON", "-DFERRO_BUILD_TESTS=OFF"]
-        if shutil.which("ccache"):
-            options += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
-        command = [cmake, "-S", str(ROOT), "-B", str(TREE), *generator, *options]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    include = importlib.import_module("setup").cuda_include(13)  # it knows where CUDA is
+    options = ["-DFERRO_BUILD_BENCHMARKS=ON", f"-DFERRO_CUDA_INCLUDE={include}"]
+    run([cmake, "--preset", "release", *options])
     jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
-    command = [cmake, "--build", str(TREE), "--target", "replay", "-j", jobs]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    run([cmake, "--build", str(TREE), "--target", "replay", "-j", jobs])
     return TREE / "benchmarks" / "replay"
+
+
+def run(command: Sequence[str]) -> None:
+    """Runs it silently; what it printed is shown when it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
 def to_events(trace: Mapping[str, NDArray[Any]], limit: int | None) -> NDArray[Any]:

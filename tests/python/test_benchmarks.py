@@ -91,17 +91,22 @@ def test_hit_path(run_program: RunProgram, tmp_path: Path) -> None:
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
 
 
-def test_replay_stays_below_expandable_segments(run_program: RunProgram, tmp_path: Path) -> None:
+# Recorded on a GPU, where expandable segments reserved 1.098 and 1.145 of the peak.
+MOST_RESERVED = {"full_varlen": 1.02, "offload": 1.06}
+
+
+def test_replayed_training_fits_closely(run_program: RunProgram, tmp_path: Path) -> None:
     output = tmp_path / "output.json"
-    names = ("full_varlen", "offload")
-    arguments = ["--traces", *names, "--pages", "2", "--output", str(output)]
-    run_program(RUN, "benchmarks.replay", *arguments, timeout=300)
-    for result in json.loads(output.read_text()):
+    arguments = ["--traces", *MOST_RESERVED, "--pages", "2", "--output", str(output)]
+    run_program(RUN, "benchmarks.replay", *arguments, timeout=600)
+    results = json.loads(output.read_text())
+    assert [result["trace"] for result in results] == list(MOST_RESERVED)
+    for result in results:
         ratio = result["peak_reserved"] / result["peak_allocated"]
-        assert 1 <= ratio < replay.ON_GPU[result["trace"]][1]
-        # Steady state makes no driver calls: nearly all of its time is in the first half.
+        assert 1 <= ratio <= MOST_RESERVED[result["trace"]]
+        # The driver is needed at the start and hardly later.
         late = replay.driver_ms(result["calls"]) - replay.driver_ms(result["calls_at_half"])
-        assert late < 0.1 * replay.driver_ms(result["calls"])
+        assert late < 0.3 * replay.driver_ms(result["calls"])
 
 
 def test_events_of_a_trace_know_which_frees_came_late() -> None:

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.python.torch_programs import Result, seeded
 
 FAULTS = {
-    "reuse_before_event": 24,
+    "reuse_before_event": 4,
     "missing_wait": 4,
     "early_unmap": 4,
     "lost_page": 2,
@@ -35,8 +35,8 @@ def assert_clean(result: Result, operations: int) -> None:
     ("seed", "words"),
     [
         (1000, ()),
-        (2000, ("--memory", "160MiB", "--without", "empty_cache")),
-        (3000, ("--at-once", "--threads", "3")),
+        (2000, ("--memory", "160MiB", "--turn", "0.003", "--without", "empty_cache")),
+        (3000, ("--at-once", "--threads", "3", "--memory", "4GiB")),
         (4000, ("--threads", "4", "--without", "graphs", "mempools")),
     ],
     ids=["in_turns", "short_of_memory", "at_once", "without_graphs"],

@@ -54,7 +54,7 @@ def test_as_native(program: str, name: str) -> None:
 
 
 def test_graphs_as_late_as_streams_allow() -> None:
-    settings: dict[str, Any] = {"memory": "4GiB", "mode": "adversarial", "seed": 5}
+    settings: dict[str, Any] = {"memory": "4GiB", "mode": "adversarial", "seed": 5, "turn": "0.003"}
     found = simulated("features_graphs.py", "ferro", **settings)
     assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
 

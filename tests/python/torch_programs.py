@@ -18,22 +18,26 @@ from tests.conftest import PROGRAMS, ROOT, SETTINGS, SIMULATE
 Result = dict[str, Any]
 
 
-def simulated(program: str, *arguments: str, **activate: Any) -> Result:
-    """The program's result; the test fails when there is none."""
+def simulated(program: str, *arguments: str, turn: str = "", **activate: Any) -> Result:
+    """The program's result; the test fails when there is none.
+
+    `turn` is how likely a CUDA call does queued work; a low one leaves more of it queued.
+    """
     options = json.dumps(activate)
-    return _result([sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments])
+    command = [sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments]
+    return _result(command, {"FERRO_SIM_TURN": turn} if turn else {})
 
 
 def seeded(*arguments: str) -> Result:
     """The summary of seeded.py, whatever it found."""
-    return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments])
+    return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments], {})
 
 
-def _result(command: list[str]) -> Result:
+def _result(command: list[str], env: dict[str, str]) -> Result:
     inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     done = subprocess.run(
         command,
-        env={**inherited, "PYTHONPATH": str(ROOT)},
+        env={**inherited, "PYTHONPATH": str(ROOT), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

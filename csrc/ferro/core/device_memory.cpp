@@ -44,7 +44,13 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       total_memory_(driver_.total_memory()),
       store_(driver_, config.page_bytes),
       events_(driver_),
-      heap_context_{driver_, store_, events_, addresses, stats_, default_span_bytes(total_memory_)},
+      heap_context_{driver_,
+                    store_,
+                    events_,
+                    addresses,
+                    stats_,
+                    captures_,
+                    default_span_bytes(total_memory_)},
       on_shortage_(std::move(on_shortage)) {
   store_.set_limit(config.memory_limit);
   pools_[kDefaultPool].use_count = 1;

@@ -80,6 +80,9 @@ class DeviceMemory {
   void set_no_split(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(pools_mutex_);
 
+  // How many captures run on this device. While there are any, private pools give nothing back.
+  void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
+
   // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
   // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind.
   void empty_cache() FERRO_EXCLUDES(slow_mutex_);
@@ -133,6 +136,7 @@ class DeviceMemory {
   PageStore store_;
   EventPool events_;
   DeviceStats stats_;
+  std::atomic<int> captures_{0};
   const HeapContext heap_context_;
   const MemoryShortageCallback on_shortage_;
 

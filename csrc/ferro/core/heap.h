@@ -37,6 +37,7 @@
 #include "ferro/core/unmerged_bins.h"
 #include "ferro/driver/driver.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -58,7 +59,8 @@ struct HeapContext {
   EventPool& events;
   AddressIndex& addresses;
   DeviceStats& stats;
-  std::size_t span_bytes;  // length of a span unless a request needs more
+  const std::atomic<int>& captures;  // that run on the device, as far as anybody said
+  std::size_t span_bytes;            // length of a span unless a request needs more
 };
 
 // Each includes those before it. Own pages are whole free pages elsewhere on the same line.
@@ -127,9 +129,9 @@ class Heap {
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
 
-  // Gives whole free pages to the store, behind a fence on this heap's stream for which the host
-  // waits, at most `max_pages`; the number given is the result. 0 while the stream captures,
-  // because no fence can be recorded then.
+  // Gives whole free pages to the store, at most `max_pages`; the number given is the result. The
+  // host waits first: in the default pool for this heap's stream, in a private one for the whole
+  // device, because graphs replay on its pages on any stream. 0 while a capture forbids that.
   std::size_t give_back_pages(std::size_t max_pages) FERRO_EXCLUDES(mutex_);
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
   bool collect_pending() FERRO_EXCLUDES(mutex_);
@@ -194,6 +196,7 @@ class Heap {
   void leave_behind(const std::vector<Hole>& moved, EventId fence) FERRO_REQUIRES(mutex_);
   void retire_stale() FERRO_REQUIRES(mutex_);
   bool is_capturing() FERRO_REQUIRES(mutex_);
+  bool wait_for_last_uses() FERRO_REQUIRES(mutex_);
   EventId record_fence() FERRO_REQUIRES(mutex_);
   // Blocks in order of address; `function(Block&)` must not change the tiling.
   template <typename Function>

@@ -158,6 +158,12 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
   }
   pages.insert(pages.end(), from_store.begin(), from_store.end());
   EventId fence = kNoEvent;
+  const auto undo = [&]() FERRO_REQUIRES(mutex_) {
+    context_.store.put(from_store);
+    if (fence != kNoEvent) {
+      context_.events.put(fence);
+    }
+  };
   Status backed = Status::kOutOfMemory;
   try {
     // Before the new mappings exist, so that a refusal has nothing to undo.
@@ -167,14 +173,11 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
     // Some page may still be mapped: it must not be handed out again.
     throw;
   } catch (...) {
-    context_.store.put(from_store);
+    undo();
     throw;
   }
   if (backed != Status::kOk) {
-    context_.store.put(from_store);
-    if (fence != kNoEvent) {
-      context_.events.put(fence);
-    }
+    undo();
     return GrowResult::kOutOfMemory;
   }
   leave_behind(moved, fence);
@@ -363,24 +366,39 @@ EventId Heap::record_fence() {
   return fence;
 }
 
-std::size_t Heap::give_back_pages(std::size_t max_pages) {
-  const SpinLock lock(mutex_);
-  collect_locked();
-  merge_all();
-  std::vector<Hole> candidates = holes();
-  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || is_capturing()) {
-    return 0;
+// False while a capture forbids to wait.
+bool Heap::wait_for_last_uses() {
+  if (pool_ != kDefaultPool) {
+    if (context_.captures.load(std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    context_.driver.wait_for_device();
+    return true;
   }
-  // A page leaves the heap only behind its last use, and without any mapping left.
+  if (is_capturing()) {
+    return false;
+  }
   const EventId fence = record_fence();
   try {
     context_.driver.wait(fence);
-    retire_stale();
   } catch (...) {
     context_.events.put(fence);
     throw;
   }
   context_.events.put(fence);
+  return true;
+}
+
+std::size_t Heap::give_back_pages(std::size_t max_pages) {
+  const SpinLock lock(mutex_);
+  collect_locked();
+  merge_all();
+  std::vector<Hole> candidates = holes();
+  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
+    return 0;
+  }
+  // A page leaves the heap without any mapping left.
+  retire_stale();
   if (!stale_.empty()) {
     return 0;
   }

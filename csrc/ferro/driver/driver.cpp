@@ -228,6 +228,12 @@ void Driver::wait(EventId event) {
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
 }
 
+void Driver::wait_for_device() {
+  const CallScope scope(*this);
+  count(kEventWait);
+  expect(api_.ctx_synchronize(), "cuCtxSynchronize");
+}
+
 CaptureInfo Driver::capture_info(StreamId stream) {
   const CallScope scope(*this);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -62,6 +62,8 @@ class Driver {
   bool is_complete(EventId event);
   // The host waits.
   void wait(EventId event);
+  // The host waits for all work on the device. Invalidates every capture that runs on it.
+  void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
 
   // The context current in this thread, or null; the cheapest question a driver answers (8 ns).

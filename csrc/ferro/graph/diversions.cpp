@@ -15,7 +15,7 @@ bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current) {
   const bool of_capture = !filter(current);
   diversions_.push_back({pool, std::move(filter), of_capture, current, std::this_thread::get_id()});
   device_.hold_pool(pool);
-  count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
+  publish_counts();
   return true;
 }
 
@@ -26,8 +26,14 @@ bool Diversions::end(const PoolId& pool) {
     return false;
   }
   diversions_.erase(found);
-  count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
+  publish_counts();
   return true;
+}
+
+void Diversions::publish_counts() {
+  count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
+  device_.set_captures(
+      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture)));
 }
 
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread

@@ -45,6 +45,7 @@ class Diversions {
     std::thread::id begun_by;
   };
 
+  void publish_counts() FERRO_REQUIRES(mutex_);
   void drop_abandoned() FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).state != CaptureState::kNone;

@@ -222,12 +222,11 @@ constexpr int kRounds = 80'000;
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, ThreadsTest,
-    ::testing::Values(StressCase{"RoomForAll", SimGpu::kEager, kDevicePages, kRounds},
-                      StressCase{"UnderALimit", SimGpu::kEager, 48, kRounds},
-                      StressCase{"LateWork", "mode=adversarial,turn=0.05,seed=3", kDevicePages,
-                                 kRounds / 2},
-                      StressCase{"LateWorkUnderALimit", "mode=adversarial,turn=0.05,seed=4", 48,
-                                 kRounds / 4}),
+    ::testing::Values(
+        StressCase{"RoomForAll", SimGpu::kEager, kDevicePages, kRounds},
+        StressCase{"UnderALimit", SimGpu::kEager, 48, kRounds},
+        StressCase{"LateWork", "mode=adversarial,turn=0.05,seed=3", kDevicePages, kRounds / 2},
+        StressCase{"LateWorkUnderALimit", "mode=adversarial,turn=0.05,seed=4", 48, kRounds / 4}),
     [](const auto& given) { return given.param.name; });
 
 }  // namespace

@@ -263,9 +263,9 @@ class DeviceModel {
     const std::uint64_t begin = address_of(ptr);
     const auto after = live_.lower_bound(begin);
     expect(after == live_.end() || begin + size <= after->first, "no overlap with the next");
-    expect(after == live_.begin() ||
-               std::prev(after)->first + std::prev(after)->second.size <= begin,
-           "no overlap with the one before");
+    expect(
+        after == live_.begin() || std::prev(after)->first + std::prev(after)->second.size <= begin,
+        "no overlap with the one before");
     std::erase_if(quarantine_, [this](const Quarantined& q) { return is_over(q); });
     for (const Quarantined& q : quarantine_) {
       expect(q.end <= begin || begin + size <= q.begin, "no other stream uses it any more");
@@ -366,9 +366,10 @@ inline void run_program(const std::vector<Instruction>& program,
 
 inline std::vector<Instruction> decode(const std::uint8_t* data, std::size_t size) {
   ByteReader in(data, size);
+  const Profile profile = next_profile(in);
   std::vector<Instruction> program;
   while (!in.empty()) {
-    program.push_back(next_instruction(in));
+    program.push_back(next_instruction(in, profile));
   }
   return program;
 }

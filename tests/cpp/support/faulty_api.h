@@ -1,5 +1,5 @@
-// The simulated driver's table with a counter and a trap: every call that the allocator can see fail
-// is counted, and a chosen one fails with a chosen error instead of being made.
+// The simulated driver's table with a counter and a trap: every call that the allocator can see
+// fail is counted, and a chosen one fails with a chosen error instead of being made.
 //
 // The table is one for the process. Counting is thread-safe; setting the trap is not.
 #pragma once
@@ -24,9 +24,7 @@ class FaultyApi {
   // Counts from 0 again and sets no trap.
   static void reset() { fail_at(0, CUDA_SUCCESS); }
   // The `call`-th call from now on, counted from 1, fails; 0: none.
-  static void fail_at(std::uint64_t call, CUresult result) {
-    fail_only("", call, result);
-  }
+  static void fail_at(std::uint64_t call, CUresult result) { fail_only("", call, result); }
   // The same, counting calls of one function alone: "cuMemMap".
   static void fail_only(std::string symbol, std::uint64_t call, CUresult result) {
     symbol_ = std::move(symbol);
@@ -40,7 +38,6 @@ class FaultyApi {
   static const char* failed() { return failed_; }
 
  private:
-
   template <auto kMember, const char* kSymbol, typename Function>
   struct Relay;
   template <auto kMember, const char* kSymbol, typename... Args>

@@ -66,8 +66,8 @@ using Instruction =
                  RestoreCheckpoint, SetLimit, FailNext>;
 
 inline constexpr const char* kFailing[] = {
-    "cuMemCreate",     "cuMemMap",      "cuMemSetAccess",     "cuMemUnmap",
-    "cuMemRelease",    "cuEventRecord", "cuEventQuery",       "cuEventSynchronize",
+    "cuMemCreate",     "cuMemMap",      "cuMemSetAccess",      "cuMemUnmap",
+    "cuMemRelease",    "cuEventRecord", "cuEventQuery",        "cuEventSynchronize",
     "cuMemGetInfo_v2", "cuEventCreate", "cuMemAddressReserve", "cuStreamGetCaptureInfo_v3"};
 
 // Reads numbers from bytes; zeros follow the end.
@@ -85,10 +85,22 @@ class ByteReader {
   std::size_t at_ = 0;
 };
 
+// What a whole program keeps to, so that some are about pages on one line and some about pools.
+struct Profile {
+  bool pools = true;        // private ones too
+  unsigned streams = 3;     // 1 to 3
+  bool large_only = false;  // requests of half a page and more
+};
+
+inline Profile next_profile(ByteReader& in) {
+  const unsigned bits = in.byte();
+  return {(bits & 1) == 0, 1 + bits / 2 % 3, (bits & 128) != 0};
+}
+
 // Sizes on both sides of every limit that matters: alignment, small and large, pages.
-inline std::size_t next_size(ByteReader& in) {
+inline std::size_t next_size(ByteReader& in, const Profile& profile) {
   const std::size_t n = 1 + in.byte();
-  switch (in.below(8)) {
+  switch (profile.large_only ? 5 + in.below(3) : in.below(8)) {
     case 0:
     case 1:
     case 2:
@@ -105,13 +117,13 @@ inline std::size_t next_size(ByteReader& in) {
   }
 }
 
-inline Instruction next_instruction(ByteReader& in) {
+inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
   const unsigned kind = in.below(64);
   if (kind < 24) {
     const unsigned pool = in.byte();
-    const unsigned stream = in.byte();
-    // Most programs use the default pool most of the time.
-    return Allocate{pool < 160 ? 0 : pool, stream, next_size(in)};
+    const unsigned stream = in.below(profile.streams);
+    // Programs use the default pool most of the time.
+    return Allocate{profile.pools && pool >= 160 ? pool : 0, stream, next_size(in, profile)};
   }
   if (kind < 40) return Free{in.byte()};
   if (kind < 45) return RecordStream{in.byte(), in.byte()};

@@ -161,8 +161,8 @@ inline std::string to_code(const std::vector<StoreInstruction>& program) {
     void operator()(const TrimPages& i) const { out << "TrimPages{" << i.count << "}"; }
     void operator()(const LimitPages& i) const { out << "LimitPages{" << i.count << "}"; }
     void operator()(const FailCall& i) const {
-      out << std::boolalpha << "FailCall{" << i.release << ", " << i.call << ", "
-          << i.out_of_memory << "}";
+      out << std::boolalpha << "FailCall{" << i.release << ", " << i.call << ", " << i.out_of_memory
+          << "}";
     }
   };
   for (const StoreInstruction& instruction : program) {

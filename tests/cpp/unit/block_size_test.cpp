@@ -39,8 +39,8 @@ INSTANTIATE_TEST_SUITE_P(
         SizeCase{1200 * kMiB, 4, 1280 * kMiB}, SizeCase{1280 * kMiB, 4, 1280 * kMiB},
         SizeCase{1280 * kMiB + 1, 4, 1536 * kMiB}, SizeCase{2047 * kMiB, 4, 2048 * kMiB},
         // A power of two stays.
-        SizeCase{4096, 4, 4096}, SizeCase{kGiB, 8, kGiB},
-        SizeCase{kGiB + 1, 8, kGiB + 128 * kMiB}, SizeCase{kGiB + 1, 2, kGiB + 512 * kMiB}));
+        SizeCase{4096, 4, 4096}, SizeCase{kGiB, 8, kGiB}, SizeCase{kGiB + 1, 8, kGiB + 128 * kMiB},
+        SizeCase{kGiB + 1, 2, kGiB + 512 * kMiB}));
 
 TEST(BlockSize, IsAMultipleOf512ThatHoldsTheRequest) {
   for (const std::size_t divisions : {0U, 1U, 2U, 4U, 8U, 16U, 64U}) {

@@ -1,4 +1,5 @@
 #include "ferro/graph/checkpoint.h"
+
 #include "support/device_fixture.h"
 
 #include <gtest/gtest.h>

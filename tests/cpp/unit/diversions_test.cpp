@@ -1,4 +1,5 @@
 #include "ferro/graph/diversions.h"
+
 #include "support/device_fixture.h"
 
 #include <gtest/gtest.h>
@@ -53,9 +54,7 @@ TEST_F(DiversionsTest, APoolIsDivertedToOnce) {
   EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
 }
 
-TEST_F(DiversionsTest, EndingWhatNeverBeganSaysSo) {
-  EXPECT_FALSE(diversions_.end(kGraphPool));
-}
+TEST_F(DiversionsTest, EndingWhatNeverBeganSaysSo) { EXPECT_FALSE(diversions_.end(kGraphPool)); }
 
 TEST_F(DiversionsTest, TheInnermostServes) {
   ASSERT_TRUE(diversions_.begin(kGraphPool, only(stream_), stream_));

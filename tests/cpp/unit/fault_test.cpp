@@ -205,6 +205,30 @@ const std::vector<Scenario>& scenarios() {
          w.device->store().put(idle);
        },
        [](World& w) { return w.allocate(3 * kPageBytes, w.stream) != kNull; }},
+      {"MovedPages", 16, Promise::kNothingChanged,
+       [](World& w) {
+         for (int i = 0; i < 12; ++i) {
+           w.blocks.push_back(w.allocate(kPageBytes, w.stream));
+         }
+         for (std::size_t i = 0; i < w.blocks.size(); i += 2) {
+           w.free(w.blocks[i]);
+         }
+       },
+       [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},
+      {"OldMappingsOfMovedPages", 16, Promise::kProgramUnharmed,
+       [](World& w) {
+         for (int i = 0; i < 12; ++i) {
+           w.blocks.push_back(w.allocate(kPageBytes, w.stream));
+         }
+         for (std::size_t i = 0; i < w.blocks.size(); i += 2) {
+           w.free(w.blocks[i]);
+         }
+         w.free(w.allocate(5 * kPageBytes, w.stream));
+       },
+       [](World& w) {
+         w.device->empty_cache();
+         return w.device->store().counts().held == 6;
+       }},
       {"GrowthInACapture", 16, Promise::kNothingChanged,
        [](World& w) {
          w.device->hold_pool(kPool);

@@ -1,6 +1,7 @@
 // FreeIndex against an ordered set of (size, address), which is what it promises to be.
-#include "ferro/base/check.h"
 #include "ferro/core/free_index.h"
+
+#include "ferro/base/check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // The two policies of a heap's pages, as tables.
-#include "ferro/core/give_back.h"
 #include "ferro/core/growth.h"
+
+#include "ferro/core/give_back.h"
 
 #include <gtest/gtest.h>
 
@@ -42,10 +43,8 @@ INSTANTIATE_TEST_SUITE_P(
         GrowthCase{"OneByteMoreThanAPage", {{8 * kPage, 0, 0}}, kPage + 512, GrowthPlan{0, 0, 2}},
         GrowthCase{"TheWholeGap", {{3 * kPage, 0, 0}}, 3 * kPage, GrowthPlan{0, 0, 3}},
         GrowthCase{"TooShort", {{3 * kPage, 0, 0}}, 3 * kPage + 512, std::nullopt},
-        GrowthCase{"FreeBeforeSavesPages",
-                   {{8 * kPage, kPage + 512, 0}},
-                   3 * kPage,
-                   GrowthPlan{0, 0, 2}},
+        GrowthCase{
+            "FreeBeforeSavesPages", {{8 * kPage, kPage + 512, 0}}, 3 * kPage, GrowthPlan{0, 0, 2}},
         GrowthCase{"FreeAfterGrowsFromTheGapsEnd",
                    {{8 * kPage, 0, kPage + 512}},
                    3 * kPage,
@@ -118,8 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         WholePagesCase{"TwoPartsOfPages", kBase + 512, 2 * kPage - 1024, std::nullopt},
         WholePagesCase{"PartialAtTheBegin", kBase + 512, 2 * kPage - 512,
                        PageRun{DevicePtr{kBase + kPage}, kPage}},
-        WholePagesCase{"PartialAtTheEnd", kBase, 2 * kPage - 512,
-                       PageRun{DevicePtr{kBase}, kPage}},
+        WholePagesCase{"PartialAtTheEnd", kBase, 2 * kPage - 512, PageRun{DevicePtr{kBase}, kPage}},
         WholePagesCase{"PartialAtBothEnds", kBase + kPage - 512, 3 * kPage,
                        PageRun{DevicePtr{kBase + kPage}, 2 * kPage}}),
     [](const auto& given) { return given.param.name; });

@@ -1,7 +1,6 @@
 // Placement: how blocks of a heap are found, split, freed and merged.
-#include "support/heap_fixture.h"
-
 #include "ferro/driver/error.h"
+#include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>
 

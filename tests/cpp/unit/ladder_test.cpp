@@ -1,7 +1,6 @@
 // What a request climbs when it misses: each step ends the climb in a program made for it.
-#include "support/device_fixture.h"
-
 #include "ferro/driver/error.h"
+#include "support/device_fixture.h"
 
 #include <gtest/gtest.h>
 
@@ -63,6 +62,21 @@ TEST_F(LadderTest, MergeUnmerged) {
     EXPECT_EQ(device_->allocate(kDefaultPool, stream_, {kPageBytes, kPageBytes}).ptr, a);
   });
   EXPECT_EQ(pages().held, 1U);
+}
+
+TEST_F(LadderTest, MovePages) {
+  std::vector<DevicePtr> blocks;
+  for (std::size_t i = 0; i < kDevicePages; ++i) {
+    blocks.push_back(allocate(kPageBytes));
+  }
+  for (std::size_t i = 0; i < kDevicePages; i += 2) {
+    free(blocks[i]);
+  }
+  // No hole is larger than a page; the pages of eight holes are moved to one place.
+  expect_ended_by(LadderStep::kMovePages, [&] { allocate(kDevicePages / 2 * kPageBytes); });
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(pages().released, 0U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
 }
 
 TEST_F(LadderTest, IdlePages) {
@@ -149,20 +163,6 @@ TEST_F(LadderTest, WaitForABlockOfThisHeap) {
   expect_ended_by(LadderStep::kWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
   EXPECT_EQ(device_->counters().retries, 1U);
   EXPECT_EQ(device_->counters().synchronisations, 1U);
-}
-
-TEST_F(LadderTest, WaitForHolesOfThisHeapToBecomeALine) {
-  std::vector<DevicePtr> blocks;
-  for (std::size_t i = 0; i < kDevicePages; ++i) {
-    blocks.push_back(allocate(kPageBytes));
-  }
-  for (std::size_t i = 0; i < kDevicePages; i += 2) {
-    free(blocks[i]);
-  }
-  // No hole is larger than a page; the pages of eight holes are moved to one place.
-  expect_ended_by(LadderStep::kWait, [&] { allocate(kDevicePages / 2 * kPageBytes); });
-  EXPECT_EQ(pages().created, kDevicePages);
-  EXPECT_EQ(pages().released, 0U);
 }
 
 TEST_F(LadderTest, WaitForFreePagesOfAnotherStream) {

@@ -1,5 +1,6 @@
-#include "ferro/base/bytes.h"
 #include "ferro/core/report.h"
+
+#include "ferro/base/bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -49,53 +50,53 @@ TEST_P(VerdictTest, IsReachedAndExplained) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, VerdictTest,
-    ::testing::Values(
-        a_case("AllIsLive", Verdict::kCapacity, "CAPACITY", [](auto&) {}),
-        a_case("FreeBytesCoverTheDeficit", Verdict::kFragmentation, "FRAGMENTATION",
-               [](auto& facts) { make_free(facts, 3 * kGiB); }),
-        a_case("FreeBytesMissTheDeficitBy512", Verdict::kCapacity, "CAPACITY",
-               [](auto& facts) { make_free(facts, 3 * kGiB - 512); }),
-        a_case("WithWhatWaits", Verdict::kWaiting, "WAITING",
-               [](auto& facts) {
-                 make_free(facts, kGiB);
-                 facts.pending = 2 * kGiB;
-                 facts.live -= facts.pending;
-               }),
-        a_case("WithPrivatePools", Verdict::kPrivatePools, "PRIVATE POOLS",
-               [](auto& facts) {
-                 make_free(facts, kGiB);
-                 facts.free_private = 2 * kGiB;
-                 facts.live -= facts.free_private;
-               }),
-        a_case("OnlyTheLimit", Verdict::kLimit, "LIMIT",
-               [](auto& facts) {
-                 facts.limit = 40 * kGiB;
-                 facts.held = facts.live = 40 * kGiB;
-                 facts.device_free = 40 * kGiB;
-               }),
-        a_case("TheLimitAndTheDevice", Verdict::kCapacity, "CAPACITY",
-               [](auto& facts) {
-                 facts.limit = 79 * kGiB;
-                 facts.device_free = kGiB;
-               }),
-        a_case("AnotherProcess", Verdict::kOtherMemory, "OTHER MEMORY",
-               [](auto& facts) {
-                 facts.held = facts.live = 40 * kGiB;
-                 facts.device_free = kGiB;
-               }),
-        a_case("TheContextAloneIsNotAnotherProcess", Verdict::kCapacity, "CAPACITY",
-               [](auto& facts) {
-                 facts.device_free = 0;
-                 facts.request = 512 * kMiB;
-               }),
-        a_case("IdlePagesCountAsRoom", Verdict::kFragmentation, "FRAGMENTATION",
-               [](auto& facts) {
-                 // 3 GiB were gathered in vain and are held, but neither live nor free in a heap.
-                 facts.device_free = 0;
-                 facts.held = 80 * kGiB;
-                 facts.live = 76 * kGiB;
-                 facts.free_default = kGiB;
-               })),
+    ::testing::Values(a_case("AllIsLive", Verdict::kCapacity, "CAPACITY", [](auto&) {}),
+                      a_case("FreeBytesCoverTheDeficit", Verdict::kFragmentation, "FRAGMENTATION",
+                             [](auto& facts) { make_free(facts, 3 * kGiB); }),
+                      a_case("FreeBytesMissTheDeficitBy512", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) { make_free(facts, 3 * kGiB - 512); }),
+                      a_case("WithWhatWaits", Verdict::kWaiting, "WAITING",
+                             [](auto& facts) {
+                               make_free(facts, kGiB);
+                               facts.pending = 2 * kGiB;
+                               facts.live -= facts.pending;
+                             }),
+                      a_case("WithPrivatePools", Verdict::kPrivatePools, "PRIVATE POOLS",
+                             [](auto& facts) {
+                               make_free(facts, kGiB);
+                               facts.free_private = 2 * kGiB;
+                               facts.live -= facts.free_private;
+                             }),
+                      a_case("OnlyTheLimit", Verdict::kLimit, "LIMIT",
+                             [](auto& facts) {
+                               facts.limit = 40 * kGiB;
+                               facts.held = facts.live = 40 * kGiB;
+                               facts.device_free = 40 * kGiB;
+                             }),
+                      a_case("TheLimitAndTheDevice", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) {
+                               facts.limit = 79 * kGiB;
+                               facts.device_free = kGiB;
+                             }),
+                      a_case("AnotherProcess", Verdict::kOtherMemory, "OTHER MEMORY",
+                             [](auto& facts) {
+                               facts.held = facts.live = 40 * kGiB;
+                               facts.device_free = kGiB;
+                             }),
+                      a_case("TheContextAloneIsNotAnotherProcess", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) {
+                               facts.device_free = 0;
+                               facts.request = 512 * kMiB;
+                             }),
+                      a_case("IdlePagesCountAsRoom", Verdict::kFragmentation, "FRAGMENTATION",
+                             [](auto& facts) {
+                               // 3 GiB were gathered in vain and are held, but neither live nor
+                               // free in a heap.
+                               facts.device_free = 0;
+                               facts.held = 80 * kGiB;
+                               facts.live = 76 * kGiB;
+                               facts.free_default = kGiB;
+                             })),
     [](const auto& given) { return given.param.name; });
 
 TEST(Explain, NamesTheNumbersItRestsOn) {

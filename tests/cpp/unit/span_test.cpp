@@ -1,5 +1,6 @@
-#include "ferro/core/address_index.h"
 #include "ferro/core/span.h"
+
+#include "ferro/core/address_index.h"
 
 #include <gtest/gtest.h>
 

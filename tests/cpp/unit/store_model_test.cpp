@@ -1,7 +1,8 @@
 // Random programs on a page store and a naive model of it, with fixed seeds. The fuzzer
 // fuzz/store_fuzz.cpp runs the same.
-#include "support/random_bytes.h"
 #include "support/store_model.h"
+
+#include "support/random_bytes.h"
 
 #include <gtest/gtest.h>
 
