@@ -12,6 +12,9 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 # These steer the allocator of pinned host memory, which stays PyTorch's own.
 _KEPT_PREFIX = "pinned_"
 
+# These mean here what they mean there.
+_FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
+
 # A value is a bracketed list or runs to the next comma.
 _PAIR = re.compile(r"\s*([\w.]+)\s*:\s*(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 
@@ -23,5 +26,5 @@ def ignored_options(environ: Mapping[str, str] | None = None) -> tuple[str, ...]
     return tuple(
         f"{key}:{value.strip()}"
         for key, value in _PAIR.findall(text)
-        if not key.startswith(_KEPT_PREFIX)
+        if not key.startswith(_KEPT_PREFIX) and key not in _FOLLOWED
     )

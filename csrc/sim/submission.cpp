@@ -55,6 +55,10 @@ CUresult enqueue(Machine& machine, CUstream handle, CUgraphNodeType type, Work w
       return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
   }
+  if (Copy* copy = std::get_if<Copy>(&work)) {
+    copy->to_device = machine.space().is_reserved(copy->to);
+    copy->from_device = copy->staged == nullptr && machine.space().is_reserved(copy->from);
+  }
   const bool recorded = stream->capture != nullptr;
   if (const CUresult result = validate(machine, work, stream->context->device, recorded)) {
     return result;

@@ -12,11 +12,13 @@ namespace {
 class Side {
  public:
   // False: an illegal address.
-  bool open(const Machine& machine, std::uintptr_t at, std::size_t bytes, int device, bool write) {
+  bool open(const Machine& machine, std::uintptr_t at, std::size_t bytes, int device, bool write,
+            bool on_device) {
     segments_.clear();
     host_ = nullptr;
-    if (machine.space().is_reserved(at)) {
-      return machine.space().resolve(at, bytes, device, write, segments_);
+    if (on_device || machine.space().is_reserved(at)) {
+      return machine.space().is_reserved(at) &&
+             machine.space().resolve(at, bytes, device, write, segments_);
     }
     host_ = reinterpret_cast<std::byte*>(at);
     return true;
@@ -80,8 +82,9 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
         copy.staged != nullptr
             ? reinterpret_cast<std::uintptr_t>(copy.staged->data()) + row * copy.width
             : copy.from + row * copy.from_pitch;
-    if (!to.open(machine, copy.to + row * copy.to_pitch, copy.width, device, true) ||
-        !from.open(machine, source, copy.width, device, false)) {
+    if (!to.open(machine, copy.to + row * copy.to_pitch, copy.width, device, true,
+                 copy.to_device) ||
+        !from.open(machine, source, copy.width, device, false, copy.from_device)) {
       return false;
     }
     copy_row(to, from, copy.width);
@@ -99,7 +102,7 @@ bool do_fill(Machine& machine, const Fill& fill, int device) {
   Side to;
   const std::size_t bytes = fill.width * fill.element;
   for (std::size_t row = 0; row < fill.height; ++row) {
-    if (!to.open(machine, fill.to + row * fill.pitch, bytes, device, true)) {
+    if (!to.open(machine, fill.to + row * fill.pitch, bytes, device, true, false)) {
       return false;
     }
     if (to.host() != nullptr) {

@@ -20,7 +20,8 @@ class Machine;
 struct Marker {};
 
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
-// host address. A staged source was copied out of pageable memory when the call was made.
+// host address, which is decided when the copy is submitted: addresses given back meanwhile do not
+// become host memory. A staged source was copied out of pageable memory when the call was made.
 struct Copy {
   std::uintptr_t to = 0;
   std::uintptr_t from = 0;
@@ -29,6 +30,8 @@ struct Copy {
   std::size_t to_pitch = 0;
   std::size_t from_pitch = 0;
   std::shared_ptr<std::vector<std::byte>> staged = nullptr;
+  bool to_device = false;
+  bool from_device = false;
 };
 
 // Rows of `width` elements of `element` bytes (1, 2 or 4).

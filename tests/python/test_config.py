@@ -82,7 +82,6 @@ def test_settings_of_the_native_allocator_are_named() -> None:
     )
     assert ignored_options({"PYTORCH_CUDA_ALLOC_CONF": text}) == (
         "expandable_segments:True",
-        "roundup_power2_divisions:[256:1,512:2,>:8]",
         "max_split_size_mb:64",
     )
 
@@ -90,6 +89,11 @@ def test_settings_of_the_native_allocator_are_named() -> None:
 def test_settings_of_the_pinned_host_allocator_keep_their_meaning() -> None:
     text = "pinned_use_background_threads:True,garbage_collection_threshold:0.8"
     assert ignored_options({"PYTORCH_ALLOC_CONF": text}) == ("garbage_collection_threshold:0.8",)
+
+
+def test_settings_that_are_followed_are_not_named() -> None:
+    text = "roundup_power2_divisions:[256:1,>:8],per_process_memory_fraction:0.5"
+    assert ignored_options({"PYTORCH_ALLOC_CONF": text}) == ()
 
 
 def test_the_first_variable_that_is_set_is_the_one_in_force() -> None:

@@ -99,6 +99,9 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   const SpinLock lock(mutex_);
   merge_all();
   retire_stale();
+  if (from == GrowFrom::kOwnPages && holes().empty()) {
+    return GrowResult::kTooFewPages;
+  }
   std::vector<Block*> gaps;
   std::optional<GrowthPlan> growth = plan(request, gaps);
   const Span* new_span = nullptr;
@@ -302,6 +305,7 @@ std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted
     return {};
   }
   std::vector<std::size_t> sizes;
+  sizes.reserve(candidates.size());
   for (const Hole& hole : candidates) {
     sizes.push_back(hole.run.bytes / page_bytes_);
   }

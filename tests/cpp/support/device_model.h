@@ -57,7 +57,7 @@ class DeviceModel {
     FaultyApi::reset();
     check_everything();
     for (unsigned stream = 0; stream < Traffic::kStreams; ++stream) {
-      traffic_.end_capture(stream);
+      (*this)(EndCapture{stream});
     }
     while (!live_.empty()) {
       (*this)(Free{0});
@@ -142,8 +142,14 @@ class DeviceModel {
   }
   void operator()(const Advance& i) { traffic_.advance(i.stream); }
   void operator()(const Finish& i) { traffic_.finish(i.stream); }
-  void operator()(const BeginCapture& i) { traffic_.begin_capture(i.stream); }
-  void operator()(const EndCapture& i) { traffic_.end_capture(i.stream); }
+  void operator()(const BeginCapture& i) {
+    traffic_.begin_capture(i.stream);
+    device_->set_captures(traffic_.captures());
+  }
+  void operator()(const EndCapture& i) {
+    traffic_.end_capture(i.stream);
+    device_->set_captures(traffic_.captures());
+  }
   void operator()(const EmptyCache&) {
     guarded([this] { device_->empty_cache(); });
   }

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,7 @@ class HeapFixture : public ::testing::Test {
         driver_(FaultyApi::table(), 0),
         store_(driver_, kPageBytes),
         events_(driver_),
-        context_{driver_, store_, events_, addresses_, stats_, kSpanAlignment} {
+        context_{driver_, store_, events_, addresses_, stats_, captures_, kSpanAlignment} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -100,6 +101,7 @@ class HeapFixture : public ::testing::Test {
   EventPool events_;
   AddressIndex addresses_;
   DeviceStats stats_;
+  std::atomic<int> captures_{0};
   const HeapContext context_;
 };
 

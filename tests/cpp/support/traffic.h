@@ -5,6 +5,7 @@
 
 #include "support/sim_gpu.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -37,6 +38,9 @@ class Traffic {
   bool capturing(unsigned number) const { return captures_[number % kStreams] != 0; }
   // Distinguishes captures of all streams; 0: none.
   unsigned capture(unsigned number) const { return captures_[number % kStreams]; }
+
+  // How many streams capture now.
+  int captures() const { return static_cast<int>(kStreams - std::ranges::count(captures_, 0U)); }
 
   void begin_capture(unsigned number) {
     if (!capturing(number)) {

@@ -156,6 +156,20 @@ TEST_F(HeapPagesTest, GiveBackWaitsForTheHeapsOwnStream) {
   EXPECT_EQ(driver_.calls().event_wait, 1U);
 }
 
+TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
+  Heap pool(context_, PoolId{0, 3}, stream_);
+  const DevicePtr a = grow(pool, 2 * kPageBytes);
+  free(pool, a);
+  // A graph replays on its pages, on any stream, when the program has freed them long ago.
+  make_busy(side_, a);
+  captures_ = 1;
+  EXPECT_EQ(pool.give_back_pages(kAll), 0U) << "waiting would invalidate the capture";
+  ASSERT_NE(ferro_sim_pending(), 0U);
+  captures_ = 0;
+  EXPECT_EQ(pool.give_back_pages(kAll), 2U);
+  EXPECT_EQ(ferro_sim_pending(), 0U);
+}
+
 TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
   const DevicePtr a = grow(heap_, 512);
   EXPECT_EQ(give_back(kAll), 0U);
