@@ -1,4 +1,5 @@
-// Placement: how blocks are found, split, freed and merged. Pages are in heap_pages.cpp.
+// Placement: how blocks are found, split, freed and merged. Pages are in heap_pages.cpp and
+// heap_moves.cpp.
 #include "ferro/core/heap.h"
 
 #include "ferro/base/check.h"

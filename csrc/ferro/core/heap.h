@@ -173,7 +173,7 @@ class Heap {
   void finish_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
   bool collect_locked() FERRO_REQUIRES(mutex_);
 
-  // Pages (heap_pages.cpp).
+  // Pages (heap_pages.cpp, heap_moves.cpp).
   Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
   void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
   GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) FERRO_REQUIRES(mutex_);

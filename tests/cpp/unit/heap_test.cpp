@@ -185,7 +185,7 @@ TEST_F(HeapTest, TheHostWaitsForOneEventAfterTheOther) {
   EXPECT_EQ(heap_.allocate_waited(bytes(kPageBytes)), kNull);
 }
 
-TEST_F(HeapTest, AllocatedForTheWaitMayNeedSeveralBlocksTogether) {
+TEST_F(HeapTest, WaitingGoesOnUntilTheFreedBlocksFitTogether) {
   const DevicePtr all = allocate(heap_, 4 * kPageBytes);
   free(heap_, all);
   for (int i = 0; i < 4; ++i) {
@@ -256,7 +256,7 @@ TEST_F(HeapTest, AFreeNeverFailsForARefusalOfTheDriver) {
   EXPECT_EQ(heap_.allocate_collected(bytes(kPageBytes)), a);
 }
 
-TEST_F(HeapTest, WithNoSpaceLeftADriverErrorInTheWaitKeepsTheBlock) {
+TEST_F(HeapTest, ARefusedWaitKeepsTheBlock) {
   const DevicePtr a = allocate(heap_, kPageBytes);
   record(heap_, a, side_);
   make_busy(side_, a);

@@ -1,4 +1,6 @@
-"""Each driver call of the allocator refused once: what torch shows, and that the next call works.
+"""Each driver call of the allocator refused: what torch shows, and that the next call works.
+
+Refused once, or, for a driver that stays out of memory, until the faults are cleared.
 
 Prints for each function the type and text of the error, or what the call returned.
 """
@@ -15,10 +17,13 @@ UNKNOWN = 999
 OUT_OF_MEMORY = 2
 
 
-def refused(function, result, call):
+def refused(function, result, call, lasting=False):
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    sim.fault(function, call=1, result=result)
+    if lasting:
+        sim.fault(function, after=0, result=result)
+    else:
+        sim.fault(function, call=1, result=result)
     kind, text = error_of(call)
     sim.clear_faults()
     after = filled(4 * MIB, 7)
@@ -55,6 +60,9 @@ found = {}
 for function in ("cuMemCreate", "cuMemMap", "cuMemSetAccess"):
     for name, result in (("out of memory", OUT_OF_MEMORY), ("unknown", UNKNOWN)):
         found[f"{function} {name}"] = refused(function, result, take_pages)
+    found[f"{function} stays out of memory"] = refused(
+        function, OUT_OF_MEMORY, take_pages, lasting=True
+    )
 found["cuMemAddressReserve unknown"] = refused("cuMemAddressReserve", UNKNOWN, take_on_a_new_stream)
 for function in ("cuMemUnmap", "cuMemRelease", "cuEventSynchronize"):
     found[f"{function} unknown"] = refused(function, UNKNOWN, free_pages)

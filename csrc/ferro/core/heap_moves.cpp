@@ -1,0 +1,196 @@
+// Pages that leave their place: moved on the line of a heap, or given back to the store.
+#include "ferro/core/heap.h"
+#include "ferro/core/heap_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+
+// Takes `run` out of the free block that contains it. What is left on both sides stays free; the
+// cut-out block is in no index and its state is the caller's to set.
+Block* Heap::cut_out(Block* block, const PageRun& run) {
+  free_.remove(block);
+  Block* cut = block;
+  if (block->ptr < run.begin) {
+    split_tail(block, distance(block->ptr, run.begin), BlockState::kFree);
+    free_.insert(block);
+    cut = block->next;
+  }
+  if (cut->size > run.bytes) {
+    split_tail(cut, run.bytes, BlockState::kFree);
+    free_.insert(cut->next);
+  }
+  return cut;
+}
+
+void Heap::turn_into_gap(Block* block) {
+  block->state = BlockState::kGap;
+  if (block->next != nullptr && block->next->state == BlockState::kGap) {
+    absorb_next(block);
+  }
+  if (block->prev != nullptr && block->prev->state == BlockState::kGap) {
+    absorb_next(block->prev);
+  }
+}
+
+std::vector<PageHandle> Heap::take_pages_behind(Span& span, const PageRun& run) {
+  std::vector<PageHandle> pages;
+  const std::size_t first = span.page_slot(run.begin);
+  for (std::size_t i = 0; i < run.bytes / page_bytes_; ++i) {
+    pages.push_back(span.page(first + i));
+    span.set_page(first + i, kNoPage);
+  }
+  return pages;
+}
+
+// The whole free pages of the line, in order of address.
+std::vector<Heap::Hole> Heap::holes() {
+  std::vector<Hole> holes;
+  for_each_block([&](Block& block) {
+    if (block.is_free()) {
+      if (const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_)) {
+        holes.push_back({&block, *run});
+      }
+    }
+  });
+  return holes;
+}
+
+// At most `wanted` pages from holes that do not touch `gap`. Only in the default pool: graphs
+// replay on the pages of private ones, also on those that carry no live block.
+std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted) {
+  if (pool_ != kDefaultPool) {
+    return {};
+  }
+  std::vector<Hole> candidates = holes();
+  std::erase_if(candidates, [gap](const Hole& hole) {
+    return hole.block == gap->prev || hole.block == gap->next;
+  });
+  // While the stream captures, a fence on it would become part of the graph.
+  if (candidates.empty() || is_capturing()) {
+    return {};
+  }
+  std::vector<std::size_t> sizes;
+  sizes.reserve(candidates.size());
+  for (const Hole& hole : candidates) {
+    sizes.push_back(hole.run.bytes / page_bytes_);
+  }
+  std::vector<Hole> chosen;
+  for (const HoleShare& share : plan_moves(sizes, wanted)) {
+    Hole hole = candidates[share.hole];
+    const std::size_t bytes = share.pages * page_bytes_;
+    hole.run.begin = hole.run.begin + (hole.run.bytes - bytes);
+    hole.run.bytes = bytes;
+    chosen.push_back(hole);
+  }
+  return chosen;
+}
+
+// The pages of `moved` are behind other addresses now. Work before `fence` may still use the old
+// ones, so their mappings stay until it is done.
+void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence) {
+  if (moved.empty()) {
+    return;
+  }
+  StaleBatch batch{fence, {}};
+  for (const Hole& hole : moved) {
+    pages_moved_ += take_pages_behind(*hole.block->span, hole.run).size();
+    Block* stale = cut_out(hole.block, hole.run);
+    stale->state = BlockState::kStale;
+    batch.blocks.push_back(stale);
+  }
+  stale_.push_back(std::move(batch));
+}
+
+// Removes old mappings whose fence has passed. Asks the driver, never waits.
+void Heap::retire_stale() {
+  while (!stale_.empty() && context_.driver.is_complete(stale_.front().fence)) {
+    StaleBatch& batch = stale_.front();
+    while (!batch.blocks.empty()) {
+      Block* block = batch.blocks.back();
+      if (!context_.driver.unmap(block->ptr, block->size)) {
+        return;
+      }
+      batch.blocks.pop_back();
+      turn_into_gap(block);
+    }
+    context_.events.put(batch.fence);
+    stale_.pop_front();
+  }
+}
+
+bool Heap::is_capturing() {
+  return context_.driver.capture_info(stream_).state != CaptureState::kNone;
+}
+
+// Blocks used by other streams have waited for those when they became free, so a fence on the
+// heap's own stream covers all uses of its free memory.
+EventId Heap::record_fence() {
+  const EventId fence = context_.events.take();
+  try {
+    context_.driver.record(fence, stream_);
+  } catch (...) {
+    context_.events.put(fence);
+    throw;
+  }
+  return fence;
+}
+
+// False while a capture forbids to wait.
+bool Heap::wait_for_last_uses() {
+  if (pool_ != kDefaultPool) {
+    if (context_.captures.load(std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    context_.driver.wait_for_device();
+    return true;
+  }
+  if (is_capturing()) {
+    return false;
+  }
+  const EventId fence = record_fence();
+  try {
+    context_.driver.wait(fence);
+  } catch (...) {
+    context_.events.put(fence);
+    throw;
+  }
+  context_.events.put(fence);
+  return true;
+}
+
+std::size_t Heap::give_back_pages(std::size_t max_pages) {
+  const SpinLock lock(mutex_);
+  collect_locked();
+  merge_all();
+  std::vector<Hole> candidates = holes();
+  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
+    return 0;
+  }
+  // A page leaves the heap without any mapping left.
+  retire_stale();
+  if (!stale_.empty()) {
+    return 0;
+  }
+  std::size_t given = 0;
+  // From the far end of the line, where large requests will ask for room again last.
+  for (auto it = candidates.rbegin(); it != candidates.rend() && given < max_pages; ++it) {
+    PageRun run = it->run;
+    const std::size_t allowed = (max_pages - given) * page_bytes_;
+    if (run.bytes > allowed) {
+      run.begin = run.begin + (run.bytes - allowed);
+      run.bytes = allowed;
+    }
+    if (!context_.driver.unmap(run.begin, run.bytes)) {
+      break;
+    }
+    const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
+    turn_into_gap(cut_out(it->block, run));
+    context_.store.put(pages);
+    given += pages.size();
+  }
+  return given;
+}
+
+}  // namespace ferro
