@@ -1,9 +1,7 @@
 // The blocks of one (pool, stream) of one device.
 //
-// Thread-safe: every public function takes the heap's lock itself. The functions are of three
-// kinds:
-//  - the hit path (`allocate_hit`, `free`) never talks to the driver, except in a free of a block
-//  that
+// Thread-safe: every public function takes the heap's lock itself. There are three kinds:
+//  - the hit path (`allocate_hit`, `free`) never talks to the driver, except to free a block that
 //    other streams use, and takes host memory only in chunks, for many blocks at a time;
 //  - the steps of the slow path make room in one way and allocate within the same hold of the lock,
 //    so nobody takes the room in between. The device runs them one at a time;
@@ -12,8 +10,8 @@
 // Invariants (check_invariants recounts them):
 //  * the blocks of a span tile it; prev/next mirror the addresses; the span's index holds exactly
 //    the starts of all blocks;
-//  * a block is a gap exactly when no page is behind any of its bytes; all others are backed
-//  wholly;
+//  * a block is a gap or stale exactly when no page of its own is behind any of its bytes, all
+//    others are backed wholly; a page is behind one address; stale addresses are never handed out;
 //  * no two neighbours are both free or both gaps;
 //  * backed bytes == live + pending + free + unmerged bytes;
 //  * lent pages of this heap == pages behind its spans == backed bytes / page_bytes;

@@ -115,8 +115,8 @@ using StatTable = std::array<std::array<StatValue, kStatClasses>, kStatKinds>;
 // The sums over the heaps of one device. Thread-safe; its lock is taken inside a heap's lock.
 class DeviceStats {
  public:
-  // A claim reads the counters of every heap, which other cores have just written: some microseconds
-  // that this many operations share.
+  // A claim reads the counters of every heap, which other cores have just written: some
+  // microseconds that this many operations share.
   static constexpr int kClaimInterval = 4096;
   // So many claims in a row, each by another thread than the one before, are no handover.
   static constexpr int kClaimsSideBySide = 16;
