@@ -23,6 +23,11 @@ using c10::cuda::CUDACachingAllocator::RecordContext;
 // pointer alone, on any thread, with any current device.
 void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 
+AllocatorConfig with_current_rules(AllocatorConfig config) {
+  config.segment_rules = current_segment_rules;
+  return config;
+}
+
 bool free_memory_of_other_owners() {
   bool freed = false;
   for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
@@ -69,7 +74,7 @@ StreamId current_stream(c10::DeviceIndex device) {
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
                               const AllocatorConfig& config)
-    : core(api, index, addresses, config, free_memory_of_other_owners),
+    : core(api, index, addresses, with_current_rules(config), free_memory_of_other_owners),
       diversions(core),
       history(index, core) {}
 
@@ -292,6 +297,7 @@ void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
   core.stats().reset_peaks();
   core.store().reset_peak();
+  core.segment_stats().reset_peaks();
 }
 
 double CudaAllocator::getMemoryFraction(c10::DeviceIndex index) {
