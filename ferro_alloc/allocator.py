@@ -92,17 +92,15 @@ def install(config: Config | None = None) -> None:
         problem = extension.driver_problem()
         if problem:
             raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
-        if extension.cuda_memory_allocated_before():
-            raise FerroError(
-                "CUDA memory was allocated before ferro_alloc was installed: call "
-                "ferro_alloc.install() before the first CUDA tensor, or start the program with "
-                "`python -m ferro_alloc run`"
-            )
         try:
-            extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes)
+            extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes, wanted.layout)
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = wanted
+
+
+def uninstall() -> None:
+    pass
 
 
 def is_installed() -> bool:

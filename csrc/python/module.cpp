@@ -14,13 +14,22 @@ namespace {
 
 std::string driver_problem() { return ferro::load_cuda_api().why; }
 
-void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes) {
+void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
+             const std::string& layout) {
   ferro::AllocatorConfig config;
+  config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
     config.memory_limit = memory_limit_bytes;
   }
+  // The allocator in place may call Python while it empties its cache.
+  const py::gil_scoped_release release;
   ferro::install(config);
+}
+
+void uninstall() {
+  const py::gil_scoped_release release;
+  ferro::uninstall();
 }
 
 ferro::DeviceMemory& core_of(int device) {
@@ -72,10 +81,11 @@ std::uintptr_t driver_table_address() {
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"));
+  module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
+             py::arg("layout"));
+  module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("built_torch_version", [] { return std::string(ferro::kBuiltForTorch); });
-  module.def("cuda_memory_allocated_before", &ferro::device_memory_in_use);
   module.def("driver_problem", &driver_problem);
   module.def("device_report", &device_report, py::arg("device"));
   module.def("check_invariants", &check_invariants, py::arg("device"));

@@ -26,9 +26,13 @@
 
 namespace ferro {
 
+// How memory is laid out: as pages behind address lines, or as PyTorch's classic segments.
+enum class Layout : std::uint8_t { kPages, kSegments };
+
 struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
+  Layout layout = Layout::kPages;
 };
 
 // Called when memory is short and no lock of a heap is held. True: something was freed.

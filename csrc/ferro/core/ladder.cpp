@@ -104,6 +104,10 @@ DevicePtr DeviceMemory::ask_to_give_back(Heap& heap, const Request& request) {
     if (const DevicePtr ptr = heap.allocate_merged(request); ptr != kNull) {
       return ptr;
     }
+    // What was freed may have gone to the driver.
+    if (const DevicePtr ptr = grow(heap, request); ptr != kNull) {
+      return ptr;
+    }
   }
   return grow_from(heaps_that_give(Givers::kAllowing), heap, request);
 }
