@@ -258,6 +258,39 @@ std::size_t DeviceMemory::largest_free_block() {
   return largest;
 }
 
+DeviceView DeviceMemory::view() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  DeviceView view;
+  for (std::size_t i = 0; i < kLadderSteps; ++i) {
+    view.misses += counters_.ladder[i];
+  }
+  const auto failed = static_cast<std::size_t>(LadderStep::kOutOfMemory);
+  view.hits = stats_.allocations() - (view.misses - counters_.ladder[failed]);
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (auto& [stream, heap] : pool.heaps) {
+      const HeapView part = heap->view();
+      view.live_blocks += part.live_blocks;
+      view.free_blocks += part.free_blocks;
+      view.free_bytes += part.free_bytes;
+      view.pages_moved += part.pages_moved;
+    }
+  }
+  return view;
+}
+
+std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
+  std::size_t missing = ceil_div(request.size, store_.page_bytes());
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto heap = pools_[kDefaultPool].heaps.find(stream);
+    if (heap != pools_[kDefaultPool].heaps.end()) {
+      missing = heap->second->pages_missing_for(request);
+    }
+  }
+  return (missing - std::min(missing, store_.counts().idle)) * store_.page_bytes();
+}
+
 DeviceCounters DeviceMemory::counters() {
   const RecursiveMutexLock slow(slow_mutex_);
   DeviceCounters counters = counters_;

@@ -55,6 +55,16 @@ struct DeviceCounters {
   LadderCounts ladder{};
 };
 
+// What is in the heaps, all pools together, and what became of the requests since construction.
+struct DeviceView {
+  std::size_t live_blocks = 0;
+  std::size_t free_blocks = 0;
+  std::size_t free_bytes = 0;     // in free blocks
+  std::uint64_t hits = 0;         // requests that found a free block at once
+  std::uint64_t misses = 0;       // requests that climbed the ladder
+  std::uint64_t pages_moved = 0;  // on the lines of heaps that are still there
+};
+
 class DeviceMemory {
  public:
   DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
@@ -100,6 +110,10 @@ class DeviceMemory {
   // Heaps of one pool, in order of creation of their streams' numbers; for checkpoints.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
   std::size_t largest_free_block() FERRO_EXCLUDES(pools_mutex_);
+  DeviceView view() FERRO_EXCLUDES(slow_mutex_);
+  // Bytes that a request would take from the driver, if it came now to the default pool.
+  std::size_t bytes_from_driver(StreamId stream, const Request& request)
+      FERRO_EXCLUDES(pools_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
   // Bytes of the pages held, in PyTorch's form.
   StatValue reserved() FERRO_EXCLUDES(slow_mutex_);

@@ -90,6 +90,8 @@ struct SegmentView {
 struct HeapView {
   std::size_t backed_bytes = 0;
   std::size_t free_bytes = 0;     // free and unmerged
+  std::size_t free_blocks = 0;
+  std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t largest_free = 0;
   std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
@@ -156,6 +158,8 @@ class Heap {
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
   HeapView view() FERRO_EXCLUDES(mutex_);
+  // How many pages a request would take from the store or the driver, if it came now.
+  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation.
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
