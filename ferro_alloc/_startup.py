@@ -7,7 +7,9 @@ variable; so this imports no torch, and no mistake in here may keep Python from 
 from __future__ import annotations
 
 import os
+import site
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from ferro_alloc._errors import FerroError
@@ -39,6 +41,12 @@ def disarm() -> None:
     if _armed is not None:
         _armed.disarm()
         _armed = None
+
+
+def is_in_place() -> bool:
+    """Whether Python finds ferro_alloc.pth in a folder whose .pth files it reads."""
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return any((Path(folder) / "ferro_alloc.pth").is_file() for folder in folders)
 
 
 def _install(torch: ModuleType) -> None:
