@@ -1,5 +1,6 @@
 #include "ferro/adapter/convert.h"
 
+#include "ferro/adapter/process_memory.h"
 #include "ferro/core/report.h"
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -66,6 +67,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     info.is_large = true;
     info.is_expandable = true;
     info.owner_private_pool_id = to_mempool_id(segment.pool);
+    info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
     info.blocks.reserve(segment.blocks.size());
     for (const BlockView& view : segment.blocks) {
       c10::CachingDeviceAllocator::BlockInfo& block = info.blocks.emplace_back();
@@ -73,6 +75,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
       block.requested_size = view.requested;
       block.allocated = view.state == BlockState::kLive;
       block.active = block.allocated || view.state == BlockState::kPending;
+      block.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(view.context);
       info.requested_size += block.active ? view.requested : 0;
       info.allocated_size += block.allocated ? view.size : 0;
       info.active_size += block.active ? view.size : 0;
@@ -101,7 +104,7 @@ std::string out_of_memory_message(const OutOfMemoryFacts& facts) {
   std::string text = "CUDA out of memory. Tried to allocate " + format_size(facts.request) +
                      ". GPU " + std::to_string(facts.device) + " has a total capacity of " +
                      format_size(facts.capacity) + " of which " + format_size(facts.device_free) +
-                     " is free. ";
+                     " is free. " + process_memory_lines(facts.device);
   if (facts.limit) {
     text += format_size(*facts.limit) + " allowed; ";
   }

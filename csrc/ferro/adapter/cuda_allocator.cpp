@@ -18,10 +18,24 @@ namespace ferro {
 namespace {
 
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
+using c10::cuda::CUDACachingAllocator::RecordContext;
 
 // Part of every DataPtr, so it must be one function for the life of the process and work from the
 // pointer alone, on any thread, with any current device.
 void delete_block(void* ptr) { installed_allocator()->free(ptr); }
+
+// A free cannot fail because somebody who watches it did.
+void warn_of_tracker_failure() {
+  if (const std::exception_ptr failure = take_tracker_failure()) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      TORCH_WARN("An allocator trace tracker failed: ", error.what());
+    } catch (...) {
+      TORCH_WARN("An allocator trace tracker failed.");
+    }
+  }
+}
 
 // c10's stream object leads to the driver's handle through a device guard and a table, some 60 ns;
 // the handle behind an id never changes.
@@ -48,7 +62,9 @@ StreamId current_stream(c10::DeviceIndex device) {
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
                               const AllocatorConfig& config, MemoryShortageCallback on_shortage)
-    : core(api, index, addresses, config, std::move(on_shortage)), diversions(core) {}
+    : core(api, index, addresses, config, std::move(on_shortage)),
+      diversions(core),
+      history(index, core) {}
 
 // cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
 // current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
@@ -101,6 +117,11 @@ void CudaAllocator::init(int device_count) {
         new Device(api_, index, addresses_, config_, [this] { return relieve_shortage(); }),
         std::memory_order_release);
     device_count_.store(i + 1, std::memory_order_release);
+    Device& made = device(index);
+    made.history.record(history_settings_);
+    for (const History::Tracker& tracker : trackers_) {
+      made.history.attach_tracker(tracker);
+    }
     const double fraction =
         previous_.is_in_use()
             ? previous_.allocator().getMemoryFraction(index)
@@ -118,7 +139,8 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& owner = device(index);
   const Request request{
-      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes};
+      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
+      owner.history.gather(RecordContext::STATE)};
   PoolId pool = kDefaultPool;
   const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
   if (static_cast<int>(elsewhere) | static_cast<int>(owner.diversions.any())) [[unlikely]] {
@@ -130,9 +152,15 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   }
   const AllocateResult result = owner.core.allocate(pool, stream, request);
   if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, *result.failure);
+    fail_allocation(owner, index, pool, stream, request.context, *result.failure);
   }
   void* ptr = to_void_ptr(result.ptr);
+  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (const std::exception_ptr failure = take_tracker_failure()) {
+      free(ptr);
+      std::rethrow_exception(failure);
+    }
+  }
   if (c10::memoryProfilingEnabled()) [[unlikely]] {
     report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(result.size));
   }
@@ -142,12 +170,24 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   return ptr;
 }
 
-void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index,
+void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                    StreamId stream, const CallContext& context,
                                     const OutOfMemoryFacts& facts) {
+  if (observed_.load(std::memory_order_relaxed)) {
+    owner.history.on_out_of_memory(facts.device_free, facts.request, stream, pool, context);
+  }
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
                                    owner.core.stats().read()[kBytes][kAll].current, facts.held,
                                    c10::Device(c10::kCUDA, index));
-  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts));
+  std::vector<History::FailureObserver> observers;
+  {
+    const MutexLock lock(init_mutex_);
+    observers = failure_observers_;
+  }
+  for (const History::FailureObserver& observer : observers) {
+    observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts), describe_previous(index));
 }
 
 void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
@@ -167,7 +207,16 @@ void CudaAllocator::free(void* ptr) {
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   }
-  const FreeResult result = span->heap()->free(*span, address);
+  const bool observed = observed_.load(std::memory_order_relaxed);
+  CallContext context;
+  if (observed) [[unlikely]] {
+    const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
+    context = device(index).history.gather(RecordContext::ALL);
+  }
+  const FreeResult result = span->heap()->free(*span, address, context);
+  if (observed) [[unlikely]] {
+    warn_of_tracker_failure();
+  }
   TORCH_CHECK(
       result.error == FreeError::kNone, "invalid device pointer: ", ptr,
       " (no live block of ferro_alloc starts there: it was freed already, or lies inside one)");
@@ -233,11 +282,13 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   bool asks_previous = false;
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
+    Device& owner = device(index);
+    const CallContext context = owner.history.gather(RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
-      core_of(i)->empty_cache();
+      owner.core.empty_cache(context);
     } else {
-      core_of(i)->empty_pool(to_pool_id(id));
-      asks_previous |= is_previous_pool(device(index), index, id);
+      owner.core.empty_pool(to_pool_id(id), context);
+      asks_previous |= is_previous_pool(owner, index, id);
     }
   }
   if (id == c10::MempoolId_t{0, 0}) {

@@ -105,7 +105,16 @@ void CudaAllocator::start_serving() {
 
 void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
-  previous_.allocator().init(device_count());
+  if (!previous_.is_in_use()) {
+    previous_.start(device_count());
+    const MutexLock observers(init_mutex_);
+    for (const History::FailureObserver& observer : failure_observers_) {
+      previous_.allocator().attachOutOfMemoryObserver(observer);
+    }
+    for (const History::Tracker& tracker : trackers_) {
+      previous_.allocator().attachAllocatorTraceTracker(tracker);
+    }
+  }
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     previous_.allocator().setMemoryFraction(getMemoryFraction(index), index);
@@ -154,6 +163,14 @@ bool CudaAllocator::relieve_shortage() {
     freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
   }
   return empty_previous_cache() || freed;
+}
+
+// For the message of a failure, whose other numbers are of our memory alone.
+std::string CudaAllocator::describe_previous(c10::DeviceIndex index) const {
+  const std::size_t bytes = previous_.reserved_bytes(index);
+  return bytes == 0 ? ""
+                    : " Beside it, the allocator '" + previous_.allocator().name() + "' holds " +
+                          c10::CachingAllocator::format_size(bytes) + ".";
 }
 
 // The limit is one for both; what the other one holds is not ours to take.

@@ -3,6 +3,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace ferro {
 namespace {
@@ -10,6 +12,9 @@ namespace {
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingDeviceAllocator::DeviceStats;
+using c10::cuda::CUDACachingAllocator::SegmentInfo;
+using c10::cuda::CUDACachingAllocator::SnapshotInfo;
+using c10::cuda::CUDACachingAllocator::TraceEntry;
 
 constexpr std::array<StatArray DeviceStats::*, 9> kTriples = {
     &DeviceStats::allocation,      &DeviceStats::segment,
@@ -75,6 +80,41 @@ std::size_t PreviousAllocator::reserved_bytes(c10::DeviceIndex device) const {
   return is_in_use() ? static_cast<std::size_t>(
                            allocator_.getDeviceStats(device).reserved_bytes[kAggregate].current)
                      : 0;
+}
+
+void PreviousAllocator::add_snapshot(c10::MempoolId_t id, bool include_traces,
+                                     SnapshotInfo* ours) const {
+  SnapshotInfo theirs = allocator_.snapshot(id, include_traces);
+  std::ranges::move(theirs.segments, std::back_inserter(ours->segments));
+  std::ranges::sort(ours->segments, {}, [](const SegmentInfo& segment) {
+    return std::pair(segment.device, segment.address);
+  });
+  const std::size_t devices = std::min(ours->device_traces.size(), theirs.device_traces.size());
+  for (std::size_t i = 0; i < devices; ++i) {
+    std::vector<TraceEntry>& trace = ours->device_traces[i];
+    // The snapshot itself is in ours already.
+    std::erase_if(theirs.device_traces[i],
+                  [](const TraceEntry& entry) { return entry.action_ == TraceEntry::SNAPSHOT; });
+    std::ranges::move(theirs.device_traces[i], std::back_inserter(trace));
+    std::ranges::stable_sort(trace, {}, [](const TraceEntry& entry) { return entry.time_.t_; });
+  }
+}
+
+void PreviousAllocator::record_history(HistoryCall call) {
+  if (is_in_use()) {
+    call(allocator_);
+  }
+  const MutexLock lock(mutex_);
+  history_call_ = std::move(call);
+}
+
+void PreviousAllocator::start(int device_count) {
+  const bool is_new = !is_in_use();
+  allocator_.init(device_count);
+  const MutexLock lock(mutex_);
+  if (is_new && history_call_) {
+    history_call_(allocator_);
+  }
 }
 
 DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const DeviceStats& ours,

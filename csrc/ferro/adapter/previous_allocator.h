@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace ferro {
@@ -41,6 +42,16 @@ class PreviousAllocator {
   bool empty_cache() const;
   std::size_t reserved_bytes(c10::DeviceIndex device) const;
 
+  // Adds its segments and traces to `ours`: segments by device and address, traces by time.
+  void add_snapshot(c10::MempoolId_t id, bool include_traces,
+                    c10::cuda::CUDACachingAllocator::SnapshotInfo* ours) const;
+  // Has it record a history too, `call` being its own method with its arguments; where it is not in
+  // use yet, as soon as it is.
+  using HistoryCall = std::function<void(Allocator&)>;
+  void record_history(HistoryCall call) FERRO_EXCLUDES(mutex_);
+  // Brings it into use for so many devices.
+  void start(int device_count) FERRO_EXCLUDES(mutex_);
+
   // Sums of `ours` and its own statistics. Peaks are those of the sum as far as they are known: of
   // the allocator that serves, plus what the other one has now, which only falls; and never less
   // than what was shown before. So a peak is never too high, and too low by at most what the other
@@ -55,6 +66,7 @@ class PreviousAllocator {
 
   Allocator& allocator_;
   Mutex mutex_;
+  HistoryCall history_call_ FERRO_GUARDED_BY(mutex_);
   std::vector<std::array<std::int64_t, kStats>> peaks_ FERRO_GUARDED_BY(mutex_);  // by device
 };
 
