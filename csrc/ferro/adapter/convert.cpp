@@ -1,5 +1,6 @@
 #include "ferro/adapter/convert.h"
 
+#include "ferro/adapter/process_memory.h"
 #include "ferro/core/report.h"
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -120,7 +121,7 @@ std::string out_of_memory_message(const OutOfMemoryFacts& facts) {
   std::string text = "CUDA out of memory. Tried to allocate " + format_size(facts.request) +
                      ". GPU " + std::to_string(facts.device) + " has a total capacity of " +
                      format_size(facts.capacity) + " of which " + format_size(facts.device_free) +
-                     " is free. ";
+                     " is free. " + process_memory_lines(facts.device);
   if (facts.limit) {
     text += format_size(*facts.limit) + " allowed; ";
   }

@@ -297,6 +297,46 @@ std::size_t DeviceMemory::largest_free_block() {
   return largest;
 }
 
+DeviceView DeviceMemory::view() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  DeviceView view;
+  for (std::size_t i = 0; i < kLadderSteps; ++i) {
+    view.misses += counters_.ladder[i];
+  }
+  const auto failed = static_cast<std::size_t>(LadderStep::kOutOfMemory);
+  view.hits = stats_.allocations() - (view.misses - counters_.ladder[failed]);
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (auto& [key, heap] : pool.heaps) {
+      const HeapView part = heap->view();
+      view.live_blocks += part.live_blocks;
+      view.free_blocks += part.free_blocks;
+      view.free_bytes += part.free_bytes;
+      view.pages_moved += part.pages_moved;
+    }
+  }
+  return view;
+}
+
+std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
+  const bool in_segments = layout_ == Layout::kSegments;
+  const HeapKey key{stream, in_segments ? segment_kind(request.size) : HeapKind::kPages};
+  Heap* heap = nullptr;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto found = pools_[kDefaultPool].heaps.find(key);
+    heap = found != pools_[kDefaultPool].heaps.end() ? found->second.get() : nullptr;
+  }
+  if (in_segments) {
+    const SegmentRules rules = segment_rules();
+    const bool hit = heap != nullptr && heap->has_segment_for(request, rules);
+    return hit ? 0 : segment_bytes(request.size, rules);
+  }
+  const std::size_t missing = heap != nullptr ? heap->pages_missing_for(request)
+                                              : ceil_div(request.size, store_.page_bytes());
+  return (missing - std::min(missing, store_.counts().idle)) * store_.page_bytes();
+}
+
 DeviceCounters DeviceMemory::counters() {
   const RecursiveMutexLock slow(slow_mutex_);
   DeviceCounters counters = counters_;

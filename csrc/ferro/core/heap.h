@@ -107,7 +107,9 @@ struct FreeSegment {
 };
 struct HeapView {
   std::size_t backed_bytes = 0;
-  std::size_t free_bytes = 0;     // free and unmerged
+  std::size_t free_bytes = 0;  // free and unmerged
+  std::size_t free_blocks = 0;
+  std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t largest_free = 0;
   std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
@@ -150,6 +152,8 @@ class Heap {
   // The classic layout (heap_segments.cpp), on heaps of segments. A null `ptr`: no free block fits.
   BlockView allocate_in_segments(const Request& request, const SegmentRules& rules)
       FERRO_EXCLUDES(mutex_);
+  // Would it find one?
+  bool has_segment_for(const Request& request, const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
   // From memory that the caller got for this request; the heap keeps it as a segment.
   BlockView allocate_in_new_segment(DevicePtr base, std::size_t bytes, const Request& request,
                                     const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
@@ -193,6 +197,8 @@ class Heap {
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
   HeapView view() FERRO_EXCLUDES(mutex_);
+  // How many pages a request would take from the store or the driver, if it came now.
+  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation.
   void check_invariants() FERRO_EXCLUDES(mutex_);
 

@@ -18,6 +18,12 @@ bool shares_its_segment(const Block& block) {
 
 }  // namespace
 
+bool Heap::has_segment_for(const Request& request, const SegmentRules& rules) {
+  const SpinLock lock(mutex_);
+  const Block* block = free_.best_fit(request.size);
+  return block != nullptr && may_serve(block->size, request.size, rules);
+}
+
 BlockView Heap::allocate_in_segments(const Request& request, const SegmentRules& rules) {
   const SpinLock lock(mutex_);
   Block* block = free_.best_fit(request.size);

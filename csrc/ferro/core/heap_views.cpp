@@ -107,7 +107,9 @@ HeapView Heap::view() {
   for_each_block([&](const Block& block) {
     view.backed_bytes += block.is_backed() ? block.size : 0;
     view.pending_bytes += block.state == BlockState::kPending ? block.size : 0;
+    view.live_blocks += block.state == BlockState::kLive ? 1 : 0;
     if (block.is_free()) {
+      ++view.free_blocks;
       view.free_bytes += block.size;
       view.largest_free = std::max(view.largest_free, block.size);
       if (kind_ == HeapKind::kPages) {
@@ -117,6 +119,25 @@ HeapView Heap::view() {
     }
   });
   return view;
+}
+
+std::size_t Heap::pages_missing_for(const Request& request) {
+  const SpinLock lock(mutex_);
+  collect_locked();
+  merge_all();
+  if (free_.best_fit(request.size) != nullptr) {
+    return 0;
+  }
+  std::vector<Block*> gaps;
+  const std::optional<GrowthPlan> growth = plan(request, gaps);
+  const std::size_t wanted = growth ? growth->pages : ceil_div(request.size, page_bytes_);
+  // Where the line needs another span, no free block touches the gap.
+  const Block elsewhere{};
+  std::size_t moved = 0;
+  for (const Hole& hole : pages_to_move(growth ? gaps[growth->gap] : &elsewhere, wanted)) {
+    moved += hole.run.bytes / page_bytes_;
+  }
+  return wanted - moved;
 }
 
 void Heap::check_invariants() {
