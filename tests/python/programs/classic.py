@@ -23,6 +23,7 @@ if allocator == "segments":
     ferro_alloc.install(ferro_alloc.Config(layout="segments"))
 random.seed(int(seed))
 torch.cuda.set_per_process_memory_fraction(fraction)
+FREE_AT_START = torch.cuda.mem_get_info()[0]
 
 NAMES = [
     f"{kind}.{pool}.{column}"
@@ -105,7 +106,9 @@ def allocate_in_pool() -> str:
     # cache back. Here both happen, so neither may matter.
     torch.cuda.synchronize()
     torch.empty(1, device="cuda")
-    room = torch.cuda.get_device_properties(0).total_memory * fraction - torch.cuda.memory_reserved()
+    room = (
+        torch.cuda.get_device_properties(0).total_memory * fraction - torch.cuda.memory_reserved()
+    )
     if not pools or room < 100 * MIB:
         return "no pool"
     with torch.cuda.use_mem_pool(random.choice(pools)):
@@ -129,12 +132,12 @@ ACTIONS = {
 
 
 def layout() -> list[object]:
-    """Of all segments: what is in them, in their order."""
-    return [
+    """Of all segments: what is in them. Their own order is that of addresses, which vary."""
+    return sorted(
         (s["segment_type"], s["total_size"], s["is_expandable"], tuple(s["segment_pool_id"]) != (0, 0),
          [(b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive")) for b in s["blocks"]])
         for s in torch.cuda.memory_snapshot()
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -155,7 +158,9 @@ def main() -> None:
     pools.clear()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    print(json.dumps({"step": -1, "reserved": torch.cuda.memory_reserved(), "names": NAMES}))
+    leaked = FREE_AT_START - torch.cuda.mem_get_info()[0]
+    end = {"reserved": torch.cuda.memory_reserved(), "leaked": leaked, "names": NAMES}
+    print(json.dumps(end))
 
 
 main()
