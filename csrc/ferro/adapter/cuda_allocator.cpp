@@ -24,6 +24,11 @@ using c10::cuda::CUDACachingAllocator::RecordContext;
 // pointer alone, on any thread, with any current device.
 void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 
+AllocatorConfig with_current_rules(AllocatorConfig config) {
+  config.segment_rules = current_segment_rules;
+  return config;
+}
+
 // A free cannot fail because somebody who watches it did.
 void warn_of_tracker_failure() {
   if (const std::exception_ptr failure = take_tracker_failure()) {
@@ -62,7 +67,7 @@ StreamId current_stream(c10::DeviceIndex device) {
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
                               const AllocatorConfig& config, MemoryShortageCallback on_shortage)
-    : core(api, index, addresses, config, std::move(on_shortage)),
+    : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
       diversions(core),
       history(index, core) {}
 
@@ -319,6 +324,7 @@ void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
   core.stats().reset_peaks();
   core.store().reset_peak();
+  core.segment_stats().reset_peaks();
   if (previous_.is_in_use()) {
     previous_.allocator().resetPeakStats(index);
     previous_.forget_peaks(index);

@@ -13,6 +13,23 @@ namespace {
 using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
                                                   // of the interface that this file implements
 
+// Segments from an allocator that a user gave to a MemPool. It lives as long as the last of them.
+class UserSegments final : public SegmentSource {
+ public:
+  explicit UserSegments(std::shared_ptr<CUDAAllocator> allocator)
+      : allocator_(std::move(allocator)) {}
+  DevicePtr allocate(std::size_t bytes) override {
+    return to_device_ptr(allocator_->raw_alloc(bytes));
+  }
+  bool release(DevicePtr base) override {
+    allocator_->raw_delete(to_void_ptr(base));
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<CUDAAllocator> allocator_;
+};
+
 struct CheckpointState : AllocatorState {
   PoolCheckpoint checkpoint;
 };
@@ -93,11 +110,13 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
     previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
     return;
   }
+  std::shared_ptr<SegmentSource> source;
   if (allocator != nullptr) {
-    not_there_yet("MemPool with an allocator of its own",
-                  "Use torch.cuda.MemPool() without one, or run without ferro_alloc.");
+    source = std::make_shared<UserSegments>(std::move(allocator));
   }
-  owner.core.hold_pool(to_pool_id(id));
+  const bool held = owner.core.hold_pool(to_pool_id(id), std::move(source));
+  TORCH_INTERNAL_ASSERT(held, "createOrIncrefPool: pool (", id.first, ", ", id.second,
+                        ") exists already and cannot be given an allocator");
 }
 
 void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, bool use) {

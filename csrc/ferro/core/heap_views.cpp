@@ -39,8 +39,8 @@ bool Heap::is_unused() {
 
 bool Heap::is_empty() {
   const SpinLock lock(mutex_);
-  return stale_.empty() && std::ranges::all_of(spans_, [](const NumberedSpan& numbered) {
-           return numbered.span->backed_pages() == 0;
+  return stale_.empty() && std::ranges::all_of(spans_, [](const std::unique_ptr<Span>& span) {
+           return span->backed_pages() == 0;
          });
 }
 
@@ -67,15 +67,15 @@ std::vector<SegmentView> Heap::segments() {
     const bool inside = found != mapped_by_.end() && found->first < segment.ptr + segment.size;
     return inside ? found->second : nullptr;
   };
-  for (const NumberedSpan& numbered : spans_) {
+  for (const std::unique_ptr<Span>& span : spans_) {
     bool open = false;
-    for (const Block* block = numbered.span->first; block != nullptr; block = block->next) {
+    for (const Block* block = span->first; block != nullptr; block = block->next) {
       if (!block->is_backed()) {
         open = false;
         continue;
       }
       if (!open) {
-        segments.push_back({block->ptr, 0, stream_, pool_, numbered.number, nullptr, {}});
+        segments.push_back({block->ptr, 0, stream_, pool_, kind_, span->number(), nullptr, {}});
         open = true;
       }
       segments.back().size += block->size;
@@ -112,8 +112,10 @@ HeapView Heap::view() {
       ++view.free_blocks;
       view.free_bytes += block.size;
       view.largest_free = std::max(view.largest_free, block.size);
-      const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
-      view.whole_free_page_bytes += run ? run->bytes : 0;
+      if (kind_ == HeapKind::kPages) {
+        const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
+        view.whole_free_page_bytes += run ? run->bytes : 0;
+      }
     }
   });
   return view;
@@ -150,8 +152,10 @@ void Heap::check_invariants() {
     std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
   } sum;
   std::size_t backed_pages = 0;
-  for (const NumberedSpan& numbered : spans_) {
-    const Span& span = *numbered.span;
+  std::size_t span_bytes = 0;
+  for (const std::unique_ptr<Span>& owned : spans_) {
+    const Span& span = *owned;
+    span_bytes += span.bytes();
     DevicePtr expected = span.base();
     const Block* prev = nullptr;
     for (const Block* block = span.first; block != nullptr; prev = block, block = block->next) {
@@ -162,6 +166,7 @@ void Heap::check_invariants() {
       const bool backed = block->is_backed();
       FERRO_CHECK(prev == nullptr || prev->state != block->state ||
                   (block->state != BlockState::kGap && block->state != BlockState::kFree));
+      FERRO_CHECK(backed || kind_ == HeapKind::kPages);
       FERRO_CHECK(backed || (is_aligned(address_of(block->ptr), page_bytes_) &&
                              is_aligned(block->size, page_bytes_)));
       for (std::size_t slot = span.page_slot(block->ptr);
@@ -202,7 +207,8 @@ void Heap::check_invariants() {
     backed_pages += span.backed_pages();
   }
   FERRO_CHECK(sum.blocks == blocks_.in_use());
-  FERRO_CHECK(sum.backed_bytes == backed_pages * page_bytes_);
+  FERRO_CHECK(sum.backed_bytes ==
+              (kind_ == HeapKind::kPages ? backed_pages * page_bytes_ : span_bytes));
   FERRO_CHECK(sum.free_blocks == free_.count() && sum.free_bytes == free_.bytes());
   FERRO_CHECK(sum.unmerged_bytes == unmerged_.bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());

@@ -43,6 +43,10 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
       }
     }
   }
+  return out_of_memory(request);
+}
+
+AllocateResult DeviceMemory::out_of_memory(const Request& request) {
   ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
   ++counters_.out_of_memory;
   auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(request));
@@ -109,7 +113,17 @@ DevicePtr DeviceMemory::ask_to_give_back(Heap& heap, const Request& request) {
       return ptr;
     }
   }
-  return grow_from(heaps_that_give(Givers::kAllowing), heap, request);
+  if (heap.pool() == kDefaultPool && special_pools_.load(std::memory_order_relaxed) != 0) {
+    const HeapKey key{heap.stream(), segment_kind(request.size)};
+    if (const BlockView block = borrow_from_pools(key, request, {}); block.ptr != kNull) {
+      return block.ptr;
+    }
+  }
+  const std::vector<Heap*> givers = heaps_that_give(Givers::kAllowing);
+  for (Heap* giver : givers) {
+    release_free_segments(*giver, request.context);
+  }
+  return grow_from(givers, heap, request);
 }
 
 DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
@@ -147,10 +161,10 @@ OutOfMemoryFacts DeviceMemory::facts_of_failure(const Request& request) {
   if (const std::size_t limit = store_.limit(); limit != PageStore::kNoLimit) {
     facts.limit = limit;
   }
-  facts.held = store_.counts().held * store_.page_bytes();
+  facts.held = held_bytes();
   const MutexLock lock(pools_mutex_);
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       const HeapView view = heap->view();
       const std::size_t live = view.backed_bytes - view.free_bytes - view.pending_bytes;
       facts.live += live;
