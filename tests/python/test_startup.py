@@ -62,7 +62,7 @@ def start(
 def python(folder: Path, program: str, site: Path, **env: str) -> subprocess.CompletedProcess[str]:
     script = folder / "program.py"
     script.write_text(program)
-    return start(sys.executable, str(script), site=site, **env)
+    return start(sys.executable, str(script), site=site, check=True, **env)
 
 
 @pytest.mark.parametrize("value", ["1", "true", "ON", " yes "])

@@ -37,6 +37,15 @@ def test_as_late_as_streams_allow() -> None:
     assert all(found["streams_are_waited_for"]["value"])
 
 
+def test_with_the_classic_layout() -> None:
+    found = outcomes("switch", conf="layout:segments")
+    native = outcomes("native")
+    assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
+    # The sizes of its blocks depend on what is cached, and native alone has other blocks cached.
+    compared = set(CHECKS) - {"peaks_stay_between_what_was_there_and_the_sum"}
+    assert {name: found[name] for name in compared} == {name: native[name] for name in compared}
+
+
 @pytest.mark.parametrize("last", ["ferro", "native"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str, last: str) -> None:
