@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, RunSimulated
+from tests.conftest import PROGRAMS, RunProgram, RunSimulated
 from tests.python.torch_programs import Result, simulated
 
 CHECKS = re.findall(
@@ -51,6 +52,38 @@ def test_with_the_classic_layout() -> None:
 def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str, last: str) -> None:
     ended = run_simulated("switching_exit.py", order, last, memory="1GiB")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_cudagraph_trees() -> None:
+    found = simulated("switching_trees.py", memory="4GiB")
+    assert "call torch.compiler.reset() first" in found.pop("refused")
+    assert found == {
+        "installed": "ferro_alloc",
+        "uninstalled": "native",
+        "another function in the same trees": "native",
+        "new trees": "native",
+        "left": [0, 0],
+        "installed again": "ferro_alloc",
+    }
+
+
+# Their sizes fill the 1 GiB of the simulated GPU.
+FILLING = {
+    "the_memory_limit_is_one_for_both",
+    "each_takes_what_the_other_keeps_unused",
+    "a_failure_says_what_the_other_holds",
+}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(run_program: RunProgram) -> None:
+    native, found = (
+        json.loads(run_program("switching.py", allocators).stdout.splitlines()[-1])
+        for allocators in ("native", "switch")
+    )
+    for name in set(CHECKS) - FILLING:
+        assert "error" not in found[name], found[name]["error"]
+        assert found[name] == native[name], name
 
 
 def test_without_caching_from_the_environment(run_simulated: RunSimulated) -> None:
