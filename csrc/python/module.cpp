@@ -80,7 +80,7 @@ py::dict device_view(int device) {
   py::dict numbers;
   numbers["allocated_bytes"] = allocated.current;
   numbers["peak_allocated_bytes"] = allocated.peak;
-  numbers["reserved_bytes"] = core.reserved()[ferro::kAll].current;
+  numbers["reserved_bytes"] = core.held_bytes();
   numbers["cached_bytes"] =
       view.free_bytes + core.store().counts().idle * core.store().page_bytes();
   numbers["blocks"] = view.live_blocks;

@@ -157,7 +157,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   }
   const AllocateResult result = owner.core.allocate(pool, stream, request);
   if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, pool, stream, request.context, *result.failure);
+    fail_allocation(owner, index, pool, stream, request, *result.failure);
   }
   void* ptr = to_void_ptr(result.ptr);
   if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -176,10 +176,10 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
 }
 
 void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
-                                    StreamId stream, const CallContext& context,
+                                    StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts) {
   if (observed_.load(std::memory_order_relaxed)) {
-    owner.history.on_out_of_memory(facts.device_free, facts.request, stream, pool, context);
+    owner.history.on_out_of_memory(facts.device_free, request.size, stream, pool, request.context);
   }
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
                                    owner.core.stats().read()[kBytes][kAll].current, facts.held,
@@ -199,7 +199,7 @@ void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, vo
                                        std::int64_t bytes) {
   c10::reportMemoryUsageToProfiler(
       ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
-      owner.core.store().counts().held * config_.page_bytes, c10::Device(c10::kCUDA, index));
+      owner.core.held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 void CudaAllocator::free(void* ptr) {
@@ -305,8 +305,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  // Frees whose events are complete count as done, as if the program had allocated just now.
-  core.collect_pending();
+  core.collect_for_a_look();
   const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
   return previous_.is_in_use() ? previous_.add_statistics(index, ours, serving()) : ours;
 }

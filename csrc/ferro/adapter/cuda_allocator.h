@@ -136,7 +136,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Device& device(c10::DeviceIndex index) const;
   void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
-                                    StreamId stream, const CallContext& context,
+                                    StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
 
   // Requests and blocks that are not ours (cuda_allocator_routing.cpp).

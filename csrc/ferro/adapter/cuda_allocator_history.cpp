@@ -38,7 +38,7 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
-    owner.core.collect_pending();
+    owner.core.collect_for_a_look();
     std::vector<SegmentInfo> segments =
         to_segments(owner.core.segments(pool == kDefaultPool ? nullptr : &pool), index);
     std::size_t active_bytes = 0;

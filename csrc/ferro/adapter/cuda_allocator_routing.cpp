@@ -67,9 +67,9 @@ void* CudaAllocator::allocate_elsewhere(Route route, c10::DeviceIndex index, Str
   } catch (const c10::OutOfMemoryError&) {
     // It cannot know that some of the memory is our cache.
     DeviceMemory& core = device(index).core;
-    const std::int64_t held = core.reserved()[kAll].current;
+    const std::size_t held = core.held_bytes();
     core.empty_cache();
-    if (core.reserved()[kAll].current == held) {
+    if (core.held_bytes() == held) {
       throw;
     }
   }

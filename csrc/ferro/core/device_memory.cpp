@@ -307,7 +307,7 @@ DeviceView DeviceMemory::view() {
   view.hits = stats_.allocations() - (view.misses - counters_.ladder[failed]);
   const MutexLock lock(pools_mutex_);
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       const HeapView part = heap->view();
       view.live_blocks += part.live_blocks;
       view.free_blocks += part.free_blocks;
@@ -320,18 +320,17 @@ DeviceView DeviceMemory::view() {
 
 std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
   const bool in_segments = layout_ == Layout::kSegments;
-  const HeapKind kind = in_segments ? segment_kind(request.size) : HeapKind::kPages;
+  const HeapKey key{stream, in_segments ? segment_kind(request.size) : HeapKind::kPages};
   Heap* heap = nullptr;
   {
     const MutexLock lock(pools_mutex_);
-    const auto& heaps = pools_[kDefaultPool].heaps;
-    const auto found = heaps.find({stream, kind});
-    heap = found != heaps.end() ? found->second.get() : nullptr;
+    const auto found = pools_[kDefaultPool].heaps.find(key);
+    heap = found != pools_[kDefaultPool].heaps.end() ? found->second.get() : nullptr;
   }
   if (in_segments) {
-    const SegmentRules rules = config_.segment_rules ? config_.segment_rules() : SegmentRules{};
-    const bool fits = heap != nullptr && heap->has_room_in_segments(request, rules);
-    return fits ? 0 : segment_bytes(request.size, rules);
+    const SegmentRules rules = segment_rules();
+    const bool hit = heap != nullptr && heap->has_segment_for(request, rules);
+    return hit ? 0 : segment_bytes(request.size, rules);
   }
   const std::size_t missing = heap != nullptr ? heap->pages_missing_for(request)
                                               : ceil_div(request.size, store_.page_bytes());

@@ -26,7 +26,8 @@
 
 namespace ferro {
 
-enum class Layout {
+// How memory is laid out.
+enum class Layout : std::uint8_t {
   kPages,     // blocks of all sizes on lines of pages
   kSegments,  // PyTorch's own; also where a device has no virtual memory management
 };
@@ -122,6 +123,13 @@ class DeviceMemory {
       FERRO_EXCLUDES(slow_mutex_);
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(slow_mutex_);
+  // The same before numbers are shown, so that complete frees count as done although no request
+  // noticed them. Not in segments, where every request does.
+  void collect_for_a_look() {
+    if (layout_ == Layout::kPages) {
+      collect_pending();
+    }
+  }
 
   // Looks. `only`: segments of that pool alone, which may be unknown.
   std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(pools_mutex_);
@@ -133,7 +141,9 @@ class DeviceMemory {
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(pools_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
-  // Bytes of pages and segments held, in PyTorch's form.
+  // Bytes of pages and segments held.
+  std::size_t held_bytes() const;
+  // The same in PyTorch's form.
   std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(slow_mutex_);
   void reset_accumulated_counters() FERRO_EXCLUDES(slow_mutex_);
   // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
@@ -149,7 +159,8 @@ class DeviceMemory {
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request);
   AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request);
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(slow_mutex_);
-  AllocateResult out_of_memory(const Request& request) FERRO_REQUIRES(slow_mutex_);
+  // `wanted`: bytes that the driver was to give.
+  AllocateResult out_of_memory(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
 
   // Steps of the ladder (ladder.cpp). kNull: did not help.
   DevicePtr collect_pending_frees(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
@@ -181,12 +192,14 @@ class DeviceMemory {
   // Everything that is free and may leave, pages and segments.
   void give_back_everything(const CallContext& context) FERRO_REQUIRES(slow_mutex_);
   void give_back_all_of(Heap& heap, const CallContext& context) FERRO_REQUIRES(slow_mutex_);
-  std::size_t held_bytes() const;
+  SegmentRules segment_rules() const {
+    return config_.segment_rules ? config_.segment_rules() : SegmentRules{};
+  }
 
   enum class Givers { kAllowing, kDefaultPool, kEverything };
   std::vector<Heap*> heaps_that_give(Givers which) FERRO_EXCLUDES(pools_mutex_);
   void drop_unused_pools() FERRO_REQUIRES(slow_mutex_) FERRO_EXCLUDES(pools_mutex_);
-  OutOfMemoryFacts facts_of_failure(const Request& request) FERRO_REQUIRES(slow_mutex_);
+  OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
 
   const std::uint64_t serial_;  // distinguishes allocators in thread-local caches
   const AllocatorConfig config_;

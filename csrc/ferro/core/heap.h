@@ -107,7 +107,7 @@ struct FreeSegment {
 };
 struct HeapView {
   std::size_t backed_bytes = 0;
-  std::size_t free_bytes = 0;     // free and unmerged
+  std::size_t free_bytes = 0;  // free and unmerged
   std::size_t free_blocks = 0;
   std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
@@ -152,6 +152,8 @@ class Heap {
   // The classic layout (heap_segments.cpp), on heaps of segments. A null `ptr`: no free block fits.
   BlockView allocate_in_segments(const Request& request, const SegmentRules& rules)
       FERRO_EXCLUDES(mutex_);
+  // Would it find one?
+  bool has_segment_for(const Request& request, const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
   // From memory that the caller got for this request; the heap keeps it as a segment.
   BlockView allocate_in_new_segment(DevicePtr base, std::size_t bytes, const Request& request,
                                     const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
@@ -197,9 +199,6 @@ class Heap {
   HeapView view() FERRO_EXCLUDES(mutex_);
   // How many pages a request would take from the store or the driver, if it came now.
   std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
-  // Would a free block of the segments serve it now?
-  bool has_room_in_segments(const Request& request, const SegmentRules& rules)
-      FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation.
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
@@ -224,6 +223,7 @@ class Heap {
   BlockView hand_out_split(Block* block, const Request& request, const SegmentRules& rules)
       FERRO_REQUIRES(mutex_);
   void free_in_segment(Block* block) FERRO_REQUIRES(mutex_);
+  void end_oversize(Block* block) FERRO_REQUIRES(mutex_);
   void insert_free(Block* block) FERRO_REQUIRES(mutex_);
   SplitCounts count_splits() FERRO_REQUIRES(mutex_);
   void add_segment(std::unique_ptr<Span> segment) FERRO_REQUIRES(mutex_);

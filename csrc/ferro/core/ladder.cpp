@@ -43,16 +43,16 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
       }
     }
   }
-  return out_of_memory(request);
+  return out_of_memory(request.size);
 }
 
-AllocateResult DeviceMemory::out_of_memory(const Request& request) {
+AllocateResult DeviceMemory::out_of_memory(std::size_t wanted) {
   ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
   ++counters_.out_of_memory;
-  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(request));
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
   // What was gathered in vain is of more use to the other libraries of the process.
   store_.trim(~std::size_t{0});
-  return {kNull, request.size, std::move(failure)};
+  return {kNull, 0, std::move(failure)};
 }
 
 DevicePtr DeviceMemory::collect_pending_frees(Heap& heap, const Request& request) {
@@ -151,10 +151,10 @@ DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
   return grow(heap, request);
 }
 
-OutOfMemoryFacts DeviceMemory::facts_of_failure(const Request& request) {
+OutOfMemoryFacts DeviceMemory::facts_of_failure(std::size_t wanted) {
   OutOfMemoryFacts facts;
   facts.device = driver_.device();
-  facts.request = request.size;
+  facts.request = wanted;
   const MemoryInfo info = driver_.memory_info();
   facts.capacity = info.total_bytes;
   facts.device_free = info.free_bytes;

@@ -19,7 +19,7 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
   }
   const HeapKind kind = segment_kind(request.size);
   Heap& heap = find_or_make_heap(id, {stream, kind});
-  const SegmentRules rules = config_.segment_rules ? config_.segment_rules() : SegmentRules{};
+  const SegmentRules rules = segment_rules();
   const auto done = [](const BlockView& block) {
     return AllocateResult{block.ptr, block.size, nullptr};
   };
@@ -74,7 +74,7 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
       return done(block);
     }
   }
-  return out_of_memory(request);
+  return out_of_memory(segment_bytes(request.size, rules));
 }
 
 bool DeviceMemory::collects(const SegmentRules& rules) const {
@@ -104,7 +104,11 @@ BlockView DeviceMemory::allocate_in_new_segment(const PoolId& id, Heap& heap,
     store_.discharge(bytes);
     return {};
   }
+  store_.settle();
   ++counters_.segments_created;
+  if (bytes >= rules.max_split) {
+    segment_stats_.on_oversize_segment(1);
+  }
   return heap.allocate_in_new_segment(base, bytes, request, rules);
 }
 
@@ -148,6 +152,9 @@ bool DeviceMemory::release_segment(Heap& heap, DevicePtr base, const CallContext
   }
   store_.discharge(bytes);
   ++counters_.segments_released;
+  if (bytes >= segment_rules().max_split) {
+    segment_stats_.on_oversize_segment(-1);
+  }
   return true;
 }
 

@@ -54,8 +54,12 @@ bool PageStore::charge(std::size_t bytes) {
     return false;
   }
   counts_.charged_bytes += bytes;
-  raise_peaks();
   return true;
+}
+
+void PageStore::settle() {
+  const MutexLock lock(mutex_);
+  raise_peaks();
 }
 
 void PageStore::discharge(std::size_t bytes) {

@@ -47,8 +47,9 @@ class PageStore {
   std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
 
   // Counts memory of other forms (segments) against the same limit. False and nothing counted when
-  // that would exceed it.
+  // that would exceed it. The peak follows with `settle`, when the memory was really had.
   [[nodiscard]] bool charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  void settle() FERRO_EXCLUDES(mutex_);
   void discharge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
   // Pages beyond a lowered limit stay until they are trimmed.
