@@ -51,11 +51,17 @@ StreamId current_stream(c10::DeviceIndex device) {
   return slot.handle;
 }
 
+Request to_request(std::size_t bytes) {
+  return {block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes};
+}
+
 }  // namespace
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
                               const AllocatorConfig& config)
-    : core(api, index, addresses, config, free_memory_of_other_owners), diversions(core) {}
+    : core(api, index, addresses, config, free_memory_of_other_owners,
+           [this] { return rejection_limit(core.total_memory()); }),
+      diversions(core) {}
 
 // cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
 // current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
@@ -121,25 +127,31 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < (std::size_t{1} << 60),
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& owner = device(index);
-  const Request request{
-      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes};
-  const PoolId pool = owner.diversions.any() ? owner.diversions.pool_for(stream) : kDefaultPool;
-  const AllocateResult result = owner.core.allocate(pool, stream, request);
+  const Request request = to_request(bytes);
+  const AllocateResult result = owner.core.allocate(pool_for(owner, stream), stream, request);
   if (result.ptr == kNull) [[unlikely]] {
     fail_allocation(owner, index, *result.failure);
   }
   void* ptr = to_void_ptr(result.ptr);
+  announce(owner, index, ptr, result.size);
+  return ptr;
+}
+
+void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
   if (c10::memoryProfilingEnabled()) [[unlikely]] {
-    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(result.size));
+    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
   }
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   }
-  return ptr;
 }
 
 void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index,
                                     const OutOfMemoryFacts& facts) {
+  if (facts.rejected_beyond) {
+    rejection_observers_.notify(facts);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, rejection_message(facts));
+  }
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
                                    owner.core.stats().read()[kBytes][kAll].current, facts.held,
                                    c10::Device(c10::kCUDA, index));
@@ -175,6 +187,24 @@ c10::DataPtr CudaAllocator::allocate(std::size_t bytes) {
   const c10::DeviceIndex index = current_device();
   void* ptr = bytes != 0 ? allocate_on(index, current_stream(index), bytes) : nullptr;
   return {ptr, ptr, &delete_block, c10::Device(c10::kCUDA, index)};
+}
+
+c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address) {
+  const DevicePtr wanted = to_device_ptr(address);
+  TORCH_CHECK(is_aligned(address_of(wanted), kBlockAlignment),
+              "mallocWithAddress: addr must be aligned to kMinBlockSize (", kBlockAlignment,
+              " bytes), got ", address);
+  const c10::DeviceIndex index = current_device();
+  Device& owner = device(index);
+  const StreamId stream = current_stream(index);
+  AllocateResult result;
+  if (Span* span = addresses_.find(wanted)) {
+    result =
+        owner.core.allocate_at(pool_for(owner, stream), stream, *span, wanted, to_request(bytes));
+  }
+  TORCH_CHECK(result.ptr != kNull, "Could not allocate CUDA storage at exact address ", address);
+  announce(owner, index, address, result.size);
+  return {address, address, &delete_block, c10::Device(c10::kCUDA, index)};
 }
 
 c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &delete_block; }
@@ -240,8 +270,7 @@ void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
 
 void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  core.stats().reset_peaks();
-  core.store().reset_peak();
+  core.reset_peaks();
 }
 
 double CudaAllocator::getMemoryFraction(c10::DeviceIndex index) {

@@ -8,6 +8,7 @@
 // call's name; what is not there yet is a c10::Error that names the call.
 #pragma once
 
+#include "ferro/adapter/rejections.h"
 #include "ferro/adapter/torch_compat.h"
 #include "ferro/core/address_index.h"
 #include "ferro/core/device_memory.h"
@@ -45,6 +46,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* raw_alloc(std::size_t bytes) override;
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
   void raw_delete(void* ptr) override;
+  // At exactly that address, which must be free memory of the pool and stream that would serve an
+  // allocation now. Throws c10::Error otherwise.
+  c10::DataPtr allocateWithAddress(std::size_t bytes, void* address) FERRO_OVERRIDE_SINCE_13;
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
@@ -63,6 +67,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void markCaptureBegin(c10::DeviceIndex device) FERRO_OVERRIDE_SINCE_13;
+  void markCaptureEnd(c10::DeviceIndex device) FERRO_OVERRIDE_SINCE_13;
   void releasePool(c10::DeviceIndex device, c10::MempoolId_t id) override;
   int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t id) override;
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t id,
@@ -86,6 +92,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                      bool clear, const std::vector<std::string>& skip_actions) override;
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  void attachOomRejectionObserver(OomRejectionObserver observer) FERRO_OVERRIDE_SINCE_12;
   void attachAllocatorTraceTracker(
       c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override;
   c10::cuda::CUDACachingAllocator::ShareableHandle shareIpcHandle(void* ptr) override;
@@ -115,6 +122,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index,
                                     const OutOfMemoryFacts& facts);
+  void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
+  PoolId pool_for(Device& device, StreamId stream) const {
+    return device.diversions.any() ? device.diversions.pool_for(stream) : kDefaultPool;
+  }
   void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
 
   static constexpr std::size_t kMaxDevices = 64;
@@ -122,6 +133,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const CudaApi& api_;
   const AllocatorConfig config_;
   AddressIndex addresses_;
+  RejectionObservers rejection_observers_;
   Mutex init_mutex_;
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};

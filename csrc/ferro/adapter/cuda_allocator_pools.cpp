@@ -54,6 +54,14 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
               "endAllocatePool: not currently recording to mempool_id");
 }
 
+void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
+  device(index).diversions.mark_capture_begin();
+}
+
+void CudaAllocator::markCaptureEnd(c10::DeviceIndex index) {
+  device(index).diversions.mark_capture_end();
+}
+
 void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
   const bool released = device(index).core.release_pool(to_pool_id(id));
   TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
@@ -166,6 +174,10 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn, std::size_t, Re
 
 void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver) {
   not_there_yet("attachOutOfMemoryObserver", "Catch torch.OutOfMemoryError instead.");
+}
+
+void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
+  rejection_observers_.add(std::move(observer));
 }
 
 void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker) {

@@ -1,20 +1,91 @@
 // Every difference between the versions of torch that ferro_alloc is built for. One binary serves
 // one minor version: the layout of CUDAAllocator's virtual table changes between them.
+//
+// What a later torch adds is there for every version: types under one name, members that a struct
+// lacks as functions that do nothing, and `override` as a macro that is empty where there is no
+// such virtual. So the rest of the adapter is written once, for the newest.
 #pragma once
 
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
 
-#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 11
-#error "ferro_alloc is written for torch 2.11; the torch that it is compiled against is another one"
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15
+#error "ferro_alloc is written for torch 2.11 to 2.15; the torch of this build is another one"
 #endif
 
 #define FERRO_STRINGIFY_(x) #x
 #define FERRO_STRINGIFY(x) FERRO_STRINGIFY_(x)
+
+// For virtuals that torch 2.<minor> introduced.
+#if TORCH_VERSION_MINOR >= 12
+#define FERRO_OVERRIDE_SINCE_12 override
+#else
+#define FERRO_OVERRIDE_SINCE_12
+#endif
+#if TORCH_VERSION_MINOR >= 13
+#define FERRO_OVERRIDE_SINCE_13 override
+#else
+#define FERRO_OVERRIDE_SINCE_13
+#endif
+#if TORCH_VERSION_MINOR >= 14
+#define FERRO_OVERRIDE_SINCE_14 override
+#else
+#define FERRO_OVERRIDE_SINCE_14
+#endif
 
 namespace ferro {
 
 // The minor version this binary is for, as "2.11".
 inline constexpr const char* kBuiltForTorch =
     FERRO_STRINGIFY(TORCH_VERSION_MAJOR) "." FERRO_STRINGIFY(TORCH_VERSION_MINOR);
+
+// Does this torch say when captures begin and end (markCaptureBegin, markCaptureEnd)?
+inline constexpr bool kCapturesAreMarked = TORCH_VERSION_MINOR >= 13;
+
+// (device, bytes asked for, bytes held, bytes allowed or of the device).
+using OomRejectionObserver =
+    std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
+
+// Setting `throw_on_cudamalloc_oom`: a request that would exceed the memory fraction is refused at
+// once.
+inline bool rejects_before_driver() {
+#if TORCH_VERSION_MINOR >= 12
+  return c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
+#else
+  return false;
+#endif
+}
+
+inline void set_oom_rejections([[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& stats,
+                               [[maybe_unused]] std::int64_t count) {
+#if TORCH_VERSION_MINOR >= 12
+  stats.num_oom_rejections = count;
+#endif
+}
+
+inline void set_reserved_bytes_of_pool(
+    [[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& stats,
+    [[maybe_unused]] const c10::MempoolId_t& pool,
+    [[maybe_unused]] const c10::CachingAllocator::StatArray& bytes) {
+#if TORCH_VERSION_MINOR >= 13
+  stats.reserved_bytes_by_private_pools[pool] = bytes;
+#endif
+}
+
+// The settings of the host allocator that a snapshot shows.
+inline void set_pinned_settings(
+    [[maybe_unused]] c10::cuda::CUDACachingAllocator::AllocatorConfigInfo& info) {
+#if TORCH_VERSION_MINOR >= 13
+  using c10::CachingAllocator::AcceleratorAllocatorConfig;
+  info.max_round_threshold = AcceleratorAllocatorConfig::pinned_max_round_threshold();
+  info.max_cached_size = AcceleratorAllocatorConfig::pinned_max_cached_size();
+#endif
+}
 
 }  // namespace ferro

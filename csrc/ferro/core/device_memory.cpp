@@ -37,7 +37,8 @@ std::size_t default_span_bytes(std::size_t total_memory) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
-                           const AllocatorConfig& config, MemoryShortageCallback on_shortage)
+                           const AllocatorConfig& config, MemoryShortageCallback on_shortage,
+                           RejectionLimit rejection_limit)
     : serial_(next_serial()),
       config_(config),
       driver_(api, device),
@@ -51,7 +52,8 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
                     stats_,
                     captures_,
                     default_span_bytes(total_memory_)},
-      on_shortage_(std::move(on_shortage)) {
+      on_shortage_(std::move(on_shortage)),
+      rejection_limit_(std::move(rejection_limit)) {
   store_.set_limit(config.memory_limit);
   pools_[kDefaultPool].use_count = 1;
 }
@@ -66,17 +68,30 @@ DeviceMemory::~DeviceMemory() {
   store_.trim(~std::size_t{0});
 }
 
-AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, const Request& asked) {
+Request DeviceMemory::rounded(const PoolId& id, const Request& asked) {
   Request request = asked;
-  if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(pool)) [[unlikely]] {
+  if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(id)) [[unlikely]] {
     request.size = align_up(request.size, store_.page_bytes());
   }
+  return request;
+}
+
+AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, const Request& asked) {
+  const Request request = rounded(pool, asked);
   Heap& heap = heap_for(pool, stream);
   const DevicePtr ptr = heap.allocate_hit(request);
   if (ptr != kNull) [[likely]] {
     return {ptr, request.size, nullptr};
   }
   return climb(heap, request);
+}
+
+AllocateResult DeviceMemory::allocate_at(const PoolId& pool, StreamId stream, Span& span,
+                                         DevicePtr ptr, const Request& asked) {
+  const RecursiveMutexLock slow(slow_mutex_);
+  const Request request = rounded(pool, asked);
+  const DevicePtr placed = heap_for(pool, stream).allocate_at(span, ptr, request);
+  return {placed, request.size, nullptr};
 }
 
 Heap& DeviceMemory::heap_for(const PoolId& pool, StreamId stream) {
@@ -94,7 +109,8 @@ Heap& DeviceMemory::find_or_make_heap(const PoolId& id, StreamId stream) {
   const MutexLock lock(pools_mutex_);
   std::unique_ptr<Heap>& heap = pools_[id].heaps[stream];
   if (heap == nullptr) {
-    heap = std::make_unique<Heap>(heap_context_, id, stream);
+    Gauge* pages = id == kDefaultPool ? nullptr : &pool_pages_[id].pages;
+    heap = std::make_unique<Heap>(heap_context_, id, stream, pages);
   }
   return *heap;
 }
@@ -277,12 +293,46 @@ StatValue DeviceMemory::reserved() {
           bytes(pages.released - pages_at_reset_.released)};
 }
 
+std::map<PoolId, StatValue> DeviceMemory::reserved_by_pool() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  const MutexLock lock(pools_mutex_);
+  const auto page = static_cast<std::int64_t>(store_.page_bytes());
+  std::map<PoolId, StatValue> reserved;
+  for (const auto& [id, of_pool] : pool_pages_) {
+    const std::int64_t current = of_pool.pages.current.get();
+    const std::int64_t increased = of_pool.pages.increased.get();
+    // A pool of which memory was asked and none given is not shown.
+    if (increased != 0) {
+      reserved[id] = {current * page, of_pool.pages.peak.get() * page,
+                      (increased - of_pool.increased_at_reset) * page,
+                      (increased - current - of_pool.decreased_at_reset) * page};
+    }
+  }
+  return reserved;
+}
+
+void DeviceMemory::reset_peaks() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  stats_.reset_peaks();
+  store_.reset_peak();
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, of_pool] : pool_pages_) {
+    of_pool.pages.peak.set(of_pool.pages.current.get());
+  }
+}
+
 void DeviceMemory::reset_accumulated_counters() {
   const RecursiveMutexLock slow(slow_mutex_);
   const LadderCounts ladder = counters_.ladder;
   counters_ = {};
   counters_.ladder = ladder;
   pages_at_reset_ = store_.counts();
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, of_pool] : pool_pages_) {
+    const std::int64_t increased = of_pool.pages.increased.get();
+    of_pool.increased_at_reset = increased;
+    of_pool.decreased_at_reset = increased - of_pool.pages.current.get();
+  }
 }
 
 void DeviceMemory::check_invariants() {
@@ -291,11 +341,17 @@ void DeviceMemory::check_invariants() {
   std::size_t backed = 0;
   std::int64_t live = 0;
   for (auto& [id, pool] : pools_) {
+    const std::size_t backed_before = backed;
     for (auto& [stream, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
       backed += view.backed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
+    }
+    if (const auto counted = pool_pages_.find(id); counted != pool_pages_.end()) {
+      FERRO_CHECK(static_cast<std::size_t>(counted->second.pages.current.get()) *
+                      store_.page_bytes() ==
+                  backed - backed_before);
     }
   }
   const PageCounts pages = store_.counts();

@@ -33,6 +33,8 @@ struct AllocatorConfig {
 
 // Called when memory is short and no lock of a heap is held. True: something was freed.
 using MemoryShortageCallback = std::function<bool()>;
+// Bytes beyond which a request is refused at once, before anything is given back or waited for.
+using RejectionLimit = std::function<std::size_t()>;
 
 struct [[nodiscard]] AllocateResult {
   DevicePtr ptr = kNull;  // kNull: out of memory, and `failure` says why
@@ -44,7 +46,8 @@ struct [[nodiscard]] AllocateResult {
 // Since the last reset; `ladder` since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
-  std::uint64_t out_of_memory = 0;     // requests that failed
+  std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
+  std::uint64_t rejected = 0;          // requests beyond the rejection limit
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
@@ -54,7 +57,8 @@ struct DeviceCounters {
 class DeviceMemory {
  public:
   DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
-               const AllocatorConfig& config, MemoryShortageCallback on_shortage);
+               const AllocatorConfig& config, MemoryShortageCallback on_shortage,
+               RejectionLimit rejection_limit = nullptr);
   // Nothing may be live. Only tests destroy one: a process keeps its allocators to the end.
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -68,6 +72,10 @@ class DeviceMemory {
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). Throws DriverError when the driver refuses; then nothing changed.
   AllocateResult allocate(const PoolId& pool, StreamId stream, const Request& request);
+  // At exactly `ptr`, an address on the line of that pool and stream. kNull without a failure: some
+  // byte is in use or lies elsewhere, or there is no memory to put there.
+  AllocateResult allocate_at(const PoolId& pool, StreamId stream, Span& span, DevicePtr ptr,
+                             const Request& request) FERRO_EXCLUDES(slow_mutex_);
 
   // Pools. Ids other than the default pool's.
   // Makes the pool, held once, or holds it once more.
@@ -99,18 +107,28 @@ class DeviceMemory {
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
   // Bytes of the pages held, in PyTorch's form.
   StatValue reserved() FERRO_EXCLUDES(slow_mutex_);
+  // The same for every private pool that ever had memory.
+  std::map<PoolId, StatValue> reserved_by_pool() FERRO_EXCLUDES(slow_mutex_);
   void reset_accumulated_counters() FERRO_EXCLUDES(slow_mutex_);
+  void reset_peaks() FERRO_EXCLUDES(slow_mutex_);
   // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
   // counted under its own lock, and the sums are compared afterwards.
   void check_invariants() FERRO_EXCLUDES(slow_mutex_);
 
  private:
+  // Of a private pool; kept when the pool is gone.
+  struct PoolPages {
+    Gauge pages;
+    std::int64_t increased_at_reset = 0;
+    std::int64_t decreased_at_reset = 0;
+  };
   struct Step;
   static const std::array<Step, 7> kLadder;
 
   Heap& heap_for(const PoolId& pool, StreamId stream);
   Heap& find_or_make_heap(const PoolId& pool, StreamId stream) FERRO_EXCLUDES(pools_mutex_);
   bool is_no_split(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
+  Request rounded(const PoolId& id, const Request& asked) FERRO_EXCLUDES(pools_mutex_);
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(slow_mutex_);
 
   // Steps of the ladder (ladder.cpp). kNull: did not help.
@@ -121,12 +139,15 @@ class DeviceMemory {
   DevicePtr grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr ask_to_give_back(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr wait_for_memory(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr allocate_grown(Heap& heap, const Request& request, GrowFrom from)
+      FERRO_REQUIRES(slow_mutex_);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Heap& heap, const Request& request)
       FERRO_REQUIRES(slow_mutex_);
 
   enum class Givers { kAllowing, kDefaultPool, kEverything };
   std::vector<Heap*> heaps_that_give(Givers which) FERRO_EXCLUDES(pools_mutex_);
   void drop_unused_pools() FERRO_REQUIRES(slow_mutex_) FERRO_EXCLUDES(pools_mutex_);
+  AllocateResult reject(const Request& request, std::size_t limit) FERRO_REQUIRES(slow_mutex_);
   OutOfMemoryFacts facts_of_failure(const Request& request) FERRO_REQUIRES(slow_mutex_);
 
   const std::uint64_t serial_;  // distinguishes allocators in thread-local caches
@@ -139,14 +160,17 @@ class DeviceMemory {
   std::atomic<int> captures_{0};
   const HeapContext heap_context_;
   const MemoryShortageCallback on_shortage_;
+  const RejectionLimit rejection_limit_;
 
   RecursiveMutex slow_mutex_;
   DeviceCounters counters_ FERRO_GUARDED_BY(slow_mutex_);
   PageCounts pages_at_reset_ FERRO_GUARDED_BY(slow_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(slow_mutex_) = false;
+  bool rejected_ FERRO_GUARDED_BY(slow_mutex_) = false;  // by the step that ran last
 
   Mutex pools_mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(pools_mutex_);  // the default pool is always there
+  std::map<PoolId, PoolPages> pool_pages_ FERRO_GUARDED_BY(pools_mutex_);
   std::atomic<int> no_split_pools_{0};
 };
 

@@ -61,9 +61,15 @@ struct HeapContext {
   std::size_t span_bytes;            // length of a span unless a request needs more
 };
 
-// Each includes those before it. Own pages are whole free pages elsewhere on the same line.
-enum class GrowFrom { kOwnPages, kIdlePages, kAnyPages };
-enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kOutOfMemory};
+// Own pages are whole free pages elsewhere on the same line; the store has idle ones and makes new
+// ones.
+enum class GrowFrom {
+  kOwnPages,
+  kIdlePages,  // and own ones
+  kAnyPages,   // own and idle ones, then new ones
+  kStore,      // idle ones, then new ones: the rest of the line stays as it is
+};
+enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kRejected, kOutOfMemory};
 
 enum class FreeError { kNone, kNotLive };
 struct [[nodiscard]] FreeResult {
@@ -98,7 +104,8 @@ struct HeapView {
 
 class Heap {
  public:
-  Heap(const HeapContext& context, PoolId pool, StreamId stream);
+  // `pool_pages` counts the pages of the pool and outlives the heap; null: nobody wants to know.
+  Heap(const HeapContext& context, PoolId pool, StreamId stream, Gauge* pool_pages = nullptr);
   // Only when `is_empty()`. Gives the addresses back.
   ~Heap();
   Heap(const Heap&) = delete;
@@ -126,6 +133,10 @@ class Heap {
       FERRO_EXCLUDES(mutex_);
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
+
+  // At exactly `ptr`, an address in `span`. Where its pages have left, others come from the store.
+  // kNull: some byte of it is in use, or there are no pages; nothing is allocated.
+  DevicePtr allocate_at(Span& span, DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
 
   // Gives whole free pages to the store, at most `max_pages`; the number given is the result. The
   // host waits first: in the default pool for this heap's stream, in a private one for the whole
@@ -163,6 +174,8 @@ class Heap {
   // Placement (heap.cpp).
   DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_);
   DevicePtr hand_out(Block* block, const Request& request) FERRO_REQUIRES(mutex_);
+  DevicePtr cut_block(Block* block, DevicePtr ptr, const Request& request) FERRO_REQUIRES(mutex_);
+  static Block* block_around(const Span& span, DevicePtr ptr);
   void split_tail(Block* block, std::size_t size, BlockState tail_state) FERRO_REQUIRES(mutex_);
   Block* merge_neighbours(Block* block) FERRO_REQUIRES(mutex_);
   void absorb_next(Block* block) FERRO_REQUIRES(mutex_);
@@ -205,6 +218,7 @@ class Heap {
   const PoolId pool_;
   const StreamId stream_;
   const std::size_t page_bytes_;
+  Gauge* const pool_pages_;  // changes under the device's slow lock
 
   FreeIndex free_ FERRO_GUARDED_BY(mutex_);
   HeapStats stats_;  // written under mutex_, read by DeviceStats without

@@ -188,6 +188,9 @@ std::size_t Heap::give_back_pages(std::size_t max_pages) {
     const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
     turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
+    if (pool_pages_ != nullptr) {
+      pool_pages_->decrease(static_cast<std::int64_t>(pages.size()));
+    }
     given += pages.size();
   }
   return given;

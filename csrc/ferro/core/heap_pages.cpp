@@ -13,11 +13,12 @@ std::atomic<std::uint64_t> spans_reserved{0};
 
 }  // namespace
 
-Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream)
+Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, Gauge* pool_pages)
     : context_(context),
       pool_(pool),
       stream_(stream),
       page_bytes_(context.store.page_bytes()),
+      pool_pages_(pool_pages),
       pending_(context.driver, context.events) {
   context_.stats.add_heap(&stats_);
 }
@@ -130,7 +131,8 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
 }
 
 GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
-  const std::vector<Hole> moved = pages_to_move(gap, plan.pages);
+  const std::vector<Hole> moved =
+      from == GrowFrom::kStore ? std::vector<Hole>{} : pages_to_move(gap, plan.pages);
   std::vector<PageHandle> pages;
   for (const Hole& hole : moved) {
     const Span& span = *hole.block->span;
@@ -152,6 +154,8 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
       switch (context_.store.take(missing, from_store)) {
         case TakeResult::kOverLimit:
           return GrowResult::kOverLimit;
+        case TakeResult::kRejected:
+          return GrowResult::kRejected;
         case TakeResult::kOutOfMemory:
           return GrowResult::kOutOfMemory;
         case TakeResult::kOk:
@@ -182,6 +186,9 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
   if (backed != Status::kOk) {
     undo();
     return GrowResult::kOutOfMemory;
+  }
+  if (pool_pages_ != nullptr) {
+    pool_pages_->increase(static_cast<std::int64_t>(from_store.size()));
   }
   leave_behind(moved, fence);
   turn_gap_into_free(gap, plan);

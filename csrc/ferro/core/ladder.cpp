@@ -33,6 +33,9 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
     }
     granularity_checked_ = true;
   }
+  rejected_ = false;
+  const std::size_t rejection_limit = rejection_limit_ ? rejection_limit_() : PageStore::kNoLimit;
+  store_.set_rejection_limit(rejection_limit);
   // More than the device has cannot be had, and should not cost the cached memory either.
   if (request.size <= total_memory_) {
     for (const Step& step : kLadder) {
@@ -41,13 +44,26 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
         ++counters_.ladder[static_cast<std::size_t>(step.name)];
         return {ptr, request.size, nullptr};
       }
+      if (rejected_) {
+        return reject(request, rejection_limit);
+      }
     }
+  } else if (rejection_limit != PageStore::kNoLimit && rejection_limit < store_.limit()) {
+    return reject(request, rejection_limit);
   }
   ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
   ++counters_.out_of_memory;
   auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(request));
   // What was gathered in vain is of more use to the other libraries of the process.
   store_.trim(~std::size_t{0});
+  return {kNull, request.size, std::move(failure)};
+}
+
+AllocateResult DeviceMemory::reject(const Request& request, std::size_t limit) {
+  ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
+  ++counters_.rejected;
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(request));
+  failure->rejected_beyond = limit;
   return {kNull, request.size, std::move(failure)};
 }
 
@@ -59,14 +75,12 @@ DevicePtr DeviceMemory::merge_unmerged(Heap& heap, const Request& request) {
   return heap.allocate_merged(request);
 }
 
-namespace {
-
-DevicePtr allocate_grown(Heap& heap, const Request& request, GrowFrom from) {
+DevicePtr DeviceMemory::allocate_grown(Heap& heap, const Request& request, GrowFrom from) {
   DevicePtr ptr = kNull;
-  return heap.allocate_grown(request, from, &ptr) == GrowResult::kGrown ? ptr : kNull;
+  const GrowResult result = heap.allocate_grown(request, from, &ptr);
+  rejected_ = result == GrowResult::kRejected;
+  return result == GrowResult::kGrown ? ptr : kNull;
 }
-
-}  // namespace
 
 DevicePtr DeviceMemory::move_pages(Heap& heap, const Request& request) {
   return allocate_grown(heap, request, GrowFrom::kOwnPages);

@@ -10,6 +10,9 @@ TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
   if (counts_.held + missing > limit_ / page_bytes_) {
     return TakeResult::kOverLimit;
   }
+  if (missing != 0 && counts_.held + missing > rejection_limit_ / page_bytes_) {
+    return TakeResult::kRejected;
+  }
   // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
   if (missing > 1 && driver_.memory_info().free_bytes / page_bytes_ < missing) {
     return TakeResult::kOutOfMemory;
@@ -75,6 +78,11 @@ std::size_t PageStore::trim(std::size_t count) {
 void PageStore::set_limit(std::size_t bytes) {
   const MutexLock lock(mutex_);
   limit_ = bytes;
+}
+
+void PageStore::set_rejection_limit(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  rejection_limit_ = bytes;
 }
 
 std::size_t PageStore::limit() const {

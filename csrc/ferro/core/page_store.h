@@ -15,7 +15,7 @@
 
 namespace ferro {
 
-enum class [[nodiscard]] TakeResult{kOk, kOverLimit, kOutOfMemory};
+enum class [[nodiscard]] TakeResult{kOk, kOverLimit, kRejected, kOutOfMemory};
 
 struct PageCounts {
   std::size_t held = 0;       // pages that exist
@@ -44,6 +44,9 @@ class PageStore {
   // the first page that the driver refuses, which stays idle.
   std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
 
+  // A second limit, for requests that shall fail at once instead of being waited for. Where the
+  // first is exceeded too, that one counts.
+  void set_rejection_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   // Pages beyond a lowered limit stay until they are trimmed.
   void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   std::size_t limit() const FERRO_EXCLUDES(mutex_);
@@ -60,6 +63,7 @@ class PageStore {
   std::vector<PageHandle> idle_ FERRO_GUARDED_BY(mutex_);
   PageCounts counts_ FERRO_GUARDED_BY(mutex_);  // `idle` is kept in idle_.size()
   std::size_t limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
+  std::size_t rejection_limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
 };
 
 }  // namespace ferro

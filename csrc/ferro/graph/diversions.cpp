@@ -32,8 +32,22 @@ bool Diversions::end(const PoolId& pool) {
 
 void Diversions::publish_counts() {
   count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
-  device_.set_captures(
-      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture)));
+  const auto of_captures =
+      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture));
+  // Every capture has a diversion, so a mark that a failure left behind does no harm.
+  device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)));
+}
+
+void Diversions::mark_capture_begin() {
+  const MutexLock lock(mutex_);
+  marked_ = marked_.value_or(0) + 1;
+  publish_counts();
+}
+
+void Diversions::mark_capture_end() {
+  const MutexLock lock(mutex_);
+  marked_ = std::max(0, marked_.value_or(0) - 1);
+  publish_counts();
 }
 
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread

@@ -27,7 +27,8 @@ class DeviceFixture : public ::testing::Test {
       : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, AllocatorConfig{},
-                                             [this] { return on_shortage_ && on_shortage_(); });
+                                             [this] { return on_shortage_ && on_shortage_(); },
+                                             [this] { return rejection_limit_; });
   }
   // Nothing may be left of a test but what it still holds alive, and nothing at all after that.
   ~DeviceFixture() override {
@@ -89,6 +90,7 @@ class DeviceFixture : public ::testing::Test {
   const StreamId side_;
   AddressIndex addresses_;
   std::function<bool()> on_shortage_;
+  std::size_t rejection_limit_ = PageStore::kNoLimit;
   std::unique_ptr<DeviceMemory> device_;
 };
 

@@ -253,5 +253,61 @@ TEST_F(DeviceMemoryTest, TwoAllocatorsOfOneProcessKeepTheirHeapsApart) {
   EXPECT_EQ(addresses.find(b)->heap()->free(*addresses.find(b), b).error, FreeError::kNone);
 }
 
+TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
+  EXPECT_TRUE(device_->reserved_by_pool().empty());
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(2 * kPageBytes, stream_, kGraphPool);
+  const DevicePtr b = allocate(kPageBytes, side_, kGraphPool);
+  allocate(kPageBytes);
+  const auto bytes_of_pool = [this] { return device_->reserved_by_pool().at(kGraphPool); };
+  const auto page = static_cast<std::int64_t>(kPageBytes);
+  EXPECT_EQ(device_->reserved_by_pool().size(), 1U) << "the default pool is not among them";
+  EXPECT_EQ(bytes_of_pool().current, 3 * page);
+  EXPECT_EQ(bytes_of_pool().peak, 3 * page);
+  EXPECT_EQ(bytes_of_pool().increased, 3 * page);
+  EXPECT_EQ(bytes_of_pool().decreased, 0);
+
+  free(a);
+  free(b);
+  ASSERT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_cache();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1) << "the pool is gone";
+  EXPECT_EQ(bytes_of_pool().current, 0);
+  EXPECT_EQ(bytes_of_pool().peak, 3 * page) << "its numbers stay until they are reset";
+  EXPECT_EQ(bytes_of_pool().decreased, 3 * page);
+  device_->reset_peaks();
+  device_->reset_accumulated_counters();
+  EXPECT_EQ(bytes_of_pool().peak, 0);
+  EXPECT_EQ(bytes_of_pool().increased, 0);
+  EXPECT_EQ(bytes_of_pool().decreased, 0);
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
+  const DevicePtr a = allocate(kPageBytes);
+  free(a);
+  Span& span = *addresses_.find(a);
+  const auto place = [&](const PoolId& pool, StreamId stream, std::size_t size) {
+    const AllocateResult result = device_->allocate_at(pool, stream, span, a, bytes(size));
+    device_->check_invariants();
+    return result.ptr;
+  };
+  EXPECT_EQ(place(kGraphPool, stream_, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, side_, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, stream_, 512), a);
+  EXPECT_EQ(device_->stats().read()[kBytes][kAll].current, 512);
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsTakesWholePages) {
+  device_->set_no_split(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(3 * kPageBytes, stream_, kGraphPool);
+  free(a);
+  const AllocateResult placed =
+      device_->allocate_at(kGraphPool, stream_, *addresses_.find(a), a + kPageBytes, bytes(512));
+  EXPECT_EQ(placed.ptr, a + kPageBytes);
+  EXPECT_EQ(layout_of(kGraphPool), "F1p L1p F1p");
+  device_->release_pool(kGraphPool);
+}
+
 }  // namespace
 }  // namespace ferro
