@@ -45,13 +45,8 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       total_memory_(driver_.total_memory()),
       store_(driver_, config.page_bytes),
       events_(driver_),
-      heap_context_{driver_,
-                    store_,
-                    events_,
-                    addresses,
-                    stats_,
-                    captures_,
-                    default_span_bytes(total_memory_)},
+      heap_context_{driver_, store_,    events_,   addresses,
+                    stats_,  captures_, observer_, default_span_bytes(total_memory_)},
       on_shortage_(std::move(on_shortage)),
       rejection_limit_(std::move(rejection_limit)) {
   store_.set_limit(config.memory_limit);
@@ -68,16 +63,8 @@ DeviceMemory::~DeviceMemory() {
   store_.trim(~std::size_t{0});
 }
 
-Request DeviceMemory::rounded(const PoolId& id, const Request& asked) {
-  Request request = asked;
-  if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(id)) [[unlikely]] {
-    request.size = align_up(request.size, store_.page_bytes());
-  }
-  return request;
-}
-
-AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, const Request& asked) {
-  const Request request = rounded(pool, asked);
+AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
+  keep_unsplit(pool, request);
   Heap& heap = heap_for(pool, stream);
   const DevicePtr ptr = heap.allocate_hit(request);
   if (ptr != kNull) [[likely]] {
@@ -87,9 +74,9 @@ AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, const
 }
 
 AllocateResult DeviceMemory::allocate_at(const PoolId& pool, StreamId stream, Span& span,
-                                         DevicePtr ptr, const Request& asked) {
+                                         DevicePtr ptr, Request request) {
   const RecursiveMutexLock slow(slow_mutex_);
-  const Request request = rounded(pool, asked);
+  keep_unsplit(pool, request);
   const DevicePtr placed = heap_for(pool, stream).allocate_at(span, ptr, request);
   return {placed, request.size, nullptr};
 }
@@ -197,18 +184,18 @@ void DeviceMemory::drop_unused_pools() {
   }
 }
 
-void DeviceMemory::empty_cache() {
+void DeviceMemory::empty_cache(const CallContext& context) {
   const RecursiveMutexLock slow(slow_mutex_);
   ++counters_.synchronisations;
   for (Heap* heap : heaps_that_give(Givers::kEverything)) {
     heap->wait_for_pending();
-    heap->give_back_pages(~std::size_t{0});
+    heap->give_back_pages(~std::size_t{0}, context);
   }
   drop_unused_pools();
   store_.trim(~std::size_t{0});
 }
 
-void DeviceMemory::empty_pool(const PoolId& id) {
+void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const RecursiveMutexLock slow(slow_mutex_);
   if (pool_use_count(id) != 0) {
     return;
@@ -216,7 +203,7 @@ void DeviceMemory::empty_pool(const PoolId& id) {
   ++counters_.synchronisations;
   for (Heap* heap : heaps_of(id)) {
     heap->wait_for_pending();
-    store_.trim(heap->give_back_pages(~std::size_t{0}));
+    store_.trim(heap->give_back_pages(~std::size_t{0}, context));
   }
   drop_unused_pools();
 }

@@ -71,11 +71,11 @@ class DeviceMemory {
 
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). Throws DriverError when the driver refuses; then nothing changed.
-  AllocateResult allocate(const PoolId& pool, StreamId stream, const Request& request);
+  AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
   // At exactly `ptr`, an address on the line of that pool and stream. kNull without a failure: some
   // byte is in use or lies elsewhere, or there is no memory to put there.
   AllocateResult allocate_at(const PoolId& pool, StreamId stream, Span& span, DevicePtr ptr,
-                             const Request& request) FERRO_EXCLUDES(slow_mutex_);
+                             Request request) FERRO_EXCLUDES(slow_mutex_);
 
   // Pools. Ids other than the default pool's.
   // Makes the pool, held once, or holds it once more.
@@ -88,14 +88,20 @@ class DeviceMemory {
   void set_no_split(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(pools_mutex_);
 
+  // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
+  void set_observer(MemoryObserver* observer) {
+    observer_.store(observer, std::memory_order_release);
+  }
+
   // How many captures run on this device. While there are any, private pools give nothing back.
   void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
 
   // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
   // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind.
-  void empty_cache() FERRO_EXCLUDES(slow_mutex_);
+  void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(slow_mutex_);
   // The same for one pool, if nobody holds it; else nothing.
-  void empty_pool(const PoolId& id) FERRO_EXCLUDES(slow_mutex_);
+  void empty_pool(const PoolId& id, const CallContext& context = nullptr)
+      FERRO_EXCLUDES(slow_mutex_);
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(slow_mutex_);
 
@@ -128,7 +134,11 @@ class DeviceMemory {
   Heap& heap_for(const PoolId& pool, StreamId stream);
   Heap& find_or_make_heap(const PoolId& pool, StreamId stream) FERRO_EXCLUDES(pools_mutex_);
   bool is_no_split(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
-  Request rounded(const PoolId& id, const Request& asked) FERRO_EXCLUDES(pools_mutex_);
+  void keep_unsplit(const PoolId& id, Request& request) FERRO_EXCLUDES(pools_mutex_) {
+    if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(id)) [[unlikely]] {
+      request.size = align_up(request.size, store_.page_bytes());
+    }
+  }
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(slow_mutex_);
 
   // Steps of the ladder (ladder.cpp). kNull: did not help.
@@ -158,6 +168,7 @@ class DeviceMemory {
   EventPool events_;
   DeviceStats stats_;
   std::atomic<int> captures_{0};
+  std::atomic<MemoryObserver*> observer_{nullptr};
   const HeapContext heap_context_;
   const MemoryShortageCallback on_shortage_;
   const RejectionLimit rejection_limit_;

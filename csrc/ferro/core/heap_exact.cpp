@@ -25,7 +25,8 @@ DevicePtr Heap::allocate_at(Span& span, DevicePtr ptr, const Request& request) {
     const std::size_t first = ptr > block->ptr ? distance(block->ptr, ptr) / page_bytes_ : 0;
     const DevicePtr needed_end = std::min(end, block->end());
     const std::size_t last = ceil_div(distance(block->ptr, needed_end), page_bytes_);
-    if (fill_gap(block, {0, first, last - first}, GrowFrom::kStore) != GrowResult::kGrown) {
+    if (fill_gap(block, {0, first, last - first}, GrowFrom::kStore, request.context) !=
+        GrowResult::kGrown) {
       return kNull;
     }
     block = block_around(span, ptr);

@@ -116,7 +116,7 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   }
   GrowResult result = GrowResult::kOutOfMemory;
   try {
-    result = fill_gap(gaps[growth->gap], *growth, from);
+    result = fill_gap(gaps[growth->gap], *growth, from, request.context);
   } catch (...) {
     drop_span(new_span);
     throw;
@@ -130,7 +130,8 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   return GrowResult::kGrown;
 }
 
-GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
+GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
+                          const CallContext& context) {
   const std::vector<Hole> moved =
       from == GrowFrom::kStore ? std::vector<Hole>{} : pages_to_move(gap, plan.pages);
   std::vector<PageHandle> pages;
@@ -164,6 +165,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
     }
   }
   pages.insert(pages.end(), from_store.begin(), from_store.end());
+  const DevicePtr begin = gap->ptr + plan.first_page * page_bytes_;
   EventId fence = kNoEvent;
   const auto undo = [&]() FERRO_REQUIRES(mutex_) {
     context_.store.put(from_store);
@@ -175,7 +177,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
   try {
     // Before the new mappings exist, so that a refusal has nothing to undo.
     fence = moved.empty() ? kNoEvent : record_fence();
-    backed = back(*gap->span, gap->ptr + plan.first_page * page_bytes_, pages);
+    backed = back(*gap->span, begin, pages);
   } catch (const InternalError&) {
     // Some page may still be mapped: it must not be handed out again.
     throw;
@@ -190,7 +192,11 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
   if (pool_pages_ != nullptr) {
     pool_pages_->increase(static_cast<std::int64_t>(from_store.size()));
   }
-  leave_behind(moved, fence);
+  leave_behind(moved, fence, context);
+  tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, context);
+  if (context != nullptr) {
+    mapped_by_[begin] = context;
+  }
   turn_gap_into_free(gap, plan);
   return GrowResult::kGrown;
 }
