@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
@@ -247,6 +248,10 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   const c10::DeviceIndex index = current_device();
   Device& owner = device(index);
   const StreamId stream = current_stream(index);
+  // PyTorch's name for it, which tells such entries of a trace from others.
+  std::string& note = thread_annotations().internal_metadata;
+  note = "mallocWithAddress";
+  const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
   AllocateResult result;
   if (Span* span = addresses_.find(wanted)) {
     result = owner.core.allocate_at(pool_for(owner, stream), stream, *span, wanted,

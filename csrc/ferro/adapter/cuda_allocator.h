@@ -96,6 +96,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
+  bool supportsUserMetadata() FERRO_OVERRIDE_SINCE_14 { return true; }
+  void annotateMemory(const void* ptr, const std::string& metadata) FERRO_OVERRIDE_SINCE_14;
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr)
+      FERRO_OVERRIDE_SINCE_12;
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
   void attachOomRejectionObserver(OomRejectionObserver observer) FERRO_OVERRIDE_SINCE_12;

@@ -117,6 +117,29 @@ void CudaAllocator::setUserMetadata(const std::string& metadata) {
 
 std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_metadata; }
 
+void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  const auto block = span != nullptr ? span->heap()->live_block_around(*span, address)
+                                     : std::optional<BlockView>{};
+  TORCH_CHECK(block.has_value() && block->ptr == address,
+              "annotateMemory: no live allocation found at pointer ", ptr);
+  const Heap& heap = *span->heap();
+  History& history = device(static_cast<c10::DeviceIndex>(heap.device())).history;
+  history.on_annotation(*block, heap.stream(), heap.pool(), metadata,
+                        history.gather(RecordContext::STATE));
+}
+
+std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const void* ptr) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  if (span == nullptr) {
+    return nullptr;
+  }
+  const auto block = span->heap()->live_block_around(*span, address);
+  return block ? std::static_pointer_cast<c10::GatheredContext>(block->context) : nullptr;
+}
+
 void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const MutexLock lock(init_mutex_);
   failure_observers_.push_back(std::move(observer));

@@ -11,9 +11,11 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
-#include <utility>
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15
 #error "ferro_alloc is written for torch 2.11 to 2.15; the torch of this build is another one"
@@ -45,9 +47,6 @@ namespace ferro {
 inline constexpr const char* kBuiltForTorch =
     FERRO_STRINGIFY(TORCH_VERSION_MAJOR) "." FERRO_STRINGIFY(TORCH_VERSION_MINOR);
 
-// Does this torch say when captures begin and end (markCaptureBegin, markCaptureEnd)?
-inline constexpr bool kCapturesAreMarked = TORCH_VERSION_MINOR >= 13;
-
 // (device, bytes asked for, bytes held, bytes allowed or of the device).
 using OomRejectionObserver =
     std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
@@ -59,6 +58,23 @@ inline bool rejects_before_driver() {
   return c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
 #else
   return false;
+#endif
+}
+
+// The trace's action for metadata that is attached later; none before torch 2.14.
+inline std::optional<c10::CachingDeviceAllocator::TraceEntry::Action> annotate_action() {
+#if TORCH_VERSION_MINOR >= 14
+  return c10::CachingDeviceAllocator::TraceEntry::ANNOTATE;
+#else
+  return std::nullopt;
+#endif
+}
+
+// What the allocator itself says about an entry, beside what the program said.
+inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::TraceEntry& entry,
+                                  [[maybe_unused]] const std::string& metadata) {
+#if TORCH_VERSION_MINOR >= 15
+  entry.internal_metadata_ = metadata;
 #endif
 }
 
