@@ -120,10 +120,8 @@ std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_
 void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata) {
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
-  const auto block = span != nullptr ? span->heap()->live_block_around(*span, address)
-                                     : std::optional<BlockView>{};
-  TORCH_CHECK(block.has_value() && block->ptr == address,
-              "annotateMemory: no live allocation found at pointer ", ptr);
+  const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  TORCH_CHECK(block.has_value(), "annotateMemory: no live allocation found at pointer ", ptr);
   const Heap& heap = *span->heap();
   History& history = device(static_cast<c10::DeviceIndex>(heap.device())).history;
   history.on_annotation(*block, heap.stream(), heap.pool(), metadata,
@@ -133,10 +131,7 @@ void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata)
 std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const void* ptr) {
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
-  if (span == nullptr) {
-    return nullptr;
-  }
-  const auto block = span->heap()->live_block_around(*span, address);
+  const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
   return block ? std::static_pointer_cast<c10::GatheredContext>(block->context) : nullptr;
 }
 

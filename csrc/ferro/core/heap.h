@@ -170,7 +170,9 @@ class Heap {
   // Unused, and no page is left.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 
-  // The live block that contains `ptr`, if any.
+  // The live block that starts at `ptr`, if any.
+  std::optional<BlockView> live_block_at(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  // The live block that contains `ptr`, if any. Walks the tiling.
   std::optional<BlockView> live_block_around(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
