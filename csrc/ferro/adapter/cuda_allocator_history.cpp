@@ -38,7 +38,7 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
-    owner.core.collect_pending();
+    owner.core.collect_for_a_look();
     std::vector<SegmentInfo> segments =
         to_segments(owner.core.segments(pool == kDefaultPool ? nullptr : &pool), index);
     std::size_t active_bytes = 0;
@@ -59,6 +59,9 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
     set_unix_times(info.external_annotations);
   }
   info.config_metadata = current_config_info();
+  if (previous_.is_in_use()) {
+    previous_.add_snapshot(id, include_traces, &info);
+  }
   return info;
 }
 
@@ -82,6 +85,9 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
     annotations_.clear();
   }
   observed_.store(enabled || !trackers_.empty());
+  previous_.record_history([=](CUDAAllocator& previous) {
+    previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
+  });
 }
 
 void CudaAllocator::recordAnnotation(
@@ -121,6 +127,10 @@ void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata)
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
   const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  if (!block && previous_.is_in_use()) {
+    annotate_memory(previous_.allocator(), ptr, metadata);
+    return;
+  }
   TORCH_CHECK(block.has_value(), "annotateMemory: no live allocation found at pointer ", ptr);
   const Heap& heap = *span->heap();
   History& history = device(static_cast<c10::DeviceIndex>(heap.device())).history;
@@ -132,12 +142,26 @@ std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const 
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
   const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  if (!block && previous_.is_in_use()) {
+    return context_for_pointer(previous_.allocator(), ptr);
+  }
   return block ? std::static_pointer_cast<c10::GatheredContext>(block->context) : nullptr;
 }
 
 void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    previous_.allocator().attachOutOfMemoryObserver(observer);
+  }
   failure_observers_.push_back(std::move(observer));
+}
+
+void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
+  const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    attach_rejection_observer(previous_.allocator(), observer);
+  }
+  rejection_observers_.add(std::move(observer));
 }
 
 void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
@@ -145,6 +169,9 @@ void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
   observed_.store(true);
   for (int i = 0; i < device_count(); ++i) {
     device(static_cast<c10::DeviceIndex>(i)).history.attach_tracker(tracker);
+  }
+  if (previous_.is_in_use()) {
+    previous_.allocator().attachAllocatorTraceTracker(tracker);
   }
   trackers_.push_back(std::move(tracker));
 }

@@ -34,13 +34,13 @@ void RejectionObservers::add(OomRejectionObserver observer) {
   observers_.push_back(std::move(observer));
 }
 
-void RejectionObservers::notify(const OutOfMemoryFacts& facts) {
-  std::vector<OomRejectionObserver> observers;
-  {
-    const MutexLock lock(mutex_);
-    observers = observers_;
-  }
-  for (const OomRejectionObserver& observer : observers) {
+std::vector<OomRejectionObserver> RejectionObservers::all() const {
+  const MutexLock lock(mutex_);
+  return observers_;
+}
+
+void RejectionObservers::notify(const OutOfMemoryFacts& facts) const {
+  for (const OomRejectionObserver& observer : all()) {
     try {
       observer(facts.device, facts.request, facts.held, facts.capacity);
     } catch (const std::exception& error) {

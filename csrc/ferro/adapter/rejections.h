@@ -23,10 +23,11 @@ std::string rejection_message(const OutOfMemoryFacts& facts);
 class RejectionObservers {
  public:
   void add(OomRejectionObserver observer) FERRO_EXCLUDES(mutex_);
-  void notify(const OutOfMemoryFacts& facts) FERRO_EXCLUDES(mutex_);
+  std::vector<OomRejectionObserver> all() const FERRO_EXCLUDES(mutex_);
+  void notify(const OutOfMemoryFacts& facts) const FERRO_EXCLUDES(mutex_);
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<OomRejectionObserver> observers_ FERRO_GUARDED_BY(mutex_);
 };
 

@@ -14,8 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15
 #error "ferro_alloc is written for torch 2.11 to 2.15; the torch of this build is another one"
@@ -78,6 +80,56 @@ inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::
 #endif
 }
 
+// Calls of another allocator's methods, where this torch has them.
+using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+inline void attach_rejection_observer([[maybe_unused]] Allocator& allocator,
+                                      [[maybe_unused]] OomRejectionObserver observer) {
+#if TORCH_VERSION_MINOR >= 12
+  allocator.attachOomRejectionObserver(std::move(observer));
+#endif
+}
+
+inline std::shared_ptr<c10::GatheredContext> context_for_pointer(
+    [[maybe_unused]] Allocator& allocator, [[maybe_unused]] const void* ptr) {
+#if TORCH_VERSION_MINOR >= 12
+  return allocator.getContextForPointer(ptr);
+#else
+  return nullptr;
+#endif
+}
+
+inline c10::DataPtr allocate_with_address([[maybe_unused]] Allocator& allocator,
+                                          [[maybe_unused]] std::size_t bytes,
+                                          [[maybe_unused]] void* address) {
+#if TORCH_VERSION_MINOR >= 13
+  return allocator.allocateWithAddress(bytes, address);
+#else
+  TORCH_CHECK(false, allocator.name(), " has no allocateWithAddress before torch 2.13");
+#endif
+}
+
+inline void mark_capture_begin([[maybe_unused]] Allocator& allocator,
+                               [[maybe_unused]] c10::DeviceIndex device) {
+#if TORCH_VERSION_MINOR >= 13
+  allocator.markCaptureBegin(device);
+#endif
+}
+
+inline void mark_capture_end([[maybe_unused]] Allocator& allocator,
+                             [[maybe_unused]] c10::DeviceIndex device) {
+#if TORCH_VERSION_MINOR >= 13
+  allocator.markCaptureEnd(device);
+#endif
+}
+
+inline void annotate_memory([[maybe_unused]] Allocator& allocator, [[maybe_unused]] const void* ptr,
+                            [[maybe_unused]] const std::string& metadata) {
+#if TORCH_VERSION_MINOR >= 14
+  allocator.annotateMemory(ptr, metadata);
+#endif
+}
+
 inline void set_oom_rejections([[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& stats,
                                [[maybe_unused]] std::int64_t count) {
 #if TORCH_VERSION_MINOR >= 12
@@ -91,6 +143,20 @@ inline void set_reserved_bytes_of_pool(
     [[maybe_unused]] const c10::CachingAllocator::StatArray& bytes) {
 #if TORCH_VERSION_MINOR >= 13
   stats.reserved_bytes_by_private_pools[pool] = bytes;
+#endif
+}
+
+// Adds what later versions count to `sum`. Every pool lives in one allocator.
+inline void add_later_statistics(
+    [[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& sum,
+    [[maybe_unused]] const c10::CachingDeviceAllocator::DeviceStats& more) {
+#if TORCH_VERSION_MINOR >= 12
+  sum.num_oom_rejections += more.num_oom_rejections;
+#endif
+#if TORCH_VERSION_MINOR >= 13
+  for (const auto& [pool, bytes] : more.reserved_bytes_by_private_pools) {
+    sum.reserved_bytes_by_private_pools[pool] = bytes;
+  }
 #endif
 }
 

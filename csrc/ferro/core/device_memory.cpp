@@ -37,34 +37,44 @@ std::size_t default_span_bytes(std::size_t total_memory) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
-                           const AllocatorConfig& config, MemoryShortageCallback on_shortage,
-                           RejectionLimit rejection_limit)
+                           const AllocatorConfig& config, MemoryShortageCallback on_shortage)
     : serial_(next_serial()),
       config_(config),
       driver_(api, device),
       total_memory_(driver_.total_memory()),
       store_(driver_, config.page_bytes),
       events_(driver_),
-      heap_context_{driver_, store_,    events_,   addresses,
-                    stats_,  captures_, observer_, default_span_bytes(total_memory_)},
-      on_shortage_(std::move(on_shortage)),
-      rejection_limit_(std::move(rejection_limit)) {
+      driver_segments_(driver_),
+      layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
+      heap_context_{
+          driver_,   store_,    events_,        addresses, stats_,
+          captures_, observer_, segment_stats_, searches_, default_span_bytes(total_memory_)},
+      on_shortage_(std::move(on_shortage)) {
   store_.set_limit(config.memory_limit);
   pools_[kDefaultPool].use_count = 1;
 }
 
 DeviceMemory::~DeviceMemory() {
   empty_cache();
+  const RecursiveMutexLock slow(slow_mutex_);
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
-      heap->give_back_pages(~std::size_t{0});
+    for (auto& [key, heap] : pool.heaps) {
+      give_back_all_of(*heap, nullptr);
     }
   }
   store_.trim(~std::size_t{0});
 }
 
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
-  keep_unsplit(pool, request);
+  if (layout_ == Layout::kSegments || special_pools_.load(std::memory_order_relaxed) != 0)
+      [[unlikely]] {
+    return allocate_specially(pool, stream, std::move(request));
+  }
+  return allocate_in_pages(pool, stream, request);
+}
+
+AllocateResult DeviceMemory::allocate_in_pages(const PoolId& pool, StreamId stream,
+                                               const Request& request) {
   Heap& heap = heap_for(pool, stream);
   const DevicePtr ptr = heap.allocate_hit(request);
   if (ptr != kNull) [[likely]] {
@@ -73,44 +83,90 @@ AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Reque
   return climb(heap, request);
 }
 
-AllocateResult DeviceMemory::allocate_at(const PoolId& pool, StreamId stream, Span& span,
-                                         DevicePtr ptr, Request request) {
+AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
+                                         Request request) {
   const RecursiveMutexLock slow(slow_mutex_);
-  keep_unsplit(pool, request);
-  const DevicePtr placed = heap_for(pool, stream).allocate_at(span, ptr, request);
-  return {placed, request.size, nullptr};
+  std::vector<Heap*> heaps;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto pool = pools_.find(id);
+    if (pool == pools_.end()) {
+      return {};
+    }
+    request.no_split = pool->second.no_split;
+    for (auto& [key, heap] : pool->second.heaps) {
+      if (key.stream == stream) {
+        heaps.push_back(heap.get());
+      }
+    }
+  }
+  for (Heap* heap : heaps) {
+    Request exact = request;
+    if (heap->kind() == HeapKind::kPages) {
+      exact.size = request.no_split ? align_up(request.size, store_.page_bytes()) : request.size;
+    } else if (heap->kind() != segment_kind(request.size)) {
+      continue;  // the segments of one size class hold no block of the other
+    }
+    if (heap->allocate_at(ptr, exact) != kNull) {
+      return {ptr, exact.size, nullptr};
+    }
+  }
+  return {};
+}
+
+AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
+                                                Request request) {
+  bool in_segments = layout_ == Layout::kSegments;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto pool = pools_.find(id);
+    if (pool != pools_.end()) {
+      request.no_split = pool->second.no_split;
+      in_segments = in_segments || pool->second.source != nullptr;
+    }
+  }
+  if (in_segments) {
+    return allocate_in_segments(id, stream, request);
+  }
+  if (request.no_split) {
+    request.size = align_up(request.size, store_.page_bytes());
+  }
+  return allocate_in_pages(id, stream, request);
 }
 
 Heap& DeviceMemory::heap_for(const PoolId& pool, StreamId stream) {
   if (pool != kDefaultPool) [[unlikely]] {
-    return find_or_make_heap(pool, stream);
+    return find_or_make_heap(pool, {stream, HeapKind::kPages});
   }
   CachedHeap& slot = cache_slot(serial_, stream);
   if (slot.allocator != serial_ || slot.stream != stream) [[unlikely]] {
-    slot = {serial_, stream, &find_or_make_heap(pool, stream)};
+    slot = {serial_, stream, &find_or_make_heap(pool, {stream, HeapKind::kPages})};
   }
   return *slot.heap;
 }
 
-Heap& DeviceMemory::find_or_make_heap(const PoolId& id, StreamId stream) {
+Heap& DeviceMemory::find_or_make_heap(const PoolId& id, const HeapKey& key) {
   const MutexLock lock(pools_mutex_);
-  std::unique_ptr<Heap>& heap = pools_[id].heaps[stream];
+  std::unique_ptr<Heap>& heap = pools_[id].heaps[key];
   if (heap == nullptr) {
-    Gauge* pages = id == kDefaultPool ? nullptr : &pool_pages_[id].pages;
-    heap = std::make_unique<Heap>(heap_context_, id, stream, pages);
+    PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool_bytes_[id].now;
+    heap = std::make_unique<Heap>(heap_context_, id, key.stream, key.kind, bytes);
   }
   return *heap;
 }
 
-bool DeviceMemory::is_no_split(const PoolId& id) {
+bool DeviceMemory::hold_pool(const PoolId& id, std::shared_ptr<SegmentSource> source) {
   const MutexLock lock(pools_mutex_);
-  const auto pool = pools_.find(id);
-  return pool != pools_.end() && pool->second.no_split;
-}
-
-void DeviceMemory::hold_pool(const PoolId& id) {
-  const MutexLock lock(pools_mutex_);
-  ++pools_[id].use_count;
+  if (source != nullptr && pools_.contains(id)) {
+    return false;
+  }
+  Pool& pool = pools_[id];
+  ++pool.use_count;
+  if (source != nullptr) {
+    pool.source = std::move(source);
+    special_pools_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return true;
 }
 
 bool DeviceMemory::release_pool(const PoolId& id) {
@@ -131,9 +187,9 @@ int DeviceMemory::pool_use_count(const PoolId& id) {
 
 void DeviceMemory::set_no_split(const PoolId& id) {
   const MutexLock lock(pools_mutex_);
-  bool& no_split = pools_[id].no_split;
-  no_split_pools_.fetch_add(no_split ? 0 : 1, std::memory_order_relaxed);
-  no_split = true;
+  Pool& pool = pools_[id];
+  special_pools_.fetch_add(pool.is_special() ? 0 : 1, std::memory_order_relaxed);
+  pool.no_split = true;
 }
 
 void DeviceMemory::set_use_on_oom(const PoolId& id, bool use) {
@@ -156,7 +212,7 @@ std::vector<Heap*> DeviceMemory::heaps_that_give(Givers which) {
                        : which == Givers::kDefaultPool ? id == kDefaultPool
                                                        : id == kDefaultPool || unheld;
     if (gives) {
-      for (auto& [stream, heap] : pool.heaps) {
+      for (auto& [key, heap] : pool.heaps) {
         heaps.push_back(heap.get());
       }
     }
@@ -179,7 +235,7 @@ void DeviceMemory::drop_unused_pools() {
       ++it;
       continue;
     }
-    no_split_pools_.fetch_sub(pool.no_split ? 1 : 0, std::memory_order_relaxed);
+    special_pools_.fetch_sub(pool.is_special() ? 1 : 0, std::memory_order_relaxed);
     it = pools_.erase(it);
   }
 }
@@ -187,12 +243,24 @@ void DeviceMemory::drop_unused_pools() {
 void DeviceMemory::empty_cache(const CallContext& context) {
   const RecursiveMutexLock slow(slow_mutex_);
   ++counters_.synchronisations;
+  give_back_everything(context);
+}
+
+void DeviceMemory::give_back_everything(const CallContext& context) {
   for (Heap* heap : heaps_that_give(Givers::kEverything)) {
     heap->wait_for_pending();
-    heap->give_back_pages(~std::size_t{0}, context);
+    give_back_all_of(*heap, context);
   }
   drop_unused_pools();
   store_.trim(~std::size_t{0});
+}
+
+void DeviceMemory::give_back_all_of(Heap& heap, const CallContext& context) {
+  if (heap.kind() == HeapKind::kPages) {
+    store_.trim(heap.give_back_pages(~std::size_t{0}, context));
+  } else {
+    release_free_segments(heap, context);
+  }
 }
 
 void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
@@ -203,7 +271,7 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   ++counters_.synchronisations;
   for (Heap* heap : heaps_of(id)) {
     heap->wait_for_pending();
-    store_.trim(heap->give_back_pages(~std::size_t{0}, context));
+    give_back_all_of(*heap, context);
   }
   drop_unused_pools();
 }
@@ -214,7 +282,7 @@ void DeviceMemory::collect_pending() {
   {
     const MutexLock lock(pools_mutex_);
     for (auto& [id, pool] : pools_) {
-      for (auto& [stream, heap] : pool.heaps) {
+      for (auto& [key, heap] : pool.heaps) {
         heaps.push_back(heap.get());
       }
     }
@@ -229,7 +297,7 @@ std::vector<Heap*> DeviceMemory::heaps_of(const PoolId& id) {
   std::vector<Heap*> heaps;
   const auto pool = pools_.find(id);
   if (pool != pools_.end()) {
-    for (auto& [stream, heap] : pool->second.heaps) {
+    for (auto& [key, heap] : pool->second.heaps) {
       heaps.push_back(heap.get());
     }
   }
@@ -241,7 +309,7 @@ std::vector<SegmentView> DeviceMemory::segments(const PoolId* only) {
   std::vector<SegmentView> segments;
   for (auto& [id, pool] : pools_) {
     if (only == nullptr || *only == id) {
-      for (auto& [stream, heap] : pool.heaps) {
+      for (auto& [key, heap] : pool.heaps) {
         std::ranges::move(heap->segments(), std::back_inserter(segments));
       }
     }
@@ -254,11 +322,51 @@ std::size_t DeviceMemory::largest_free_block() {
   const MutexLock lock(pools_mutex_);
   std::size_t largest = 0;
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       largest = std::max(largest, heap->view().largest_free);
     }
   }
   return largest;
+}
+
+DeviceView DeviceMemory::view() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  DeviceView view;
+  for (std::size_t i = 0; i < kLadderSteps; ++i) {
+    view.misses += counters_.ladder[i];
+  }
+  const auto failed = static_cast<std::size_t>(LadderStep::kOutOfMemory);
+  view.hits = stats_.allocations() - (view.misses - counters_.ladder[failed]);
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (auto& [key, heap] : pool.heaps) {
+      const HeapView part = heap->view();
+      view.live_blocks += part.live_blocks;
+      view.free_blocks += part.free_blocks;
+      view.free_bytes += part.free_bytes;
+      view.pages_moved += part.pages_moved;
+    }
+  }
+  return view;
+}
+
+std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
+  const bool in_segments = layout_ == Layout::kSegments;
+  const HeapKey key{stream, in_segments ? segment_kind(request.size) : HeapKind::kPages};
+  Heap* heap = nullptr;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto found = pools_[kDefaultPool].heaps.find(key);
+    heap = found != pools_[kDefaultPool].heaps.end() ? found->second.get() : nullptr;
+  }
+  if (in_segments) {
+    const SegmentRules rules = segment_rules();
+    const bool hit = heap != nullptr && heap->has_segment_for(request, rules);
+    return hit ? 0 : segment_bytes(request.size, rules);
+  }
+  const std::size_t missing = heap != nullptr ? heap->pages_missing_for(request)
+                                              : ceil_div(request.size, store_.page_bytes());
+  return (missing - std::min(missing, store_.counts().idle)) * store_.page_bytes();
 }
 
 DeviceCounters DeviceMemory::counters() {
@@ -270,29 +378,51 @@ DeviceCounters DeviceMemory::counters() {
   return counters;
 }
 
-StatValue DeviceMemory::reserved() {
+std::size_t DeviceMemory::held_bytes() const {
+  const PageCounts pages = store_.counts();
+  return pages.held * store_.page_bytes() + pages.charged_bytes;
+}
+
+std::array<StatValue, kStatClasses> DeviceMemory::reserved() {
   const RecursiveMutexLock slow(slow_mutex_);
   const PageCounts pages = store_.counts();
   const auto bytes = [this](std::uint64_t count) {
     return static_cast<std::int64_t>(count * store_.page_bytes());
   };
-  return {bytes(pages.held), bytes(pages.peak_held), bytes(pages.created - pages_at_reset_.created),
-          bytes(pages.released - pages_at_reset_.released)};
+  const std::array<StatValue, kStatClasses> segments = segment_stats_.read().of[kSegmentBytes];
+  const auto plus_pages = [&](StatValue value) FERRO_REQUIRES(slow_mutex_) {
+    value.current += bytes(pages.held);
+    value.increased += bytes(pages.created - pages_at_reset_.created);
+    value.decreased += bytes(pages.released - pages_at_reset_.released);
+    return value;
+  };
+  std::array<StatValue, kStatClasses> reserved{};
+  reserved[kAll] = plus_pages(segments[kAll]);
+  reserved[kAll].peak = static_cast<std::int64_t>(pages.peak_bytes);
+  // Pages hold blocks of all sizes, so they all count as large. Where there are segments beside
+  // them, the two had their peaks at different times: then this one is at most their sum.
+  reserved[kSmall] = segments[kSmall];
+  reserved[kLarge] = plus_pages(segments[kLarge]);
+  reserved[kLarge].peak =
+      std::min(reserved[kAll].peak, segments[kLarge].peak + bytes(pages.peak_held));
+  return reserved;
 }
 
-std::map<PoolId, StatValue> DeviceMemory::reserved_by_pool() {
+std::map<PoolId, std::array<StatValue, kStatClasses>> DeviceMemory::reserved_by_pool() {
   const RecursiveMutexLock slow(slow_mutex_);
   const MutexLock lock(pools_mutex_);
-  const auto page = static_cast<std::int64_t>(store_.page_bytes());
-  std::map<PoolId, StatValue> reserved;
-  for (const auto& [id, of_pool] : pool_pages_) {
-    const std::int64_t current = of_pool.pages.current.get();
-    const std::int64_t increased = of_pool.pages.increased.get();
+  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved;
+  for (const auto& [id, pool] : pool_bytes_) {
     // A pool of which memory was asked and none given is not shown.
-    if (increased != 0) {
-      reserved[id] = {current * page, of_pool.pages.peak.get() * page,
-                      (increased - of_pool.increased_at_reset) * page,
-                      (increased - current - of_pool.decreased_at_reset) * page};
+    if (pool.now.of[kAll].increased.get() == 0) {
+      continue;
+    }
+    for (std::size_t i = 0; i < kStatClasses; ++i) {
+      const Gauge& gauge = pool.now.of[i];
+      const std::int64_t current = gauge.current.get();
+      const std::int64_t increased = gauge.increased.get();
+      reserved[id][i] = {current, gauge.peak.get(), increased - pool.increased_at_reset[i],
+                         increased - current - pool.decreased_at_reset[i]};
     }
   }
   return reserved;
@@ -302,9 +432,12 @@ void DeviceMemory::reset_peaks() {
   const RecursiveMutexLock slow(slow_mutex_);
   stats_.reset_peaks();
   store_.reset_peak();
+  segment_stats_.reset_peaks();
   const MutexLock lock(pools_mutex_);
-  for (auto& [id, of_pool] : pool_pages_) {
-    of_pool.pages.peak.set(of_pool.pages.current.get());
+  for (auto& [id, pool] : pool_bytes_) {
+    for (Gauge& gauge : pool.now.of) {
+      gauge.peak.set(gauge.current.get());
+    }
   }
 }
 
@@ -314,11 +447,13 @@ void DeviceMemory::reset_accumulated_counters() {
   counters_ = {};
   counters_.ladder = ladder;
   pages_at_reset_ = store_.counts();
+  segment_stats_.reset_accumulated();
   const MutexLock lock(pools_mutex_);
-  for (auto& [id, of_pool] : pool_pages_) {
-    const std::int64_t increased = of_pool.pages.increased.get();
-    of_pool.increased_at_reset = increased;
-    of_pool.decreased_at_reset = increased - of_pool.pages.current.get();
+  for (auto& [id, pool] : pool_bytes_) {
+    for (std::size_t i = 0; i < kStatClasses; ++i) {
+      pool.increased_at_reset[i] = pool.now.of[i].increased.get();
+      pool.decreased_at_reset[i] = pool.now.of[i].increased.get() - pool.now.of[i].current.get();
+    }
   }
 }
 
@@ -326,23 +461,26 @@ void DeviceMemory::check_invariants() {
   const RecursiveMutexLock slow(slow_mutex_);
   const MutexLock lock(pools_mutex_);
   std::size_t backed = 0;
+  std::size_t in_segments = 0;
   std::int64_t live = 0;
   for (auto& [id, pool] : pools_) {
-    const std::size_t backed_before = backed;
-    for (auto& [stream, heap] : pool.heaps) {
+    const std::size_t before = backed + in_segments;
+    for (auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
-      backed += view.backed_bytes;
+      (heap->kind() == HeapKind::kPages ? backed : in_segments) += view.backed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
     }
-    if (const auto counted = pool_pages_.find(id); counted != pool_pages_.end()) {
-      FERRO_CHECK(static_cast<std::size_t>(counted->second.pages.current.get()) *
-                      store_.page_bytes() ==
-                  backed - backed_before);
+    if (const auto counted = pool_bytes_.find(id); counted != pool_bytes_.end()) {
+      FERRO_CHECK(static_cast<std::size_t>(counted->second.now.of[kAll].current.get()) ==
+                  backed + in_segments - before);
     }
   }
   const PageCounts pages = store_.counts();
   FERRO_CHECK(pages.held * store_.page_bytes() == backed + pages.idle * store_.page_bytes());
+  FERRO_CHECK(pages.charged_bytes == in_segments);
+  const SegmentTable segments = segment_stats_.read();
+  FERRO_CHECK(segments.of[kSegmentBytes][kAll].current == static_cast<std::int64_t>(in_segments));
   FERRO_CHECK(pages.created - pages.released == pages.held && pages.peak_held >= pages.held);
   FERRO_CHECK(stats_.read()[kBytes][kAll].current == live);
 }

@@ -1,4 +1,5 @@
-// The blocks of one (pool, stream) of one device.
+// The blocks of one (pool, stream) of one device, in one of two layouts: pages on a line, or
+// segments, each one piece of memory with addresses of its own.
 //
 // Thread-safe: every public function takes the heap's lock itself. There are three kinds:
 //  - the hit path (`allocate_hit`, `free`) never talks to the driver, except to free a block that
@@ -29,8 +30,11 @@
 #include "ferro/core/observer.h"
 #include "ferro/core/page_store.h"
 #include "ferro/core/pending_frees.h"
+#include "ferro/core/pool_bytes.h"
 #include "ferro/core/pool_id.h"
 #include "ferro/core/relocation.h"
+#include "ferro/core/segment_policy.h"
+#include "ferro/core/segment_stats.h"
 #include "ferro/core/span.h"
 #include "ferro/core/stats.h"
 #include "ferro/core/unmerged_bins.h"
@@ -51,6 +55,7 @@ struct Request {
   std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
   std::size_t requested = 0;  // bytes the program asked for
   CallContext context = nullptr;
+  bool no_split = false;  // the block is not cut out of a larger one (segments only)
 };
 
 // What a heap shares with the others of its device.
@@ -62,7 +67,9 @@ struct HeapContext {
   DeviceStats& stats;
   const std::atomic<int>& captures;              // that run on the device, as far as anybody said
   const std::atomic<MemoryObserver*>& observer;  // null: nobody wants to know
-  std::size_t span_bytes;                        // length of a span unless a request needs more
+  SegmentStats& segments;
+  const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock
+  std::size_t span_bytes;                      // length of a span unless a request needs more
 };
 
 // Own pages are whole free pages elsewhere on the same line; the store has idle ones and makes new
@@ -95,13 +102,21 @@ struct SegmentView {
   std::size_t size = 0;
   StreamId stream{};
   PoolId pool{};
-  std::uint64_t span_number = 0;  // ascending in the order in which spans were reserved
+  HeapKind kind = HeapKind::kPages;
+  std::uint64_t span_number = 0;  // ascending in the order in which spans came to be
   CallContext context = nullptr;  // of the first mapping in it, by address
   std::vector<BlockView> blocks;
 };
+struct FreeSegment {
+  DevicePtr base{};
+  std::size_t bytes = 0;
+  std::uint32_t free_since = 0;  // searches of the pool at that time
+};
 struct HeapView {
   std::size_t backed_bytes = 0;
-  std::size_t free_bytes = 0;     // free and unmerged
+  std::size_t free_bytes = 0;  // free and unmerged
+  std::size_t free_blocks = 0;
+  std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t largest_free = 0;
   std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
@@ -110,8 +125,9 @@ struct HeapView {
 
 class Heap {
  public:
-  // `pool_pages` counts the pages of the pool and outlives the heap; null: nobody wants to know.
-  Heap(const HeapContext& context, PoolId pool, StreamId stream, Gauge* pool_pages = nullptr);
+  // `pool_bytes` counts what the pool holds and outlives the heap; null: nobody wants to know.
+  Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages,
+       PoolBytes* pool_bytes = nullptr);
   // Only when `is_empty()`. Gives the addresses back.
   ~Heap();
   Heap(const Heap&) = delete;
@@ -119,6 +135,7 @@ class Heap {
 
   StreamId stream() const { return stream_; }
   PoolId pool() const { return pool_; }
+  HeapKind kind() const { return kind_; }
   DeviceId device() const { return context_.driver.device(); }
 
   // Hit path. kNull: no free block fits as things are.
@@ -141,13 +158,32 @@ class Heap {
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
 
-  // At exactly `ptr`, an address in `span`. Where its pages have left, others come from the store.
-  // kNull: some byte of it is in use, or there are no pages; nothing is allocated.
-  DevicePtr allocate_at(Span& span, DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
+  // At exactly `ptr`, on the line or in a segment of this heap. Where pages have left the line,
+  // others come from the store. kNull: some byte is in use or not of this heap, or there are no
+  // pages; nothing is allocated.
+  DevicePtr allocate_at(DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
+
+  // The classic layout (heap_segments.cpp), on heaps of segments. A null `ptr`: no free block fits.
+  BlockView allocate_in_segments(const Request& request, const SegmentRules& rules)
+      FERRO_EXCLUDES(mutex_);
+  // Would it find one?
+  bool has_segment_for(const Request& request, const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
+  // From memory that the caller got for this request; the heap keeps it as a segment.
+  BlockView allocate_in_new_segment(DevicePtr base, std::size_t bytes, const Request& request,
+                                    const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
+  // Segments of one free block, in order of size, then address.
+  std::vector<FreeSegment> free_segments() FERRO_EXCLUDES(mutex_);
+  // Takes a free segment out, to be released by the caller; null when it is not free any more. The
+  // observer is told that it goes.
+  std::unique_ptr<Span> detach_segment(DevicePtr base, const CallContext& context)
+      FERRO_EXCLUDES(mutex_);
+  // Puts one back that could not be released.
+  void attach_segment(std::unique_ptr<Span> segment) FERRO_EXCLUDES(mutex_);
 
   // Gives whole free pages to the store, at most `max_pages`; the number given is the result. The
   // host waits first: in the default pool for this heap's stream, in a private one for the whole
-  // device, because graphs replay on its pages on any stream. 0 while a capture forbids that.
+  // device, because graphs replay on its pages on any stream. 0 while a capture forbids that, and of
+  // segments.
   std::size_t give_back_pages(std::size_t max_pages, const CallContext& context = nullptr)
       FERRO_EXCLUDES(mutex_);
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
@@ -177,6 +213,8 @@ class Heap {
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
   HeapView view() FERRO_EXCLUDES(mutex_);
+  // How many pages a request would take from the store or the driver, if it came now.
+  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation.
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
@@ -184,8 +222,6 @@ class Heap {
   // Placement (heap.cpp).
   DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_);
   DevicePtr hand_out(Block* block, const Request& request) FERRO_REQUIRES(mutex_);
-  DevicePtr cut_block(Block* block, DevicePtr ptr, const Request& request) FERRO_REQUIRES(mutex_);
-  static Block* block_around(const Span& span, DevicePtr ptr);
   void split_tail(Block* block, std::size_t size, BlockState tail_state) FERRO_REQUIRES(mutex_);
   Block* merge_neighbours(Block* block) FERRO_REQUIRES(mutex_);
   void absorb_next(Block* block) FERRO_REQUIRES(mutex_);
@@ -199,9 +235,30 @@ class Heap {
   void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
                      const CallContext& context) FERRO_REQUIRES(mutex_);
 
+  // At an address (heap_exact.cpp).
+  Span* span_around(DevicePtr ptr) FERRO_REQUIRES(mutex_);
+  static Block* block_around(const Span& span, DevicePtr ptr);
+  Block* back_range(Span& span, DevicePtr ptr, const Request& request) FERRO_REQUIRES(mutex_);
+  void count_pool_bytes(StatClass cls, std::int64_t change) FERRO_REQUIRES(mutex_) {
+    if (pool_bytes_ != nullptr) {
+      pool_bytes_->change(cls, change);
+    }
+  }
+
+  // Segments (heap_segments.cpp).
+  BlockView hand_out_split(Block* block, const Request& request, const SegmentRules& rules)
+      FERRO_REQUIRES(mutex_);
+  void free_in_segment(Block* block) FERRO_REQUIRES(mutex_);
+  void insert_free(Block* block) FERRO_REQUIRES(mutex_);
+  SplitCounts count_splits() FERRO_REQUIRES(mutex_);
+  void add_segment(std::unique_ptr<Span> segment) FERRO_REQUIRES(mutex_);
+  Block* make_first_block(Span& segment) FERRO_REQUIRES(mutex_);
+  StatClass segment_class() const { return kind_ == HeapKind::kSmallSegments ? kSmall : kLarge; }
+
   // Pages (heap_pages.cpp, heap_moves.cpp).
   Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
   void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
+  Span* keep_span(std::unique_ptr<Span> span) FERRO_REQUIRES(mutex_);
   GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   std::optional<GrowthPlan> plan(const Request& request, std::vector<Block*>& gaps)
@@ -235,8 +292,9 @@ class Heap {
   const HeapContext context_;
   const PoolId pool_;
   const StreamId stream_;
+  const HeapKind kind_;
   const std::size_t page_bytes_;
-  Gauge* const pool_pages_;  // changes under the device's slow lock
+  PoolBytes* const pool_bytes_;  // changes under the device's slow lock
 
   FreeIndex free_ FERRO_GUARDED_BY(mutex_);
   HeapStats stats_;  // written under mutex_, read by DeviceStats without
@@ -252,11 +310,7 @@ class Heap {
   std::uint64_t pages_moved_ FERRO_GUARDED_BY(mutex_) = 0;
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
-  struct NumberedSpan {
-    std::uint64_t number;
-    std::unique_ptr<Span> span;
-  };
-  std::vector<NumberedSpan> spans_ FERRO_GUARDED_BY(mutex_);  // ascending by base
+  std::vector<std::unique_ptr<Span>> spans_ FERRO_GUARDED_BY(mutex_);  // ascending by base
 };
 
 }  // namespace ferro

@@ -1,19 +1,51 @@
 // Allocation at an address that the program names.
 #include "ferro/base/bytes.h"
 #include "ferro/core/heap.h"
+#include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
 
 namespace ferro {
 
-DevicePtr Heap::allocate_at(Span& span, DevicePtr ptr, const Request& request) {
+DevicePtr Heap::allocate_at(DevicePtr ptr, const Request& request) {
   const SpinLock lock(mutex_);
-  if (span.heap() != this || request.size > distance(ptr, span.base() + span.bytes())) {
+  Span* span = span_around(ptr);
+  if (span == nullptr || request.size > distance(ptr, span->base() + span->bytes())) {
     return kNull;
   }
   collect_locked();
   merge_all();
   retire_stale();
+  Block* block =
+      kind_ == HeapKind::kPages ? back_range(*span, ptr, request) : block_around(*span, ptr);
+  const bool whole = kind_ != HeapKind::kPages && request.no_split;
+  if (!block->is_free() || ptr < block->ptr || ptr + request.size > block->end() ||
+      (whole && ptr != block->ptr)) {
+    return kNull;
+  }
+  const SplitCounts splits = count_splits();
+  free_.remove(block);
+  if (block->ptr < ptr) {
+    split_tail(block, distance(block->ptr, ptr), BlockState::kFree);
+    insert_free(block);
+    block = block->next;
+  }
+  if (block->size > request.size && !whole) {
+    split_tail(block, request.size, BlockState::kFree);
+    insert_free(block->next);
+  }
+  hand_out(block, request);
+  if (kind_ != HeapKind::kPages) {
+    const SplitCounts now = count_splits();
+    context_.segments.on_splits(segment_class(),
+                                {now.blocks - splits.blocks, now.bytes - splits.bytes});
+  }
+  return block->ptr;
+}
+
+// Puts pages behind the gaps of the range, as far as it is free. The result is the free block
+// around `ptr`, or what is in the way.
+Block* Heap::back_range(Span& span, DevicePtr ptr, const Request& request) {
   const DevicePtr end = ptr + request.size;
   Block* block = block_around(span, ptr);
   while (block->state == BlockState::kGap || (block->is_free() && block->end() < end)) {
@@ -25,31 +57,22 @@ DevicePtr Heap::allocate_at(Span& span, DevicePtr ptr, const Request& request) {
     const std::size_t first = ptr > block->ptr ? distance(block->ptr, ptr) / page_bytes_ : 0;
     const DevicePtr needed_end = std::min(end, block->end());
     const std::size_t last = ceil_div(distance(block->ptr, needed_end), page_bytes_);
-    if (fill_gap(block, {0, first, last - first}, GrowFrom::kStore, request.context) !=
-        GrowResult::kGrown) {
-      return kNull;
+    const GrowthPlan plan{0, first, last - first};
+    if (fill_gap(block, plan, GrowFrom::kStore, request.context) != GrowResult::kGrown) {
+      break;
     }
     block = block_around(span, ptr);
   }
-  if (!block->is_free() || ptr < block->ptr) {
-    return kNull;
-  }
-  return cut_block(block, ptr, request);
+  return block;
 }
 
-// Takes `request` out of a free block that contains it; what is left on both sides stays free.
-DevicePtr Heap::cut_block(Block* block, DevicePtr ptr, const Request& request) {
-  free_.remove(block);
-  if (block->ptr < ptr) {
-    split_tail(block, distance(block->ptr, ptr), BlockState::kFree);
-    free_.insert(block);
-    block = block->next;
+Span* Heap::span_around(DevicePtr ptr) {
+  const auto after = std::ranges::upper_bound(spans_, ptr, {}, &Span::base);
+  if (after == spans_.begin()) {
+    return nullptr;
   }
-  if (block->size > request.size) {
-    split_tail(block, request.size, BlockState::kFree);
-    free_.insert(block->next);
-  }
-  return hand_out(block, request);
+  Span* span = std::prev(after)->get();
+  return ptr < span->base() + span->bytes() ? span : nullptr;
 }
 
 // `ptr` lies in the span. Walks the tiling.

@@ -167,6 +167,9 @@ bool Heap::wait_for_last_uses() {
 }
 
 std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& context) {
+  if (kind_ != HeapKind::kPages) {
+    return 0;
+  }
   const SpinLock lock(mutex_);
   collect_locked();
   merge_all();
@@ -198,9 +201,7 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
     const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
     turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
-    if (pool_pages_ != nullptr) {
-      pool_pages_->decrease(static_cast<std::int64_t>(pages.size()));
-    }
+    count_pool_bytes(kLarge, -static_cast<std::int64_t>(run.bytes));
     given += pages.size();
   }
   return given;

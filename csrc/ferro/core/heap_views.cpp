@@ -39,9 +39,16 @@ bool Heap::is_unused() {
 
 bool Heap::is_empty() {
   const SpinLock lock(mutex_);
-  return stale_.empty() && std::ranges::all_of(spans_, [](const NumberedSpan& numbered) {
-           return numbered.span->backed_pages() == 0;
+  return stale_.empty() && std::ranges::all_of(spans_, [](const std::unique_ptr<Span>& span) {
+           return span->backed_pages() == 0;
          });
+}
+
+std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {
+  const SpinLock lock(mutex_);
+  const Block* block = span.block_at(ptr);
+  return block != nullptr && block->state == BlockState::kLive ? std::optional(view_of(*block))
+                                                               : std::nullopt;
 }
 
 std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
@@ -67,15 +74,15 @@ std::vector<SegmentView> Heap::segments() {
     const bool inside = found != mapped_by_.end() && found->first < segment.ptr + segment.size;
     return inside ? found->second : nullptr;
   };
-  for (const NumberedSpan& numbered : spans_) {
+  for (const std::unique_ptr<Span>& span : spans_) {
     bool open = false;
-    for (const Block* block = numbered.span->first; block != nullptr; block = block->next) {
+    for (const Block* block = span->first; block != nullptr; block = block->next) {
       if (!block->is_backed()) {
         open = false;
         continue;
       }
       if (!open) {
-        segments.push_back({block->ptr, 0, stream_, pool_, numbered.number, nullptr, {}});
+        segments.push_back({block->ptr, 0, stream_, pool_, kind_, span->number(), nullptr, {}});
         open = true;
       }
       segments.back().size += block->size;
@@ -107,14 +114,37 @@ HeapView Heap::view() {
   for_each_block([&](const Block& block) {
     view.backed_bytes += block.is_backed() ? block.size : 0;
     view.pending_bytes += block.state == BlockState::kPending ? block.size : 0;
+    view.live_blocks += block.state == BlockState::kLive ? 1 : 0;
     if (block.is_free()) {
+      ++view.free_blocks;
       view.free_bytes += block.size;
       view.largest_free = std::max(view.largest_free, block.size);
-      const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
-      view.whole_free_page_bytes += run ? run->bytes : 0;
+      if (kind_ == HeapKind::kPages) {
+        const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
+        view.whole_free_page_bytes += run ? run->bytes : 0;
+      }
     }
   });
   return view;
+}
+
+std::size_t Heap::pages_missing_for(const Request& request) {
+  const SpinLock lock(mutex_);
+  collect_locked();
+  merge_all();
+  if (free_.best_fit(request.size) != nullptr) {
+    return 0;
+  }
+  std::vector<Block*> gaps;
+  const std::optional<GrowthPlan> growth = plan(request, gaps);
+  const std::size_t wanted = growth ? growth->pages : ceil_div(request.size, page_bytes_);
+  // Where the line needs another span, no free block touches the gap.
+  const Block elsewhere{};
+  std::size_t moved = 0;
+  for (const Hole& hole : pages_to_move(growth ? gaps[growth->gap] : &elsewhere, wanted)) {
+    moved += hole.run.bytes / page_bytes_;
+  }
+  return wanted - moved;
 }
 
 void Heap::check_invariants() {
@@ -129,8 +159,10 @@ void Heap::check_invariants() {
     std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
   } sum;
   std::size_t backed_pages = 0;
-  for (const NumberedSpan& numbered : spans_) {
-    const Span& span = *numbered.span;
+  std::size_t span_bytes = 0;
+  for (const std::unique_ptr<Span>& owned : spans_) {
+    const Span& span = *owned;
+    span_bytes += span.bytes();
     DevicePtr expected = span.base();
     const Block* prev = nullptr;
     for (const Block* block = span.first; block != nullptr; prev = block, block = block->next) {
@@ -141,6 +173,7 @@ void Heap::check_invariants() {
       const bool backed = block->is_backed();
       FERRO_CHECK(prev == nullptr || prev->state != block->state ||
                   (block->state != BlockState::kGap && block->state != BlockState::kFree));
+      FERRO_CHECK(backed || kind_ == HeapKind::kPages);
       FERRO_CHECK(backed || (is_aligned(address_of(block->ptr), page_bytes_) &&
                              is_aligned(block->size, page_bytes_)));
       for (std::size_t slot = span.page_slot(block->ptr);
@@ -181,7 +214,8 @@ void Heap::check_invariants() {
     backed_pages += span.backed_pages();
   }
   FERRO_CHECK(sum.blocks == blocks_.in_use());
-  FERRO_CHECK(sum.backed_bytes == backed_pages * page_bytes_);
+  FERRO_CHECK(sum.backed_bytes ==
+              (kind_ == HeapKind::kPages ? backed_pages * page_bytes_ : span_bytes));
   FERRO_CHECK(sum.free_blocks == free_.count() && sum.free_bytes == free_.bytes());
   FERRO_CHECK(sum.unmerged_bytes == unmerged_.bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());

@@ -7,11 +7,8 @@ namespace ferro {
 TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
   const MutexLock lock(mutex_);
   const std::size_t missing = count - std::min(count, idle_.size());
-  if (counts_.held + missing > limit_ / page_bytes_) {
-    return TakeResult::kOverLimit;
-  }
-  if (missing != 0 && counts_.held + missing > rejection_limit_ / page_bytes_) {
-    return TakeResult::kRejected;
+  if (const TakeResult room = check_limits(missing * page_bytes_); room != TakeResult::kOk) {
+    return room;
   }
   // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
   if (missing > 1 && driver_.memory_info().free_bytes / page_bytes_ < missing) {
@@ -35,9 +32,41 @@ TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
     release_down_to(idle_before);
     throw;
   }
-  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  raise_peaks();
   take_back(count, out);
   return TakeResult::kOk;
+}
+
+TakeResult PageStore::check_limits(std::size_t more) const {
+  const std::size_t used = counts_.held * page_bytes_ + counts_.charged_bytes;
+  if (more > limit_ - std::min(limit_, used)) {
+    return TakeResult::kOverLimit;
+  }
+  const bool rejected = more > rejection_limit_ - std::min(rejection_limit_, used);
+  return rejected ? TakeResult::kRejected : TakeResult::kOk;
+}
+
+void PageStore::raise_peaks() {
+  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  counts_.peak_bytes =
+      std::max(counts_.peak_bytes, counts_.held * page_bytes_ + counts_.charged_bytes);
+}
+
+TakeResult PageStore::charge(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  const TakeResult room = check_limits(bytes);
+  counts_.charged_bytes += room == TakeResult::kOk ? bytes : 0;
+  return room;
+}
+
+void PageStore::settle() {
+  const MutexLock lock(mutex_);
+  raise_peaks();
+}
+
+void PageStore::discharge(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  counts_.charged_bytes -= bytes;
 }
 
 std::size_t PageStore::release_down_to(std::size_t idle_left) {
@@ -99,7 +128,9 @@ PageCounts PageStore::counts() const {
 
 void PageStore::reset_peak() {
   const MutexLock lock(mutex_);
-  counts_.peak_held = counts_.held;
+  counts_.peak_held = 0;
+  counts_.peak_bytes = 0;
+  raise_peaks();
 }
 
 }  // namespace ferro

@@ -1,7 +1,7 @@
 // All pages of one device, whoever uses them at the moment.
 //
-// Thread-safe. Invariants, in pages: held == idle + lent; held * page_bytes <= limit_bytes at the
-// time of every creation; peak_held >= held. An idle page is mapped nowhere and no work on the
+// Thread-safe. Invariants, in pages: held == idle + lent; held * page_bytes + charged_bytes <=
+// limit_bytes at the time of every creation and charge; peak_held >= held. An idle page is mapped nowhere and no work on the
 // device uses it, so any heap may take it without waiting.
 #pragma once
 
@@ -21,7 +21,9 @@ struct PageCounts {
   std::size_t held = 0;       // pages that exist
   std::size_t idle = 0;       // of those, ready to be taken
   std::size_t peak_held = 0;  // since the last reset
-  std::uint64_t created = 0;  // since construction
+  std::size_t charged_bytes = 0;
+  std::size_t peak_bytes = 0;  // of held pages and charged bytes together, since the last reset
+  std::uint64_t created = 0;   // since construction
   std::uint64_t released = 0;
 };
 
@@ -44,6 +46,12 @@ class PageStore {
   // the first page that the driver refuses, which stays idle.
   std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
 
+  // Counts memory of other forms (segments) against the same limits. Nothing is counted unless the
+  // result is kOk. The peak follows with `settle`, when the memory was really had.
+  TakeResult charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  void settle() FERRO_EXCLUDES(mutex_);
+  void discharge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+
   // A second limit, for requests that shall fail at once instead of being waited for. Where the
   // first is exceeded too, that one counts.
   void set_rejection_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
@@ -54,6 +62,9 @@ class PageStore {
   void reset_peak() FERRO_EXCLUDES(mutex_);
 
  private:
+  // Which limit, if any, forbids so many bytes more.
+  TakeResult check_limits(std::size_t more) const FERRO_REQUIRES(mutex_);
+  void raise_peaks() FERRO_REQUIRES(mutex_);
   std::size_t release_down_to(std::size_t idle_left) FERRO_REQUIRES(mutex_);
   void take_back(std::size_t count, std::vector<PageHandle>& out) FERRO_REQUIRES(mutex_);
 

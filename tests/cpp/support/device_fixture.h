@@ -26,9 +26,10 @@ class DeviceFixture : public ::testing::Test {
                          const std::string& settings = SimGpu::kManual)
       : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
-    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, AllocatorConfig{},
-                                             [this] { return on_shortage_ && on_shortage_(); },
-                                             [this] { return rejection_limit_; });
+    AllocatorConfig config;
+    config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
+    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, config,
+                                             [this] { return on_shortage_ && on_shortage_(); });
   }
   // Nothing may be left of a test but what it still holds alive, and nothing at all after that.
   ~DeviceFixture() override {

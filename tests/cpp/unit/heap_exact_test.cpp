@@ -17,8 +17,7 @@ class HeapExactTest : public testing::HeapFixture {
   ~HeapExactTest() override { drain(heap_); }
 
   DevicePtr place(DevicePtr ptr, std::size_t size) {
-    Span* span = addresses_.find(ptr);
-    const DevicePtr placed = heap_.allocate_at(*span, ptr, bytes(size));
+    const DevicePtr placed = heap_.allocate_at(ptr, bytes(size));
     check(heap_);
     return placed;
   }
@@ -117,7 +116,8 @@ TEST_F(HeapExactTest, BeyondTheSpanOrInAnotherHeapIsRefused) {
   Span& span = *addresses_.find(a);
   EXPECT_EQ(place(span.base() + (span.bytes() - 512), 1024), kNull);
   Heap other{context_, kDefaultPool, side_};
-  EXPECT_EQ(other.allocate_at(span, a + kPageBytes, bytes(512)), kNull);
+  EXPECT_EQ(other.allocate_at(a + kPageBytes, bytes(512)), kNull);
+  EXPECT_EQ(heap_.allocate_at(span.base() + span.bytes(), bytes(512)), kNull);
 }
 
 }  // namespace
