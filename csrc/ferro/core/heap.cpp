@@ -57,6 +57,7 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   context_.stats.note_activity(&stats_, claim_countdown_);
   if (block->has_uses()) [[unlikely]] {
     block->state = BlockState::kPending;
+    end_oversize(block);
     if (pending_.add(block)) {
       stats_.on_free_pending(static_cast<std::int64_t>(size));
       return {FreeError::kNone, size};

@@ -249,6 +249,7 @@ class Heap {
   BlockView hand_out_split(Block* block, const Request& request, const SegmentRules& rules)
       FERRO_REQUIRES(mutex_);
   void free_in_segment(Block* block) FERRO_REQUIRES(mutex_);
+  void end_oversize(Block* block) FERRO_REQUIRES(mutex_);
   void insert_free(Block* block) FERRO_REQUIRES(mutex_);
   SplitCounts count_splits() FERRO_REQUIRES(mutex_);
   void add_segment(std::unique_ptr<Span> segment) FERRO_REQUIRES(mutex_);

@@ -46,9 +46,6 @@ BlockView Heap::allocate_in_new_segment(DevicePtr base, std::size_t bytes, const
     mapped_by_[base] = request.context;
   }
   tell_of_range(base, bytes, MemoryEvent::kSegmentCreated, request.context);
-  if (bytes >= rules.max_split) {
-    context_.segments.on_oversize_segment(1);
-  }
   return hand_out_split(block, request, rules);
 }
 
@@ -88,10 +85,15 @@ void Heap::insert_free(Block* block) {
   free_.insert(block);
 }
 
-void Heap::free_in_segment(Block* block) {
+// Counted until the program frees it, also when it then waits for other streams.
+void Heap::end_oversize(Block* block) {
   if (std::exchange(block->oversize, false)) {
     context_.segments.on_oversize_allocation(-1);
   }
+}
+
+void Heap::free_in_segment(Block* block) {
+  end_oversize(block);
   SplitCounts change;
   for (const Block* neighbour : {block->prev, block->next}) {
     if (neighbour != nullptr && neighbour->is_free()) {

@@ -111,6 +111,9 @@ BlockView DeviceMemory::allocate_in_new_segment(const PoolId& id, Heap& heap,
   }
   store_.settle();
   ++counters_.segments_created;
+  if (bytes >= rules.max_split) {
+    segment_stats_.on_oversize_segment(1);
+  }
   return heap.allocate_in_new_segment(base, bytes, request, rules);
 }
 
@@ -154,6 +157,9 @@ bool DeviceMemory::release_segment(Heap& heap, DevicePtr base, const CallContext
   }
   store_.discharge(bytes);
   ++counters_.segments_released;
+  if (bytes >= segment_rules().max_split) {
+    segment_stats_.on_oversize_segment(-1);
+  }
   return true;
 }
 
