@@ -220,13 +220,13 @@ TEST_F(DeviceMemoryTest, ReservedBytesFollowThePages) {
   free(allocate(4 * kPageBytes));
   device_->empty_cache();
   allocate(kPageBytes);
-  const StatValue before = device_->reserved();
+  const StatValue before = device_->reserved()[kAll];
   EXPECT_EQ(before.current, static_cast<std::int64_t>(kPageBytes));
   EXPECT_EQ(before.peak, static_cast<std::int64_t>(4 * kPageBytes));
   EXPECT_EQ(before.increased, static_cast<std::int64_t>(5 * kPageBytes));
   EXPECT_EQ(before.decreased, static_cast<std::int64_t>(4 * kPageBytes));
   device_->reset_accumulated_counters();
-  const StatValue after = device_->reserved();
+  const StatValue after = device_->reserved()[kAll];
   EXPECT_EQ(after.current, before.current);
   EXPECT_EQ(after.increased + after.decreased, 0);
   EXPECT_EQ(device_->counters().synchronisations, 0U);
