@@ -93,6 +93,20 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
 }
 
+void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
+  device(index).diversions.mark_capture_begin();
+  if (previous_.is_in_use()) {
+    mark_capture_begin(previous_.allocator(), index);
+  }
+}
+
+void CudaAllocator::markCaptureEnd(c10::DeviceIndex index) {
+  device(index).diversions.mark_capture_end();
+  if (previous_.is_in_use()) {
+    mark_capture_end(previous_.allocator(), index);
+  }
+}
+
 void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
