@@ -111,6 +111,9 @@ void CudaAllocator::stop_serving() {
     for (const History::FailureObserver& observer : failure_observers_) {
       previous_.allocator().attachOutOfMemoryObserver(observer);
     }
+    for (const OomRejectionObserver& observer : rejection_observers_.all()) {
+      attach_rejection_observer(previous_.allocator(), observer);
+    }
     for (const History::Tracker& tracker : trackers_) {
       previous_.allocator().attachAllocatorTraceTracker(tracker);
     }
