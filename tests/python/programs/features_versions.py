@@ -345,7 +345,11 @@ def snapshots_show_pinned_memory():
     try:
         host = torch.empty(64 * KIB, dtype=torch.uint8, pin_memory=True)
         snapshot = memory._snapshot()
-        return len(snapshot["host_segments"]) > 0, len(snapshot["host_traces"]) > 0, host.is_pinned()
+        return (
+            len(snapshot["host_segments"]) > 0,
+            len(snapshot["host_traces"]) > 0,
+            host.is_pinned(),
+        )
     finally:
         memory._record_memory_history(None)
 
