@@ -195,7 +195,7 @@ def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) 
     container = SimpleNamespace(tree_manager=object())
     trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers={0: container}))
     monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", cast(ModuleType, trees))
-    with pytest.raises(FerroError, match="call torch.compiler.reset\\(\\) first"):
+    with pytest.raises(FerroError, match=r"call torch\.compiler\.reset\(\) first"):
         allocator._refuse_cudagraph_trees()
     container.tree_manager = cast(object, None)
     allocator._refuse_cudagraph_trees()

@@ -108,6 +108,29 @@ TEST_F(DiversionsTest, AnAbandonedCaptureIsDroppedByTheThreadsNextBegin) {
   EXPECT_FALSE(diversions_.end(kGraphPool));
 }
 
+TEST_F(DiversionsTest, DroppingAnAbandonedCaptureShowsInTheCountsAlsoWhenTheNextIsRefused) {
+  ASSERT_TRUE(diversions_.begin(kOther, only(side_), side_));
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(diversions_.has_captures());
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  EXPECT_FALSE(diversions_.begin(kOther, only(side_), side_)) << "it runs already";
+  EXPECT_FALSE(diversions_.has_captures());
+  EXPECT_TRUE(diversions_.end(kOther));
+  EXPECT_FALSE(diversions_.any());
+}
+
+TEST_F(DiversionsTest, APoolOfAnotherAllocatorIsNotHeldHere) {
+  ASSERT_TRUE(diversions_.begin(kOther, captured_with(stream_), stream_, PoolHold::kElsewhere));
+  EXPECT_EQ(device_->pool_use_count(kOther), -1);
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kOther);
+  SimGpu::abandon_capture(stream_);
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kOther), -1) << "so dropping it releases nothing";
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+}
+
 TEST_F(DiversionsTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
   ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
