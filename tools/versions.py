@@ -43,7 +43,7 @@ TIMEOUT_S = 900
 # What a build and its tests read.
 COPIED = (
     *("CMakeLists.txt", "README.md", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.py"),
-    *("benchmarks", "csrc", "ferro_alloc", "tests", "tools"),
+    *("benchmarks", "csrc", "docs", "ferro_alloc", "tests", "tools"),
 )
 BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
 # What depends on torch's interface, in two halves that run side by side. All tests run with one
