@@ -179,16 +179,32 @@ def test_settings_cannot_change_by_installing_again(run_simulated: RunSimulated)
     assert found["again"] == "ferro_alloc"
 
 
-def test_another_allocator_that_came_later_is_left_alone(run_simulated: RunSimulated) -> None:
+def test_installing_calls_nothing_of_cuda(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "from ferro_alloc import sim\n"
+        "before = sim.counters()\n"
+        "ferro_alloc.install()\n"
+        "ferro_alloc.uninstall()\n"
+        "ferro_alloc.install()\n"
+        "report['unchanged'] = sim.counters() == before\n"
+    )
+    assert seen(run_simulated(program).stdout) == {"unchanged": True}
+
+
+def test_beside_an_allocator_of_the_users_own_it_is_refused(run_simulated: RunSimulated) -> None:
     program = PRELUDE + (
         "import ferro_alloc, torch\n"
         "ferro_alloc.install()\n"
         "ferro_alloc.uninstall()\n"
-        "torch.cuda.memory.change_current_allocator(\n"
-        "    type('A', (), {'allocator': lambda self: torch._C._cuda_customAllocator(1, 1)})())\n"
-        "report['backend'] = torch.cuda.get_allocator_backend()\n"
+        "torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(1, 1))\n"
+        + REFUSED
+        + "report['backend'] = torch.cuda.get_allocator_backend()\n"
     )
-    assert seen(run_simulated(program).stdout)["backend"] == "pluggable"
+    found = seen(run_simulated(program).stdout)
+    assert "found the allocator 'pluggable' in PyTorch's place" in found["refusal"]
+    assert is_one_sentence(found["refusal"])
+    assert (found["installed"], found["backend"]) == (False, "pluggable")
 
 
 def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
