@@ -11,7 +11,7 @@ import pytest
 
 import setup as ferro_setup
 from ferro_alloc import FerroError, _load, allocator
-from tests.conftest import RunProgram, RunSimulated
+from tests.conftest import ROOT, RunProgram, RunSimulated
 from tools.gpu import gpu_count
 from tools.versions import VERSIONS
 
@@ -312,6 +312,10 @@ def test_the_range_is_the_same_everywhere() -> None:
     assert ferro_setup.supported_torch() == (oldest, (newest[0], newest[1] + 1))
     tested = [ferro_setup.minor_version(version.torch) for version in VERSIONS]
     assert tested == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
+    assert "torch 2.11 to 2.15 for CUDA 13" in (ROOT / "README.md").read_text()
+    table = (ROOT / "docs" / "compatibility.md").read_text()
+    for version in VERSIONS:
+        assert f"| {version.minor} | {version.torch}, CUDA {version.cuda} |" in table
 
 
 def test_running_torch_is_read_without_importing_it(run_program: RunProgram) -> None:
