@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -54,19 +55,30 @@ def cuda_roots() -> list[Path]:
     return [Path(name) for name in named if name] + [w for w in [cuda_wheel()] if w]
 
 
+def cuda_version(include: Path) -> str:
+    """Of the CUDA headers in that folder, as "13.0"; empty where there are none."""
+    header = include / "cuda.h"
+    found = (
+        re.search(r"#define CUDA_VERSION (\d+)", header.read_text()) if header.exists() else None
+    )
+    return f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}" if found else ""
+
+
 def cuda_include(major: int) -> Path:
     """The first complete set of CUDA headers of that major version."""
+    lacking = f"{major}.0"
     for root in cuda_roots():
         include = root / "include"
-        # The runtime wheel comes without crt/; nvidia-cuda-crt adds it.
-        if not all((include / name).exists() for name in ("cuda.h", "crt/host_defines.h")):
+        version = cuda_version(include)
+        if version.split(".")[0] != str(major):
             continue
-        version = re.search(r"#define CUDA_VERSION (\d+)", (include / "cuda.h").read_text())
-        if version and int(version.group(1)) // 1000 == major:
+        # The runtime wheel comes without crt/; nvidia-cuda-crt adds it.
+        if (include / "crt/host_defines.h").exists():
             return include
+        lacking = version
     raise SystemExit(
         f"no complete CUDA {major} headers were found: set CUDA_HOME, or install them with "
-        f"`pip install 'nvidia-cuda-runtime=={major}.0.*' 'nvidia-cuda-crt=={major}.0.*'`"
+        f"`pip install 'nvidia-cuda-runtime=={lacking}.*' 'nvidia-cuda-crt=={lacking}.*'`"
     )
 
 
@@ -85,16 +97,36 @@ def extension_sources() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def minor_version(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def supported_torch() -> tuple[tuple[int, int], tuple[int, int]]:
+    """The first minor version that pyproject.toml allows, and the first that it doesn't."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for dependency in project["dependencies"]:
+        if found := re.fullmatch(r"torch>=([\d.]+),<([\d.]+)", dependency):
+            return minor_version(found[1]), minor_version(found[2])
+    raise SystemExit("pyproject.toml names no range of torch")
+
+
 def configure_extension(extension: Extension) -> None:
     """Adds what depends on the installed torch."""
     import torch
     from torch.utils import cpp_extension
 
+    oldest, limit = supported_torch()
+    if not oldest <= minor_version(torch.__version__) < limit:
+        raise SystemExit(
+            f"ferro_alloc supports torch {oldest[0]}.{oldest[1]} to {limit[0]}.{limit[1] - 1}, and "
+            f"torch {torch.__version__} is installed: install a torch of that range first"
+        )
     if torch.version.cuda is None:
         raise SystemExit(f"torch {torch.__version__} was built without CUDA; ferro_alloc needs it")
     major = int(torch.version.cuda.split(".")[0])
     system = [*cpp_extension.include_paths(), str(cuda_include(major))]
-    strict = ["-Werror"] if (ROOT / ".git").exists() else []
+    strict = ["-Werror"] if (ROOT / ".git").exists() or "FERRO_STRICT" in os.environ else []
     extension.include_dirs = [str(CSRC)]
     extension.define_macros = [("FERRO_TORCH_VERSION", f'"{torch.__version__}"')]
     # System headers, so that the warnings are about our code. They are errors in a checkout only:

@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+import setup as ferro_setup
 from ferro_alloc import FerroError, _load, allocator
-from tests.conftest import RunProgram, RunSimulated
+from tests.conftest import ROOT, RunProgram, RunSimulated
 from tools.gpu import gpu_count
+from tools.versions import VERSIONS
 
 # Prints one JSON line with what it saw; `report` is filled by each program's own lines.
 PRELUDE = """\
@@ -177,23 +179,39 @@ def test_settings_cannot_change_by_installing_again(run_simulated: RunSimulated)
     assert found["again"] == "ferro_alloc"
 
 
-def test_another_allocator_that_came_later_is_left_alone(run_simulated: RunSimulated) -> None:
+def test_installing_calls_nothing_of_cuda(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "from ferro_alloc import sim\n"
+        "before = sim.counters()\n"
+        "ferro_alloc.install()\n"
+        "ferro_alloc.uninstall()\n"
+        "ferro_alloc.install()\n"
+        "report['unchanged'] = sim.counters() == before\n"
+    )
+    assert seen(run_simulated(program).stdout) == {"unchanged": True}
+
+
+def test_beside_an_allocator_of_the_users_own_it_is_refused(run_simulated: RunSimulated) -> None:
     program = PRELUDE + (
         "import ferro_alloc, torch\n"
         "ferro_alloc.install()\n"
         "ferro_alloc.uninstall()\n"
-        "torch.cuda.memory.change_current_allocator(\n"
-        "    type('A', (), {'allocator': lambda self: torch._C._cuda_customAllocator(1, 1)})())\n"
-        "report['backend'] = torch.cuda.get_allocator_backend()\n"
+        "torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(1, 1))\n"
+        + REFUSED
+        + "report['backend'] = torch.cuda.get_allocator_backend()\n"
     )
-    assert seen(run_simulated(program).stdout)["backend"] == "pluggable"
+    found = seen(run_simulated(program).stdout)
+    assert "found the allocator 'pluggable' in PyTorch's place" in found["refusal"]
+    assert is_one_sentence(found["refusal"])
+    assert (found["installed"], found["backend"]) == (False, "pluggable")
 
 
 def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     container = SimpleNamespace(tree_manager=object())
     trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers={0: container}))
     monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", cast(ModuleType, trees))
-    with pytest.raises(FerroError, match="call torch.compiler.reset\\(\\) first"):
+    with pytest.raises(FerroError, match=r"call torch\.compiler\.reset\(\) first"):
         allocator._refuse_cudagraph_trees()
     container.tree_manager = cast(object, None)
     allocator._refuse_cudagraph_trees()
@@ -263,7 +281,7 @@ def test_same_minor_version_is_accepted(
     ("running", "named"),
     [
         (("2.12.0+cu130", "13.0"), "torch 2.12.0+cu130 with CUDA 13.0 is running"),
-        (("2.1.1", "13.0"), "torch 2.1.1 with CUDA 13.0 is running"),
+        (("2.15.0", "13.2"), "torch 2.15.0 with CUDA 13.2 is running"),
         (("2.11.0+cu128", "12.8"), "torch 2.11.0+cu128 with CUDA 12.8 is running"),
         (("2.11.0+cpu", None), "torch 2.11.0+cpu has no CUDA"),
     ],
@@ -278,6 +296,26 @@ def test_another_torch_is_refused_before_it_can_crash(
     assert named in message
     assert "install" in message
     assert is_one_sentence(message)
+
+
+@pytest.mark.parametrize("version", ["2.1.1", "2.10.2", "2.16.0a0", "3.11.0"])
+def test_a_torch_outside_the_range_is_refused(version: str) -> None:
+    with pytest.raises(FerroError) as caught:
+        _load.check_versions(("2.11.0", "13.0"), (version, "13.0"))
+    message = str(caught.value)
+    assert f"supports torch 2.11 to 2.15, and torch {version} is running" in message
+    assert is_one_sentence(message)
+
+
+def test_the_range_is_the_same_everywhere() -> None:
+    oldest, newest = _load.SUPPORTED
+    assert ferro_setup.supported_torch() == (oldest, (newest[0], newest[1] + 1))
+    tested = [ferro_setup.minor_version(version.torch) for version in VERSIONS]
+    assert tested == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
+    assert "torch 2.11 to 2.15 for CUDA 13" in (ROOT / "README.md").read_text()
+    table = (ROOT / "docs" / "compatibility.md").read_text()
+    for version in VERSIONS:
+        assert f"| {version.minor} | {version.torch}, CUDA {version.cuda} |" in table
 
 
 def test_running_torch_is_read_without_importing_it(run_program: RunProgram) -> None:

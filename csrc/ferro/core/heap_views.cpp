@@ -44,6 +44,13 @@ bool Heap::is_empty() {
          });
 }
 
+std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {
+  const SpinLock lock(mutex_);
+  const Block* block = span.block_at(ptr);
+  return block != nullptr && block->state == BlockState::kLive ? std::optional(view_of(*block))
+                                                               : std::nullopt;
+}
+
 std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
   const SpinLock lock(mutex_);
   for (const Block* block = span.first; block != nullptr; block = block->next) {

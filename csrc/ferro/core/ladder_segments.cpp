@@ -38,6 +38,7 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
   if (const BlockView block = search(); block.ptr != kNull) {
     return done(block);
   }
+  read_rejection_limit();
   if (on_shortage_ && on_shortage_()) {
     if (const BlockView block = search(); block.ptr != kNull) {
       ended_by(LadderStep::kGiveBack);
@@ -50,6 +51,9 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
   if (const BlockView block = grow(); block.ptr != kNull) {
     ended_by(LadderStep::kGrow);
     return done(block);
+  }
+  if (rejected_) {
+    return reject(segment_bytes(request.size, rules));
   }
   if (id == kDefaultPool) {
     if (const BlockView block = borrow_from_pools({stream, kind}, request, rules);
@@ -90,7 +94,8 @@ SegmentSource& DeviceMemory::source_of(const PoolId& id) {
 BlockView DeviceMemory::allocate_in_new_segment(const PoolId& id, Heap& heap,
                                                 const Request& request, const SegmentRules& rules) {
   const std::size_t bytes = segment_bytes(request.size, rules);
-  if (!store_.charge(bytes)) {
+  if (const TakeResult room = store_.charge(bytes); room != TakeResult::kOk) {
+    rejected_ = room == TakeResult::kRejected;
     return {};
   }
   DevicePtr base = kNull;
@@ -126,7 +131,8 @@ BlockView DeviceMemory::borrow_from_pools(const HeapKey& key, const Request& req
     }
   }
   for (Heap* lender : lenders) {
-    if (const BlockView block = lender->allocate_in_segments(request, rules); block.ptr != kNull) {
+    BlockView block = lender->allocate_in_segments(request, rules);
+    if (block.ptr != kNull) {
       return block;
     }
   }
@@ -191,10 +197,8 @@ void DeviceMemory::collect_old_segments(const SegmentRules& rules, const CallCon
 bool DeviceMemory::release_oversize_segments(Heap& heap, const Request& request,
                                              const SegmentRules& rules) {
   const std::vector<FreeSegment> segments = heap.free_segments();
-  std::vector<std::size_t> sizes;
-  for (const FreeSegment& segment : segments) {
-    sizes.push_back(segment.bytes);
-  }
+  std::vector<std::size_t> sizes(segments.size());
+  std::ranges::transform(segments, sizes.begin(), &FreeSegment::bytes);
   const OversizeRelease plan = plan_oversize_release(sizes, request.size, rules);
   for (const std::size_t i : plan.segments) {
     release_segment(heap, segments[i].base, request.context);
