@@ -1,4 +1,4 @@
-"""What must be true of the memory that a program has asked for: naive, and without any cleverness."""
+"""What must be true of the memory that a program has asked for: naive, and nothing clever."""
 
 from __future__ import annotations
 

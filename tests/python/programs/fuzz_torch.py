@@ -153,10 +153,10 @@ class Fuzz:
             said = "Tried to allocate" if self.caches else "out of memory"
             assert said in str(error), error
             self.done["out of memory"] += 1
-            return None
+        return None
 
     def notice_frees(self):
-        """The classic layout looks for frees that are complete when it allocates, as native does."""
+        """The classic layout and native look for complete frees when they allocate."""
         if not self.caches or (options.layout == "pages" and self.serves):
             return
         if self.take(1) is not None and self.serves:
@@ -164,7 +164,8 @@ class Fuzz:
 
     def allocate(self):
         if len(self.model.blocks) > 250:
-            return self.free()
+            self.free()
+            return
         with torch.cuda.stream(draw.choice(self.streams)):
             tensor = self.take(any_size())
         if tensor is not None:
@@ -281,7 +282,7 @@ class Fuzz:
     def allocate_in_pool(self):
         if not self.pools or not self.caches or len(self.model.blocks) > 250:
             return
-        pool, kind = draw.choice(self.pools)
+        pool, _ = draw.choice(self.pools)
         with torch.cuda.stream(draw.choice(self.streams)), torch.cuda.use_mem_pool(pool):
             tensor = self.take(any_size())
         if tensor is not None:
