@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.conftest import PROGRAMS, RunSimulated
 from tests.python.torch_programs import Result, simulated
 
 UNKNOWN, OUT_OF_MEMORY = "999", "2"
-MACHINES = {
+MACHINES: dict[str, dict[str, Any]] = {
     "features_failures.py": {"memory": "256MiB"},
     "features_devices.py": {"memory": "256MiB", "count": 2},
 }

@@ -116,7 +116,7 @@ def a_stream_of_another_device():
 @check
 def recording_a_stream_of_another_device():
     kept, stream = filled_on(0, MIB, 5), torch.cuda.Stream(LAST)
-    kind, _ = error_of(lambda: kept.record_stream(stream))
+    kind, _ = error_of(lambda tensor=kept: tensor.record_stream(stream))
     good = torch.equal(kept.cpu(), words(5, MIB))
     del kept
     torch.cuda.synchronize(LAST)
@@ -171,7 +171,8 @@ def pools_and_graphs_of_each():
             with torch.cuda.use_mem_pool(pool):
                 inside = take(3 * MIB)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Without it, it would be one of the first device that captured.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 result = source.clone()
             graph.replay()
             seen.append(

@@ -29,9 +29,9 @@ NAMES = ("allocation", "active", "allocated_bytes", "requested_bytes", "active_b
 _SIZE = r"[\d.]+ (?:bytes|[KMG]iB)"
 SENTENCE = re.compile(
     rf"CUDA out of memory\. Tried to allocate {_SIZE}\. GPU (?P<device>\d+) has a total capacity "
-    rf"of {_SIZE} of which {_SIZE} is free\. (?P<allowed>{_SIZE} allowed; )?(.*? )?Of the allocated "
-    rf"memory {_SIZE} is allocated by PyTorch, (with {_SIZE} allocated in private pools \(e\.g\., "
-    rf"CUDA Graphs\), )?and {_SIZE} is reserved by PyTorch but unallocated\."
+    rf"of {_SIZE} of which {_SIZE} is free\. (?P<allowed>{_SIZE} allowed; )?(.*? )?Of the "
+    rf"allocated memory {_SIZE} is allocated by PyTorch, (with {_SIZE} allocated in private "
+    rf"pools \(e\.g\., CUDA Graphs\), )?and {_SIZE} is reserved by PyTorch but unallocated\."
 )
 
 

@@ -92,6 +92,7 @@ class Fuzz:
         # Keeps what a generator holds while any graph lives, so that sums do not change with it.
         self.steady = Graph(None, self.capturing, self.side)
         self.pools, self.own_pools, self.graphs, self.handles = [], [], [], []
+        self.pool_is_ours: dict[tuple[int, int], bool] = {}
         self.serves, self.caches, self.recording = True, True, False
         runtime = ctypes.CDLL("libcudart.so.13")
         self.own = self.make_own_allocator(runtime)
@@ -295,6 +296,9 @@ class Fuzz:
         pool = draw.choice([None, *self.handles])
         if draw.random() < 0.3:
             self.handles = [*self.handles[-2:], torch.cuda.graph_pool_handle()]
+        if pool is not None and not self.pool_is_ours.setdefault(pool, self.serves):
+            # The other allocator notices what the capture frees when it allocates again.
+            self.model.slack += MIB
         try:
             graph = Graph(pool, self.capturing, self.side)
         except torch.OutOfMemoryError:
