@@ -1,4 +1,4 @@
-"""Failures as PyTorch shows them: what is said, and that nothing is different afterwards."""
+"""Failures as PyTorch shows them, several devices, snapshots: as native, or as said here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from tests.conftest import PROGRAMS, RunSimulated
 from tests.python.torch_programs import Result, simulated
 
 UNKNOWN, OUT_OF_MEMORY = "999", "2"
-MACHINES: dict[str, dict[str, Any]] = {
-    "features_failures.py": {"memory": "256MiB"},
-    "features_devices.py": {"memory": "256MiB", "count": 2},
+SMALL = {"memory": "256MiB"}
+PROGRAMS_ON: dict[tuple[str, int], dict[str, Any]] = {
+    ("features_failures.py", 1): SMALL,
+    ("features_devices.py", 2): {**SMALL, "count": 2},
+    ("features_snapshots.py", 2): {**SMALL, "count": 2},
+    ("features_snapshots.py", 4): {**SMALL, "count": 4},
 }
 CHECKS = [
-    (program, name)
-    for program in MACHINES
+    (program, count, name)
+    for program, count in PROGRAMS_ON
     for name in re.findall(r"^@check\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
 ]
 # What torch sees of refusals; others are survived, or noticed by the next call.
@@ -30,14 +33,14 @@ NEVER_SEEN = ("cuMemFree", "cuMemRelease", "cuMemUnmap")
 
 
 @cache
-def outcomes(program: str, allocator: str) -> Result:
-    return simulated(program, allocator, **MACHINES[program])
+def outcomes(program: str, count: int, allocator: str) -> Result:
+    return simulated(program, allocator, **PROGRAMS_ON[program, count])
 
 
 @pytest.mark.parametrize("allocator", ["ferro", "segments"])
-@pytest.mark.parametrize(("program", "name"), CHECKS)
-def test_as_native(program: str, name: str, allocator: str) -> None:
-    found, native = (outcomes(program, which)[name] for which in (allocator, "native"))
+@pytest.mark.parametrize(("program", "count", "name"), CHECKS)
+def test_as_native(program: str, count: int, name: str, allocator: str) -> None:
+    found, native = (outcomes(program, count, which)[name] for which in (allocator, "native"))
     assert "error" not in found, found["error"]
     assert "error" not in native, native["error"]
     assert found["value"] == native["value"]
