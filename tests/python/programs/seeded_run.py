@@ -98,7 +98,10 @@ class OwnAllocator:
 
         def allocate(size: int, device: int, stream: int) -> int | None:
             made = pointer()
-            return made.value if runtime.cudaMalloc(ctypes.byref(made), size) == 0 else None
+            if runtime.cudaMalloc(ctypes.byref(made), size) == 0:
+                return made.value
+            runtime.cudaGetLastError()  # or the next call of torch reports it
+            return None
 
         def free(address: int, size: int, device: int, stream: int) -> None:
             runtime.cudaFree(address)
