@@ -96,7 +96,7 @@ class SimAddressSpace : public testing::Test {
   }
   bool can_use(CUdeviceptr at, std::size_t bytes, int device = 0) {
     std::vector<Segment> segments;
-    return space_.resolve(at, bytes, device, true, segments);
+    return space_.resolve(at, bytes, {device}, true, segments);
   }
 
   PhysicalMemory memory_{64 * kMiB, true};
@@ -173,7 +173,7 @@ TEST_F(SimAddressSpace, ResolvesAcrossMappings) {
   space_.map(base + kPage, kPage, 0, first);
   give_access(base, 2 * kPage);
   std::vector<Segment> segments;
-  ASSERT_TRUE(space_.resolve(base + kPage - 16, 32, 0, false, segments));
+  ASSERT_TRUE(space_.resolve(base + kPage - 16, 32, {0}, false, segments));
   ASSERT_EQ(segments.size(), 2U);
   EXPECT_EQ(segments[0].offset, 2 * kPage - 16);
   EXPECT_EQ(segments[0].bytes, 16U);
