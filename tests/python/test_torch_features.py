@@ -16,6 +16,7 @@ from tests.python.torch_programs import Result, simulated
 
 MEMORY = {
     "features_memory.py": "1GiB",
+    "features_history.py": "1GiB",
     "features_pools.py": "1GiB",
     "features_graphs.py": "4GiB",
     "features_training.py": "4GiB",

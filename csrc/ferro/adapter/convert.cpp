@@ -66,6 +66,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     info.is_large = true;
     info.is_expandable = true;
     info.owner_private_pool_id = to_mempool_id(segment.pool);
+    info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
     info.blocks.reserve(segment.blocks.size());
     for (const BlockView& view : segment.blocks) {
       c10::CachingDeviceAllocator::BlockInfo& block = info.blocks.emplace_back();
@@ -73,6 +74,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
       block.requested_size = view.requested;
       block.allocated = view.state == BlockState::kLive;
       block.active = block.allocated || view.state == BlockState::kPending;
+      block.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(view.context);
       info.requested_size += block.active ? view.requested : 0;
       info.allocated_size += block.allocated ? view.size : 0;
       info.active_size += block.active ? view.size : 0;

@@ -17,6 +17,7 @@ namespace ferro {
 namespace {
 
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
+using c10::cuda::CUDACachingAllocator::RecordContext;
 
 // Part of every DataPtr, so it must be one function for the life of the process and work from the
 // pointer alone, on any thread, with any current device.
@@ -28,6 +29,19 @@ bool free_memory_of_other_owners() {
     freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
   }
   return freed;
+}
+
+// A free cannot fail because somebody who watches it did.
+void warn_of_tracker_failure() {
+  if (const std::exception_ptr failure = take_tracker_failure()) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      TORCH_WARN("An allocator trace tracker failed: ", error.what());
+    } catch (...) {
+      TORCH_WARN("An allocator trace tracker failed.");
+    }
+  }
 }
 
 // c10's stream object leads to the driver's handle through a device guard and a table, some 60 ns;
@@ -55,7 +69,9 @@ StreamId current_stream(c10::DeviceIndex device) {
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
                               const AllocatorConfig& config)
-    : core(api, index, addresses, config, free_memory_of_other_owners), diversions(core) {}
+    : core(api, index, addresses, config, free_memory_of_other_owners),
+      diversions(core),
+      history(index, core) {}
 
 // cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
 // current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
@@ -107,6 +123,11 @@ void CudaAllocator::init(int device_count) {
     devices_[static_cast<std::size_t>(i)].store(new Device(api_, index, addresses_, config_),
                                                 std::memory_order_release);
     device_count_.store(i + 1, std::memory_order_release);
+    Device& made = device(index);
+    made.history.record(history_settings_);
+    for (const History::Tracker& tracker : trackers_) {
+      made.history.attach_tracker(tracker);
+    }
     const double fraction =
         c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
     if (fraction < 1.0) {
@@ -122,13 +143,20 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& owner = device(index);
   const Request request{
-      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes};
+      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
+      owner.history.gather(RecordContext::STATE)};
   const PoolId pool = owner.diversions.any() ? owner.diversions.pool_for(stream) : kDefaultPool;
   const AllocateResult result = owner.core.allocate(pool, stream, request);
   if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, *result.failure);
+    fail_allocation(owner, index, pool, stream, request.context, *result.failure);
   }
   void* ptr = to_void_ptr(result.ptr);
+  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (const std::exception_ptr failure = take_tracker_failure()) {
+      free(ptr);
+      std::rethrow_exception(failure);
+    }
+  }
   if (c10::memoryProfilingEnabled()) [[unlikely]] {
     report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(result.size));
   }
@@ -138,11 +166,23 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   return ptr;
 }
 
-void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index,
+void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                    StreamId stream, const CallContext& context,
                                     const OutOfMemoryFacts& facts) {
+  if (observed_.load(std::memory_order_relaxed)) {
+    owner.history.on_out_of_memory(facts.device_free, facts.request, stream, pool, context);
+  }
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
                                    owner.core.stats().read()[kBytes][kAll].current, facts.held,
                                    c10::Device(c10::kCUDA, index));
+  std::vector<History::FailureObserver> observers;
+  {
+    const MutexLock lock(init_mutex_);
+    observers = failure_observers_;
+  }
+  for (const History::FailureObserver& observer : observers) {
+    observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
+  }
   TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts));
 }
 
@@ -161,7 +201,16 @@ void CudaAllocator::free(void* ptr) {
   Span* span = addresses_.find(address);
   TORCH_CHECK(span != nullptr, "invalid device pointer: ", ptr,
               " (ferro_alloc did not allocate it)");
-  const FreeResult result = span->heap()->free(*span, address);
+  const bool observed = observed_.load(std::memory_order_relaxed);
+  CallContext context;
+  if (observed) [[unlikely]] {
+    const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
+    context = device(index).history.gather(RecordContext::ALL);
+  }
+  const FreeResult result = span->heap()->free(*span, address, context);
+  if (observed) [[unlikely]] {
+    warn_of_tracker_failure();
+  }
   TORCH_CHECK(
       result.error == FreeError::kNone, "invalid device pointer: ", ptr,
       " (no live block of ferro_alloc starts there: it was freed already, or lies inside one)");
@@ -216,11 +265,12 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
 
 void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   for (int i = 0; i < device_count(); ++i) {
-    DeviceMemory& core = *core_of(i);
+    Device& owner = device(static_cast<c10::DeviceIndex>(i));
+    const CallContext context = owner.history.gather(RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
-      core.empty_cache();
+      owner.core.empty_cache(context);
     } else {
-      core.empty_pool(to_pool_id(id));
+      owner.core.empty_pool(to_pool_id(id), context);
     }
   }
 }

@@ -8,6 +8,7 @@
 // call's name; what is not there yet is a c10::Error that names the call.
 #pragma once
 
+#include "ferro/adapter/history.h"
 #include "ferro/adapter/torch_compat.h"
 #include "ferro/core/address_index.h"
 #include "ferro/core/device_memory.h"
@@ -80,10 +81,15 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // CUDAAllocator: observation and sharing
   c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(c10::MempoolId_t id,
                                                          bool include_traces) override;
-  bool isHistoryEnabled() override { return false; }
+  bool isHistoryEnabled() override { return history_enabled_.load(std::memory_order_relaxed); }
   void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
                      std::size_t max_entries, c10::cuda::CUDACachingAllocator::RecordContext when,
                      bool clear, const std::vector<std::string>& skip_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) override;
+  void pushCompileContext(std::string& name) override;
+  void popCompileContext() override;
+  void setUserMetadata(const std::string& metadata) override;
+  std::string getUserMetadata() override;
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(
@@ -107,13 +113,15 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
            const AllocatorConfig& config);
     DeviceMemory core;
     Diversions diversions;
+    History history;
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
   };
 
   c10::DeviceIndex current_device() const;
   Device& device(c10::DeviceIndex index) const;
   void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
-  [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index,
+  [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
+                                    StreamId stream, const CallContext& context,
                                     const OutOfMemoryFacts& facts);
   void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
 
@@ -125,6 +133,14 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Mutex init_mutex_;
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
+
+  // What observes the devices, also those that are still to come.
+  HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);
+  std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
+  std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
+  std::atomic<bool> history_enabled_{false};
+  std::atomic<bool> observed_{false};  // by a history or a tracker
+  TraceRing<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
 };
 
 }  // namespace ferro

@@ -124,23 +124,6 @@ CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
   return delta;
 }
 
-SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
-  SnapshotInfo info;
-  const PoolId pool = to_pool_id(id);
-  for (int i = 0; i < device_count(); ++i) {
-    DeviceMemory& core = *core_of(i);
-    core.collect_pending();
-    std::ranges::move(to_segments(core.segments(pool == kDefaultPool ? nullptr : &pool),
-                                  static_cast<c10::DeviceIndex>(i)),
-                      std::back_inserter(info.segments));
-  }
-  if (include_traces) {
-    info.device_traces.resize(static_cast<std::size_t>(device_count()));
-  }
-  info.config_metadata = current_config_info();
-  return info;
-}
-
 std::vector<StreamSegmentSize> CudaAllocator::getExpandableSegmentSizes(c10::DeviceIndex index) {
   std::vector<StreamSegmentSize> sizes;
   for (const SegmentView& segment : device(index).core.segments(nullptr)) {
@@ -155,22 +138,6 @@ void CudaAllocator::enable(bool value) {
   if (!value) {
     not_there_yet("caching_allocator_enable(False)", "Leave caching on.");
   }
-}
-
-void CudaAllocator::recordHistory(bool enabled, CreateContextFn, std::size_t, RecordContext, bool,
-                                  const std::vector<std::string>&) {
-  if (enabled) {
-    not_there_yet("_record_memory_history", "torch.cuda.memory_snapshot() works without it.");
-  }
-}
-
-void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver) {
-  not_there_yet("attachOutOfMemoryObserver", "Catch torch.OutOfMemoryError instead.");
-}
-
-void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker) {
-  not_there_yet("attachAllocatorTraceTracker",
-                "Unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK, or run without ferro_alloc.");
 }
 
 void* CudaAllocator::getBaseAllocation(void*, std::size_t*) {

@@ -16,6 +16,7 @@
 //  fence     An event behind the last work that may touch some memory.
 #pragma once
 
+#include "ferro/core/observer.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
@@ -46,9 +47,10 @@ struct StreamUse {
 };
 
 // What only few blocks have.
-struct BlockUses {
+struct BlockExtra {
   std::vector<StreamUse> uses;
   std::size_t events = 0;  // recorded and not yet seen complete
+  CallContext context;     // of the allocation
 };
 
 // A block never moves in memory while it exists, so that indexes may point to it. All fields belong
@@ -62,11 +64,12 @@ struct Block {
   Block* next = nullptr;
   Block* left = nullptr;  // children in the free index, or links of a bin
   Block* right = nullptr;
-  BlockUses* uses = nullptr;  // owned; null for most blocks
+  BlockExtra* extra = nullptr;  // owned; null for most blocks
   BlockState state = BlockState::kGap;
 
   DevicePtr end() const { return ptr + size; }
   bool is_free() const { return state == BlockState::kFree; }
+  bool has_uses() const { return extra != nullptr && !extra->uses.empty(); }
   bool is_backed() const { return state != BlockState::kGap && state != BlockState::kStale; }
 };
 

@@ -23,8 +23,8 @@ class BlockSlab {
     return block;
   }
   void recycle(Block* block) {
-    delete block->uses;
-    block->uses = nullptr;
+    delete block->extra;
+    block->extra = nullptr;
     block->next = unused_;
     unused_ = block;
     --in_use_;

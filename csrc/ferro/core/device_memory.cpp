@@ -44,13 +44,8 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       total_memory_(driver_.total_memory()),
       store_(driver_, config.page_bytes),
       events_(driver_),
-      heap_context_{driver_,
-                    store_,
-                    events_,
-                    addresses,
-                    stats_,
-                    captures_,
-                    default_span_bytes(total_memory_)},
+      heap_context_{driver_, store_,    events_,   addresses,
+                    stats_,  captures_, observer_, default_span_bytes(total_memory_)},
       on_shortage_(std::move(on_shortage)) {
   store_.set_limit(config.memory_limit);
   pools_[kDefaultPool].use_count = 1;
@@ -66,8 +61,7 @@ DeviceMemory::~DeviceMemory() {
   store_.trim(~std::size_t{0});
 }
 
-AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, const Request& asked) {
-  Request request = asked;
+AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
   if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(pool)) [[unlikely]] {
     request.size = align_up(request.size, store_.page_bytes());
   }
@@ -181,18 +175,18 @@ void DeviceMemory::drop_unused_pools() {
   }
 }
 
-void DeviceMemory::empty_cache() {
+void DeviceMemory::empty_cache(const CallContext& context) {
   const RecursiveMutexLock slow(slow_mutex_);
   ++counters_.synchronisations;
   for (Heap* heap : heaps_that_give(Givers::kEverything)) {
     heap->wait_for_pending();
-    heap->give_back_pages(~std::size_t{0});
+    heap->give_back_pages(~std::size_t{0}, context);
   }
   drop_unused_pools();
   store_.trim(~std::size_t{0});
 }
 
-void DeviceMemory::empty_pool(const PoolId& id) {
+void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const RecursiveMutexLock slow(slow_mutex_);
   if (pool_use_count(id) != 0) {
     return;
@@ -200,7 +194,7 @@ void DeviceMemory::empty_pool(const PoolId& id) {
   ++counters_.synchronisations;
   for (Heap* heap : heaps_of(id)) {
     heap->wait_for_pending();
-    store_.trim(heap->give_back_pages(~std::size_t{0}));
+    store_.trim(heap->give_back_pages(~std::size_t{0}, context));
   }
   drop_unused_pools();
 }

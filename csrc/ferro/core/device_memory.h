@@ -67,7 +67,7 @@ class DeviceMemory {
 
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). Throws DriverError when the driver refuses; then nothing changed.
-  AllocateResult allocate(const PoolId& pool, StreamId stream, const Request& request);
+  AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
 
   // Pools. Ids other than the default pool's.
   // Makes the pool, held once, or holds it once more.
@@ -80,14 +80,20 @@ class DeviceMemory {
   void set_no_split(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(pools_mutex_);
 
+  // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
+  void set_observer(MemoryObserver* observer) {
+    observer_.store(observer, std::memory_order_release);
+  }
+
   // How many captures run on this device. While there are any, private pools give nothing back.
   void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
 
   // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
   // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind.
-  void empty_cache() FERRO_EXCLUDES(slow_mutex_);
+  void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(slow_mutex_);
   // The same for one pool, if nobody holds it; else nothing.
-  void empty_pool(const PoolId& id) FERRO_EXCLUDES(slow_mutex_);
+  void empty_pool(const PoolId& id, const CallContext& context = nullptr)
+      FERRO_EXCLUDES(slow_mutex_);
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(slow_mutex_);
 
@@ -137,6 +143,7 @@ class DeviceMemory {
   EventPool events_;
   DeviceStats stats_;
   std::atomic<int> captures_{0};
+  std::atomic<MemoryObserver*> observer_{nullptr};
   const HeapContext heap_context_;
   const MemoryShortageCallback on_shortage_;
 

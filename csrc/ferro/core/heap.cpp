@@ -37,28 +37,58 @@ DevicePtr Heap::hand_out(Block* block, const Request& request) {
   block->requested = request.requested;
   stats_.on_allocate(static_cast<std::int64_t>(block->size),
                      static_cast<std::int64_t>(request.requested));
+  if (context_.observer.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+    if (request.context != nullptr) {
+      block->extra = new BlockExtra{.uses = {}, .events = 0, .context = request.context};
+    }
+    tell_of(*block, MemoryEvent::kAllocate, request.context);
+  }
   return block->ptr;
 }
 
-FreeResult Heap::free(Span& span, DevicePtr ptr) {
+FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   const SpinLock lock(mutex_);
   Block* block = span.block_at(ptr);
   if (block == nullptr || block->state != BlockState::kLive) {
     return {FreeError::kNotLive, 0};
   }
   const std::size_t size = block->size;
+  tell_of(*block, MemoryEvent::kFreeRequested, context);
   context_.stats.note_activity(&stats_, claim_countdown_);
-  if (block->uses != nullptr) [[unlikely]] {
+  if (block->has_uses()) [[unlikely]] {
     block->state = BlockState::kPending;
     if (pending_.add(block)) {
       stats_.on_free_pending(static_cast<std::int64_t>(size));
       return {FreeError::kNone, size};
     }
-    delete std::exchange(block->uses, nullptr);
   }
   stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
-  make_free(block);
+  finish_free(block, context);
   return {FreeError::kNone, size};
+}
+
+void Heap::tell_of(const Block& block, MemoryEvent what, const CallContext& context) {
+  MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
+  if (observer != nullptr) [[unlikely]] {
+    const bool by_allocation = context == nullptr && block.extra != nullptr;
+    observer->on_event({what, block.ptr, block.requested, stream_, pool_,
+                        by_allocation ? block.extra->context : context});
+  }
+}
+
+void Heap::tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
+                         const CallContext& context) {
+  MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
+  if (observer != nullptr) [[unlikely]] {
+    observer->on_event({what, begin, bytes, stream_, pool_, context});
+  }
+}
+
+// The last step of every free: nothing uses the block any more.
+void Heap::finish_free(Block* block, const CallContext& context) {
+  tell_of(*block, MemoryEvent::kFreeCompleted, context);
+  delete std::exchange(block->extra, nullptr);
+  make_free(block);
 }
 
 void Heap::make_free(Block* block) {
@@ -134,15 +164,15 @@ bool Heap::record_stream(Span& span, DevicePtr ptr, StreamId stream) {
   }
   const CaptureInfo capture = context_.driver.capture_info(stream);
   const StreamUse use{stream, capture.state == CaptureState::kActive ? capture.id : 0};
-  if (block->uses == nullptr) {
-    block->uses = new BlockUses;
+  if (block->extra == nullptr) {
+    block->extra = new BlockExtra;
   }
-  for (const StreamUse& known : block->uses->uses) {
+  for (const StreamUse& known : block->extra->uses) {
     if (known.stream == use.stream && known.capture_id == use.capture_id) {
       return true;
     }
   }
-  block->uses->uses.push_back(use);
+  block->extra->uses.push_back(use);
   return true;
 }
 
@@ -151,8 +181,7 @@ void Heap::finish_pending(const std::vector<Block*>& ready) {
     context_.stats.note_activity(&stats_, claim_countdown_);
     stats_.on_pending_complete(static_cast<std::int64_t>(block->size),
                                static_cast<std::int64_t>(block->requested));
-    delete std::exchange(block->uses, nullptr);
-    make_free(block);
+    finish_free(block, nullptr);
   }
 }
 
@@ -254,11 +283,11 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
   });
   for (Block* block : to_free) {
     context_.stats.note_activity(&stats_, claim_countdown_);
-    freed->push_back({block->ptr, block->size, block->requested, BlockState::kLive});
+    freed->push_back({block->ptr, block->size, block->requested, BlockState::kLive, nullptr});
+    tell_of(*block, MemoryEvent::kFreeRequested, nullptr);
     stats_.on_free(static_cast<std::int64_t>(block->size),
                    static_cast<std::int64_t>(block->requested));
-    delete std::exchange(block->uses, nullptr);
-    make_free(block);
+    finish_free(block, nullptr);
   }
   merge_all();
   // Everything backed is free now and merged, so each recorded block lies inside one free block.
@@ -283,7 +312,7 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
       split_tail(around, view.size, BlockState::kFree);
       free_.insert(around->next);
     }
-    hand_out(around, {view.size, view.requested});
+    hand_out(around, {view.size, view.requested, view.context});
   }
 }
 

@@ -26,6 +26,7 @@
 #include "ferro/core/free_index.h"
 #include "ferro/core/give_back.h"
 #include "ferro/core/growth.h"
+#include "ferro/core/observer.h"
 #include "ferro/core/page_store.h"
 #include "ferro/core/pending_frees.h"
 #include "ferro/core/pool_id.h"
@@ -39,6 +40,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,6 +50,7 @@ namespace ferro {
 struct Request {
   std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
   std::size_t requested = 0;  // bytes the program asked for
+  CallContext context = nullptr;
 };
 
 // What a heap shares with the others of its device.
@@ -57,8 +60,9 @@ struct HeapContext {
   EventPool& events;
   AddressIndex& addresses;
   DeviceStats& stats;
-  const std::atomic<int>& captures;  // that run on the device, as far as anybody said
-  std::size_t span_bytes;            // length of a span unless a request needs more
+  const std::atomic<int>& captures;              // that run on the device, as far as anybody said
+  const std::atomic<MemoryObserver*>& observer;  // null: nobody wants to know
+  std::size_t span_bytes;                        // length of a span unless a request needs more
 };
 
 // Each includes those before it. Own pages are whole free pages elsewhere on the same line.
@@ -77,6 +81,7 @@ struct BlockView {
   std::size_t size = 0;
   std::size_t requested = 0;
   BlockState state = BlockState::kFree;
+  CallContext context = nullptr;  // of the allocation, of a live or pending block
 };
 // A contiguous backed range; its blocks tile it in order of address.
 struct SegmentView {
@@ -85,6 +90,7 @@ struct SegmentView {
   StreamId stream{};
   PoolId pool{};
   std::uint64_t span_number = 0;  // ascending in the order in which spans were reserved
+  CallContext context = nullptr;  // of the first mapping in it, by address
   std::vector<BlockView> blocks;
 };
 struct HeapView {
@@ -112,7 +118,8 @@ class Heap {
   DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_);
   // `ptr` lies in `span`, a span of this heap. kNotLive: no live block starts there; nothing
   // changed.
-  FreeResult free(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  FreeResult free(Span& span, DevicePtr ptr, const CallContext& context = nullptr)
+      FERRO_EXCLUDES(mutex_);
 
   // A use of a live block by another stream; its memory is not reused before that stream is done.
   // The heap's own stream needs no record. False: no live block starts at `ptr`.
@@ -130,7 +137,8 @@ class Heap {
   // Gives whole free pages to the store, at most `max_pages`; the number given is the result. The
   // host waits first: in the default pool for this heap's stream, in a private one for the whole
   // device, because graphs replay on its pages on any stream. 0 while a capture forbids that.
-  std::size_t give_back_pages(std::size_t max_pages) FERRO_EXCLUDES(mutex_);
+  std::size_t give_back_pages(std::size_t max_pages, const CallContext& context = nullptr)
+      FERRO_EXCLUDES(mutex_);
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
   bool collect_pending() FERRO_EXCLUDES(mutex_);
   // The host waits until nothing is pending but what running captures defer.
@@ -167,14 +175,20 @@ class Heap {
   Block* merge_neighbours(Block* block) FERRO_REQUIRES(mutex_);
   void absorb_next(Block* block) FERRO_REQUIRES(mutex_);
   void make_free(Block* block) FERRO_REQUIRES(mutex_);
+  void finish_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void merge_all() FERRO_REQUIRES(mutex_);
   void finish_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
   bool collect_locked() FERRO_REQUIRES(mutex_);
+  void tell_of(const Block& block, MemoryEvent what, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
+  void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
+                     const CallContext& context) FERRO_REQUIRES(mutex_);
 
   // Pages (heap_pages.cpp, heap_moves.cpp).
   Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
   void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
-  GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) FERRO_REQUIRES(mutex_);
+  GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
   std::optional<GrowthPlan> plan(const Request& request, std::vector<Block*>& gaps)
       FERRO_REQUIRES(mutex_);
   Status back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pages)
@@ -191,7 +205,9 @@ class Heap {
   };
   std::vector<Hole> holes() FERRO_REQUIRES(mutex_);
   std::vector<Hole> pages_to_move(const Block* gap, std::size_t wanted) FERRO_REQUIRES(mutex_);
-  void leave_behind(const std::vector<Hole>& moved, EventId fence) FERRO_REQUIRES(mutex_);
+  void leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
+  void forget_mapping(DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);
   void retire_stale() FERRO_REQUIRES(mutex_);
   bool is_capturing() FERRO_REQUIRES(mutex_);
   bool wait_for_last_uses() FERRO_REQUIRES(mutex_);
@@ -218,6 +234,8 @@ class Heap {
   };
   std::deque<StaleBatch> stale_ FERRO_GUARDED_BY(mutex_);  // in the order of their fences
   std::uint64_t pages_moved_ FERRO_GUARDED_BY(mutex_) = 0;
+  // Where ranges were mapped by a call with a context.
+  std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   struct NumberedSpan {
     std::uint64_t number;
     std::unique_ptr<Span> span;

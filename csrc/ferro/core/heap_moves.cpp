@@ -89,18 +89,24 @@ std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted
 
 // The pages of `moved` are behind other addresses now. Work before `fence` may still use the old
 // ones, so their mappings stay until it is done.
-void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence) {
+void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context) {
   if (moved.empty()) {
     return;
   }
   StaleBatch batch{fence, {}};
   for (const Hole& hole : moved) {
+    tell_of_range(hole.run.begin, hole.run.bytes, MemoryEvent::kUnmapped, context);
+    forget_mapping(hole.run.begin, hole.run.bytes);
     pages_moved_ += take_pages_behind(*hole.block->span, hole.run).size();
     Block* stale = cut_out(hole.block, hole.run);
     stale->state = BlockState::kStale;
     batch.blocks.push_back(stale);
   }
   stale_.push_back(std::move(batch));
+}
+
+void Heap::forget_mapping(DevicePtr begin, std::size_t bytes) {
+  mapped_by_.erase(mapped_by_.lower_bound(begin), mapped_by_.lower_bound(begin + bytes));
 }
 
 // Removes old mappings whose fence has passed. Asks the driver, never waits.
@@ -160,7 +166,7 @@ bool Heap::wait_for_last_uses() {
   return true;
 }
 
-std::size_t Heap::give_back_pages(std::size_t max_pages) {
+std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& context) {
   const SpinLock lock(mutex_);
   collect_locked();
   merge_all();
@@ -182,9 +188,13 @@ std::size_t Heap::give_back_pages(std::size_t max_pages) {
       run.begin = run.begin + (run.bytes - allowed);
       run.bytes = allowed;
     }
+    // Told first: who registered the range with a device must let go of it while it is there.
+    tell_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context);
     if (!context_.driver.unmap(run.begin, run.bytes)) {
+      tell_of_range(run.begin, run.bytes, MemoryEvent::kMapped, context);
       break;
     }
+    forget_mapping(run.begin, run.bytes);
     const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
     turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);

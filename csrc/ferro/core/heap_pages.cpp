@@ -115,7 +115,7 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   }
   GrowResult result = GrowResult::kOutOfMemory;
   try {
-    result = fill_gap(gaps[growth->gap], *growth, from);
+    result = fill_gap(gaps[growth->gap], *growth, from, request.context);
   } catch (...) {
     drop_span(new_span);
     throw;
@@ -129,7 +129,8 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   return GrowResult::kGrown;
 }
 
-GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
+GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
+                          const CallContext& context) {
   const std::vector<Hole> moved = pages_to_move(gap, plan.pages);
   std::vector<PageHandle> pages;
   for (const Hole& hole : moved) {
@@ -160,6 +161,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
     }
   }
   pages.insert(pages.end(), from_store.begin(), from_store.end());
+  const DevicePtr begin = gap->ptr + plan.first_page * page_bytes_;
   EventId fence = kNoEvent;
   const auto undo = [&]() FERRO_REQUIRES(mutex_) {
     context_.store.put(from_store);
@@ -171,7 +173,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
   try {
     // Before the new mappings exist, so that a refusal has nothing to undo.
     fence = moved.empty() ? kNoEvent : record_fence();
-    backed = back(*gap->span, gap->ptr + plan.first_page * page_bytes_, pages);
+    backed = back(*gap->span, begin, pages);
   } catch (const InternalError&) {
     // Some page may still be mapped: it must not be handed out again.
     throw;
@@ -183,7 +185,11 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from) {
     undo();
     return GrowResult::kOutOfMemory;
   }
-  leave_behind(moved, fence);
+  leave_behind(moved, fence, context);
+  tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, context);
+  if (context != nullptr) {
+    mapped_by_[begin] = context;
+  }
   turn_gap_into_free(gap, plan);
   return GrowResult::kGrown;
 }

@@ -6,6 +6,14 @@
 #include <algorithm>
 
 namespace ferro {
+namespace {
+
+BlockView view_of(const Block& block) {
+  return {block.ptr, block.size, block.requested, block.state,
+          block.extra != nullptr ? block.extra->context : nullptr};
+}
+
+}  // namespace
 
 bool Heap::has_pending() {
   const SpinLock lock(mutex_);
@@ -16,8 +24,8 @@ bool Heap::has_recorded_uses() {
   const SpinLock lock(mutex_);
   bool found = false;
   for_each_block([&](const Block& block) {
-    found = found || (block.state == BlockState::kLive && block.uses != nullptr &&
-                      std::ranges::any_of(block.uses->uses, [](const StreamUse& use) {
+    found = found || (block.state == BlockState::kLive && block.has_uses() &&
+                      std::ranges::any_of(block.extra->uses, [](const StreamUse& use) {
                         return use.capture_id == 0;
                       }));
   });
@@ -43,7 +51,7 @@ std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
       if (block->state != BlockState::kLive) {
         return std::nullopt;
       }
-      return BlockView{block->ptr, block->size, block->requested, block->state};
+      return view_of(*block);
     }
   }
   return std::nullopt;
@@ -54,6 +62,11 @@ std::vector<SegmentView> Heap::segments() {
   // What a reader sees must not depend on what happened to be kept unmerged.
   merge_all();
   std::vector<SegmentView> segments;
+  const auto first_context = [this](const SegmentView& segment) FERRO_REQUIRES(mutex_) {
+    const auto found = mapped_by_.lower_bound(segment.ptr);
+    const bool inside = found != mapped_by_.end() && found->first < segment.ptr + segment.size;
+    return inside ? found->second : nullptr;
+  };
   for (const NumberedSpan& numbered : spans_) {
     bool open = false;
     for (const Block* block = numbered.span->first; block != nullptr; block = block->next) {
@@ -62,12 +75,15 @@ std::vector<SegmentView> Heap::segments() {
         continue;
       }
       if (!open) {
-        segments.push_back({block->ptr, 0, stream_, pool_, numbered.number, {}});
+        segments.push_back({block->ptr, 0, stream_, pool_, numbered.number, nullptr, {}});
         open = true;
       }
       segments.back().size += block->size;
-      segments.back().blocks.push_back({block->ptr, block->size, block->requested, block->state});
+      segments.back().blocks.push_back(view_of(*block));
     }
+  }
+  for (SegmentView& segment : segments) {
+    segment.context = first_context(segment);
   }
   return segments;
 }
@@ -77,7 +93,7 @@ std::vector<BlockView> Heap::live_blocks() {
   std::vector<BlockView> live;
   for_each_block([&](const Block& block) {
     if (block.state == BlockState::kLive) {
-      live.push_back({block.ptr, block.size, block.requested, block.state});
+      live.push_back(view_of(block));
     }
   });
   return live;

@@ -86,7 +86,7 @@ DevicePtr DeviceMemory::grow_from(const std::vector<Heap*>& givers, Heap& heap,
   for (Heap* giver : givers) {
     const std::size_t wanted = ceil_div(request.size, store_.page_bytes());
     const std::size_t idle = store_.counts().idle;
-    if (giver->give_back_pages(wanted - std::min(wanted, idle)) != 0) {
+    if (giver->give_back_pages(wanted - std::min(wanted, idle), request.context) != 0) {
       if (const DevicePtr ptr = grow(heap, request); ptr != kNull) {
         return ptr;
       }

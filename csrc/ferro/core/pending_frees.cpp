@@ -26,7 +26,7 @@ bool PendingFrees::add(Block* block) {
 
 PendingFrees::Start PendingFrees::start_waiting(Block* block) {
   std::vector<StreamId> streams;
-  for (const StreamUse& use : block->uses->uses) {
+  for (const StreamUse& use : block->extra->uses) {
     const CaptureInfo capture = driver_.capture_info(use.stream);
     const bool capturing = capture.state != CaptureState::kNone;
     if (capturing && (use.capture_id == 0 || capture.id == 0 || use.capture_id == capture.id)) {
@@ -55,7 +55,7 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
   for (std::size_t i = 0; i < streams.size(); ++i) {
     queues_[streams[i]].push_back({recorded[i], block});
   }
-  block->uses->events = streams.size();
+  block->extra->events = streams.size();
   return Start::kWaiting;
 }
 
@@ -80,7 +80,7 @@ void PendingFrees::finish_front(std::deque<Entry>& queue, std::vector<Block*>& r
   const Entry entry = queue.front();
   queue.pop_front();
   events_.put(entry.event);
-  if (--entry.block->uses->events == 0) {
+  if (--entry.block->extra->events == 0) {
     ready.push_back(entry.block);
     --count_;
   }
@@ -131,10 +131,10 @@ void PendingFrees::check_invariants() const {
     }
   }
   for (const auto& [block, count] : events) {
-    FERRO_CHECK(block->state == BlockState::kPending && block->uses->events == count);
+    FERRO_CHECK(block->state == BlockState::kPending && block->extra->events == count);
   }
   for (const Block* block : deferred_) {
-    FERRO_CHECK(block->state == BlockState::kPending && block->uses->events == 0);
+    FERRO_CHECK(block->state == BlockState::kPending && block->extra->events == 0);
   }
   FERRO_CHECK(events.size() + deferred_.size() == count_);
 }

@@ -6,7 +6,7 @@
 //  - deferred: some stream that used it is capturing, and events recorded then would become part of
 //    the graph. When that capture is over its own uses are joined, and the others get events.
 //
-// Invariant: count() == blocks on events + deferred blocks; a block's `uses->events` == its entries
+// Invariant: count() == blocks on events + deferred blocks; a block's `extra->events` == its entries
 // in the queues, and is 0 exactly when it is deferred.
 #pragma once
 

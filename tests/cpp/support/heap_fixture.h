@@ -43,7 +43,8 @@ class HeapFixture : public ::testing::Test {
         driver_(FaultyApi::table(), 0),
         store_(driver_, kPageBytes),
         events_(driver_),
-        context_{driver_, store_, events_, addresses_, stats_, captures_, kSpanAlignment} {
+        context_{driver_, store_,    events_,   addresses_,
+                 stats_,  captures_, observer_, kSpanAlignment} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -102,6 +103,7 @@ class HeapFixture : public ::testing::Test {
   AddressIndex addresses_;
   DeviceStats stats_;
   std::atomic<int> captures_{0};
+  std::atomic<MemoryObserver*> observer_{nullptr};
   const HeapContext context_;
 };
 

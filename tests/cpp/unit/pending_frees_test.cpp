@@ -21,7 +21,7 @@ class PendingFreesTest : public ::testing::Test {
   ~PendingFreesTest() override {
     FaultyApi::reset();
     for (Block& block : blocks_) {
-      delete block.uses;
+      delete block.extra;
     }
   }
 
@@ -29,20 +29,20 @@ class PendingFreesTest : public ::testing::Test {
   Block* used_by(std::initializer_list<StreamId> streams) {
     Block* block = make();
     for (const StreamId stream : streams) {
-      block->uses->uses.push_back({stream, 0});
+      block->extra->uses.push_back({stream, 0});
     }
     return block;
   }
   Block* used_in_capture(StreamId stream) {
     Block* block = make();
-    block->uses->uses.push_back({stream, driver_.capture_info(stream).id});
-    EXPECT_NE(block->uses->uses.front().capture_id, 0U);
+    block->extra->uses.push_back({stream, driver_.capture_info(stream).id});
+    EXPECT_NE(block->extra->uses.front().capture_id, 0U);
     return block;
   }
   Block* make() {
     Block& block = blocks_.emplace_back();
     block.state = BlockState::kPending;
-    block.uses = new BlockUses;
+    block.extra = new BlockExtra;
     return &block;
   }
   std::vector<Block*> collect() {
@@ -83,10 +83,10 @@ TEST_F(PendingFreesTest, ABlockWaitsForTheEventOfItsUse) {
 TEST_F(PendingFreesTest, ABlockOfTwoStreamsWaitsForBoth) {
   Block* block = used_by({a_, b_});
   ASSERT_TRUE(add(block));
-  EXPECT_EQ(block->uses->events, 2U);
+  EXPECT_EQ(block->extra->events, 2U);
   SimGpu::finish(a_);
   EXPECT_EQ(collect(), Blocks{});
-  EXPECT_EQ(block->uses->events, 1U);
+  EXPECT_EQ(block->extra->events, 1U);
   SimGpu::finish(b_);
   EXPECT_EQ(collect(), Blocks{block});
 }
@@ -223,7 +223,7 @@ TEST_P(RefusedRecordTest, DefersTheBlockAndTriesAgain) {
   EXPECT_TRUE(pending_.has_deferred());
   EXPECT_EQ(collect(), Blocks{}) << "now both events are recorded";
   EXPECT_FALSE(pending_.has_deferred());
-  EXPECT_EQ(block->uses->events, 2U);
+  EXPECT_EQ(block->extra->events, 2U);
   SimGpu::finish_all();
   EXPECT_EQ(collect(), Blocks{block});
   EXPECT_LE(SimGpu::calls("cuEventCreate"), 2U) << "the events of the failed try were kept";
