@@ -8,7 +8,9 @@
 // call's name; what is not there yet is a c10::Error that names the call.
 #pragma once
 
+#include "ferro/adapter/descriptor_server.h"
 #include "ferro/adapter/history.h"
+#include "ferro/adapter/ipc_receiver.h"
 #include "ferro/adapter/torch_compat.h"
 #include "ferro/core/address_index.h"
 #include "ferro/core/device_memory.h"
@@ -123,6 +125,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const CallContext& context,
                                     const OutOfMemoryFacts& facts);
+  // A descriptor of an exported unit, of any device; -1 for an unknown id.
+  int duplicate_export(std::uint64_t id);
   void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
 
   static constexpr std::size_t kMaxDevices = 64;
@@ -133,6 +137,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Mutex init_mutex_;
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
+  DescriptorServer descriptor_server_{[this](std::uint64_t id) { return duplicate_export(id); }};
+  IpcReceiver received_;
 
   // What observes the devices, also those that are still to come.
   HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);

@@ -140,23 +140,4 @@ void CudaAllocator::enable(bool value) {
   }
 }
 
-void* CudaAllocator::getBaseAllocation(void*, std::size_t*) {
-  not_there_yet("getBaseAllocation", "It serves sharing between processes.");
-}
-
-ShareableHandle CudaAllocator::shareIpcHandle(void*) {
-  not_there_yet("shareIpcHandle (sharing CUDA tensors between processes)",
-                "Share a copy in host memory.");
-}
-
-std::shared_ptr<void> CudaAllocator::getIpcDevPtr(std::string) {
-  not_there_yet("getIpcDevPtr (receiving CUDA tensors of other processes)",
-                "Receive a copy in host memory.");
-}
-
-void CudaAllocator::enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) {
-  not_there_yet("enablePeerAccess (direct access between two GPUs)",
-                "Use one GPU per process, or copy through host memory.");
-}
-
 }  // namespace ferro

@@ -7,9 +7,13 @@
 
 namespace ferro {
 
-// Takes `run` out of the free block that contains it. What is left on both sides stays free; the
-// cut-out block is in no index and its state is the caller's to set.
+// Takes `run` out of the free block that contains it, which is `block`, or was a part of it when the
+// caller looked. What is left on both sides stays free; the cut-out block is in no index and its
+// state is the caller's to set.
 Block* Heap::cut_out(Block* block, const PageRun& run) {
+  while (block->end() <= run.begin) {
+    block = block->next;
+  }
   free_.remove(block);
   Block* cut = block;
   if (block->ptr < run.begin) {
@@ -44,17 +48,24 @@ std::vector<PageHandle> Heap::take_pages_behind(Span& span, const PageRun& run) 
   return pages;
 }
 
-// The whole free pages of the line, in order of address.
+// The whole free pages of the line that are not pinned, in order of address.
 std::vector<Heap::Hole> Heap::holes() {
-  std::vector<Hole> holes;
+  std::vector<Hole> whole;
   for_each_block([&](Block& block) {
     if (block.is_free()) {
       if (const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_)) {
-        holes.push_back({&block, *run});
+        whole.push_back({&block, *run});
       }
     }
   });
-  return holes;
+  if (exported_.empty()) {
+    return whole;
+  }
+  std::vector<Hole> unpinned;
+  for (const Hole& hole : whole) {
+    append_unpinned(hole, unpinned);
+  }
+  return unpinned;
 }
 
 // At most `wanted` pages from holes that do not touch `gap`. Only in the default pool: graphs
@@ -171,7 +182,9 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   collect_locked();
   merge_all();
   std::vector<Hole> candidates = holes();
-  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
+  const std::vector<Hole> exports = free_exports();
+  if (max_pages == 0 || (candidates.empty() && exports.empty() && stale_.empty()) ||
+      !wait_for_last_uses()) {
     return 0;
   }
   // A page leaves the heap without any mapping left.
@@ -199,6 +212,12 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
     turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
     given += pages.size();
+  }
+  for (auto it = exports.rbegin(); it != exports.rend() && given < max_pages; ++it) {
+    if (!give_back_export(*it, context)) {
+      break;
+    }
+    given += it->run.bytes / page_bytes_;
   }
   return given;
 }

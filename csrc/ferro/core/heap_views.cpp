@@ -4,6 +4,7 @@
 #include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
+#include <set>
 
 namespace ferro {
 namespace {
@@ -44,17 +45,23 @@ bool Heap::is_empty() {
          });
 }
 
-std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
-  const SpinLock lock(mutex_);
-  for (const Block* block = span.first; block != nullptr; block = block->next) {
+Block* Heap::live_around(Span& span, DevicePtr ptr) {
+  Block* block = span.block_at(ptr);
+  for (block = block != nullptr ? block : span.first; block != nullptr; block = block->next) {
     if (ptr < block->end()) {
-      if (block->state != BlockState::kLive) {
-        return std::nullopt;
-      }
-      return view_of(*block);
+      return block->state == BlockState::kLive ? block : nullptr;
     }
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
+  const SpinLock lock(mutex_);
+  const Block* block = live_around(span, ptr);
+  if (block == nullptr) {
+    return std::nullopt;
+  }
+  return view_of(*block);
 }
 
 std::vector<SegmentView> Heap::segments() {
@@ -110,15 +117,47 @@ HeapView Heap::view() {
     if (block.is_free()) {
       view.free_bytes += block.size;
       view.largest_free = std::max(view.largest_free, block.size);
-      const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
-      view.whole_free_page_bytes += run ? run->bytes : 0;
     }
   });
+  for (const std::vector<Hole>& holes : {holes(), free_exports()}) {
+    for (const Hole& hole : holes) {
+      view.whole_free_page_bytes += hole.run.bytes;
+    }
+  }
   return view;
+}
+
+void Heap::check_exports() {
+  std::size_t pages = 0;
+  DevicePtr end{};
+  for (const auto& [begin, unit] : exported_) {
+    const Span* span = context_.addresses.find(begin);
+    FERRO_CHECK(span != nullptr && span->heap() == this && unit.pages > 0 && begin >= end);
+    for (std::size_t i = 0; i < unit.pages; ++i) {
+      FERRO_CHECK(span->page(span->page_slot(begin) + i) == unit.handle);
+    }
+    FERRO_CHECK(unit.id == 0 || context_.exports.descriptor(unit.id) >= 0);
+    FERRO_CHECK(unit.id != 0 || unit.pages > 1);
+    end = begin + unit.pages * page_bytes_;
+    pages += unit.pages;
+  }
+  // Outside of units every page has a handle of its own.
+  std::set<PageHandle> handles;
+  std::size_t backed = 0;
+  for (const NumberedSpan& numbered : spans_) {
+    for (std::size_t slot = 0; slot < numbered.span->page_slots(); ++slot) {
+      if (const PageHandle handle = numbered.span->page(slot); handle != kNoPage) {
+        handles.insert(handle);
+        ++backed;
+      }
+    }
+  }
+  FERRO_CHECK(handles.size() == backed - pages + exported_.size());
 }
 
 void Heap::check_invariants() {
   const SpinLock lock(mutex_);
+  check_exports();
   free_.check_invariants();
   unmerged_.check_invariants();
   pending_.check_invariants();

@@ -38,8 +38,6 @@
   X(mem_set_access, cuMemSetAccess)                                            \
   X(mem_export, cuMemExportToShareableHandle)                                  \
   X(mem_import, cuMemImportFromShareableHandle)                                \
-  X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2)                                \
-  X(ipc_close_mem_handle, cuIpcCloseMemHandle)                                 \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   /* events and streams */                                                     \
   X(event_create, cuEventCreate)                                               \
@@ -57,6 +55,8 @@
   X(mem_free, cuMemFree_v2)                                                    \
   X(mem_get_access, cuMemGetAccess)                                            \
   X(ipc_get_mem_handle, cuIpcGetMemHandle)                                     \
+  X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2)                                \
+  X(ipc_close_mem_handle, cuIpcCloseMemHandle)                                 \
   X(ipc_get_event_handle, cuIpcGetEventHandle)                                 \
   X(ipc_open_event_handle, cuIpcOpenEventHandle)                               \
   X(device_can_access_peer, cuDeviceCanAccessPeer)                             \
