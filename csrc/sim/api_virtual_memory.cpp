@@ -208,7 +208,8 @@ FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, 
       std::make_shared<Pages>(std::move(*file), device, call.machine().config().backing);
   pages->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   pages->properties.requestedHandleTypes = type;
-  pages->properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  pages->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  pages->properties.location.id = device;
   call.machine().space().adopt(pages);
   *out = pages->id;
   return CUDA_SUCCESS;

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,14 +19,20 @@ from tests.conftest import PROGRAMS, ROOT, SETTINGS, SIMULATE
 Result = dict[str, Any]
 
 
-def simulated(program: str, *arguments: str, turn: str = "", **activate: Any) -> Result:
+def simulated(
+    program: str,
+    *arguments: str,
+    turn: str = "",
+    env: Mapping[str, str] | None = None,
+    **activate: Any,
+) -> Result:
     """The program's result; the test fails when there is none.
 
     `turn` is how likely a CUDA call does queued work; a low one leaves more of it queued.
     """
     options = json.dumps(activate)
     command = [sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments]
-    return _result(command, {"FERRO_SIM_TURN": turn} if turn else {})
+    return _result(command, {**(env or {}), **({"FERRO_SIM_TURN": turn} if turn else {})})
 
 
 def seeded(*arguments: str) -> Result:

@@ -235,7 +235,9 @@ class Heap {
   std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
   bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
   ExportResult join(Span& span, std::span<const Unit> units) FERRO_REQUIRES(mutex_);
-  bool exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
+  Status copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) FERRO_REQUIRES(mutex_);
+  void drop_leftovers() FERRO_REQUIRES(mutex_);
+  Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
       FERRO_REQUIRES(mutex_);
   void append_unpinned(const Hole& hole, std::vector<Hole>& parts) FERRO_REQUIRES(mutex_);
   std::vector<Hole> free_exports() FERRO_REQUIRES(mutex_);
@@ -267,6 +269,7 @@ class Heap {
   std::uint64_t pages_moved_ FERRO_GUARDED_BY(mutex_) = 0;
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
+  std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);              // see drop_leftovers
   std::map<DevicePtr, ExportedUnit> exported_ FERRO_GUARDED_BY(mutex_);  // by their first address
   struct NumberedSpan {
     std::uint64_t number;

@@ -13,40 +13,6 @@ namespace {
 // handles.
 constexpr std::size_t kMaxUnits = 16;
 
-// Addresses on which a handle is mapped for the time of a copy.
-class TemporaryMapping {
- public:
-  TemporaryMapping(Driver& driver, std::size_t bytes) : driver_(driver), bytes_(bytes) {}
-  ~TemporaryMapping() {
-    if (mapped_) {
-      driver_.unmap(base_, bytes_);
-    }
-    if (base_ != kNull) {
-      driver_.unreserve(base_, bytes_);
-    }
-  }
-  TemporaryMapping(const TemporaryMapping&) = delete;
-  TemporaryMapping& operator=(const TemporaryMapping&) = delete;
-
-  Status open(PageHandle handle) {
-    const std::optional<DevicePtr> base = driver_.reserve(bytes_, 0);
-    if (!base) {
-      return Status::kOutOfMemory;
-    }
-    base_ = *base;
-    const Status status = driver_.map(base_, bytes_, handle);
-    mapped_ = status == Status::kOk;
-    return mapped_ ? driver_.set_access(base_, bytes_) : status;
-  }
-  DevicePtr base() const { return base_; }
-
- private:
-  Driver& driver_;
-  const std::size_t bytes_;
-  DevicePtr base_ = kNull;
-  bool mapped_ = false;
-};
-
 }  // namespace
 
 // The exported unit that contains an address, if any.
@@ -99,9 +65,11 @@ bool Heap::is_alone_on(const Block& block, const Unit& unit) const {
 // Live blocks move in no way that a program could see: the bytes are the same behind the same
 // addresses, only the handle is another. Everything on the device has to be done for that.
 ExportResult Heap::join(Span& span, std::span<const Unit> units) {
-  Driver& driver = context_.driver;
   if (context_.captures.load(std::memory_order_relaxed) != 0 || is_capturing()) {
     return ExportResult::kCapturing;
+  }
+  if (units.size() == 1) {
+    return ExportResult::kOk;
   }
   const DevicePtr begin = units.front().begin;
   std::size_t pages = 0;
@@ -118,21 +86,14 @@ ExportResult Heap::join(Span& span, std::span<const Unit> units) {
     return ExportResult::kOutOfMemory;
   }
   try {
-    TemporaryMapping copy(driver, bytes);
-    if (copy.open(fresh) != Status::kOk) {
+    if (copy_into(fresh, begin, bytes) != Status::kOk ||
+        exchange(begin, bytes, units, fresh) != Status::kOk) {
       context_.store.release_run(fresh, pages);
       return ExportResult::kOutOfMemory;
     }
-    driver.wait_for_device();
-    driver.copy(copy.base(), begin, bytes);
-    driver.wait_for_device();
-  } catch (...) {
+  } catch (const DriverError&) {
     context_.store.release_run(fresh, pages);
     throw;
-  }
-  if (!exchange(begin, bytes, units, fresh)) {
-    context_.store.release_run(fresh, pages);
-    return ExportResult::kOutOfMemory;
   }
   for (const Unit& old : units) {
     if (exported_.erase(old.begin) != 0) {
@@ -149,9 +110,52 @@ ExportResult Heap::join(Span& span, std::span<const Unit> units) {
   return ExportResult::kOk;
 }
 
-// Puts `fresh` behind the addresses of `units`. False, or a DriverError: they are as they were.
-bool Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units,
-                    PageHandle fresh) {
+// Copies a mapped range into a page that is mapped nowhere, behind all work of the device.
+Status Heap::copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) {
+  Driver& driver = context_.driver;
+  const std::optional<DevicePtr> base = driver.reserve(bytes, 0);
+  if (!base) {
+    return Status::kOutOfMemory;
+  }
+  bool mapped = false;
+  const auto close = [&]() FERRO_REQUIRES(mutex_) {
+    if (mapped && !driver.unmap(*base, bytes)) {
+      leftovers_.push_back({*base, bytes});
+    } else {
+      driver.unreserve(*base, bytes);
+    }
+  };
+  Status status = Status::kOutOfMemory;
+  try {
+    status = driver.map(*base, bytes, fresh);
+    mapped = status == Status::kOk;
+    if (mapped) {
+      status = driver.set_access(*base, bytes);
+    }
+    if (status == Status::kOk) {
+      driver.wait_for_device();
+      driver.copy(*base, from, bytes);
+      driver.wait_for_device();
+    }
+  } catch (const DriverError&) {
+    close();
+    throw;
+  }
+  close();
+  return status;
+}
+
+// Removes temporary mappings that the driver refused to remove when it should have.
+void Heap::drop_leftovers() {
+  std::erase_if(leftovers_, [this](const PageRun& run) {
+    return context_.driver.unmap(run.begin, run.bytes) &&
+           context_.driver.unreserve(run.begin, run.bytes);
+  });
+}
+
+// Puts `fresh` behind the addresses of `units`. On failure they are as they were.
+Status Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units,
+                      PageHandle fresh) {
   Driver& driver = context_.driver;
   tell_of_range(begin, bytes, MemoryEvent::kUnmapped, nullptr);
   bool fresh_is_mapped = false;
@@ -172,24 +176,25 @@ bool Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> un
   };
   if (!driver.unmap(begin, bytes)) {
     tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr);
-    return false;
+    return Status::kOutOfMemory;
   }
+  Status status = Status::kOutOfMemory;
   try {
-    Status status = driver.map(begin, bytes, fresh);
-    if (status == Status::kOk) {
-      fresh_is_mapped = true;
+    status = driver.map(begin, bytes, fresh);
+    fresh_is_mapped = status == Status::kOk;
+    if (fresh_is_mapped) {
       status = driver.set_access(begin, bytes);
-    }
-    if (status != Status::kOk) {
-      restore();
-      return false;
     }
   } catch (const DriverError&) {
     restore();
     throw;
   }
+  if (status != Status::kOk) {
+    restore();
+    return status;
+  }
   tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr);
-  return true;
+  return Status::kOk;
 }
 
 ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
@@ -205,8 +210,17 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   if (units.size() > kMaxUnits) {
     const std::size_t first = is_alone_on(*block, units.front()) ? 0 : 1;
     const std::size_t last = units.size() - (is_alone_on(*block, units.back()) ? 0 : 1);
-    if (const ExportResult joined = join(span, std::span(units).subspan(first, last - first));
-        joined != ExportResult::kOk) {
+    const std::span<const Unit> inside = std::span(units).subspan(first, last - first);
+    ExportResult joined = join(span, inside);
+    if (joined == ExportResult::kOutOfMemory) {
+      // Part by part it takes less room, as the old pages of one part make room for the next.
+      const std::size_t part = ceil_div(inside.size(), kMaxUnits - 2);
+      joined = ExportResult::kOk;
+      for (std::size_t i = 0; i < inside.size() && joined == ExportResult::kOk; i += part) {
+        joined = join(span, inside.subspan(i, std::min(part, inside.size() - i)));
+      }
+    }
+    if (joined != ExportResult::kOk) {
       return joined;
     }
     units = units_behind(*block);

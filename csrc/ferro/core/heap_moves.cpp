@@ -3,6 +3,7 @@
 #include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace ferro {
@@ -181,10 +182,11 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   const SpinLock lock(mutex_);
   collect_locked();
   merge_all();
+  drop_leftovers();
   std::vector<Hole> candidates = holes();
-  const std::vector<Hole> exports = free_exports();
-  if (max_pages == 0 || (candidates.empty() && exports.empty() && stale_.empty()) ||
-      !wait_for_last_uses()) {
+  std::ranges::move(free_exports(), std::back_inserter(candidates));
+  std::ranges::sort(candidates, {}, [](const Hole& hole) { return hole.run.begin; });
+  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
     return 0;
   }
   // A page leaves the heap without any mapping left.
@@ -196,6 +198,13 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   // From the far end of the line, where large requests will ask for room again last.
   for (auto it = candidates.rbegin(); it != candidates.rend() && given < max_pages; ++it) {
     PageRun run = it->run;
+    if (exported_.contains(run.begin)) {
+      if (!give_back_export(*it, context)) {
+        break;
+      }
+      given += run.bytes / page_bytes_;
+      continue;
+    }
     const std::size_t allowed = (max_pages - given) * page_bytes_;
     if (run.bytes > allowed) {
       run.begin = run.begin + (run.bytes - allowed);
@@ -212,12 +221,6 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
     turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
     given += pages.size();
-  }
-  for (auto it = exports.rbegin(); it != exports.rend() && given < max_pages; ++it) {
-    if (!give_back_export(*it, context)) {
-      break;
-    }
-    given += it->run.bytes / page_bytes_;
   }
   return given;
 }

@@ -40,7 +40,8 @@ bool Heap::is_unused() {
 
 bool Heap::is_empty() {
   const SpinLock lock(mutex_);
-  return stale_.empty() && std::ranges::all_of(spans_, [](const NumberedSpan& numbered) {
+  return stale_.empty() && leftovers_.empty() &&
+         std::ranges::all_of(spans_, [](const NumberedSpan& numbered) {
            return numbered.span->backed_pages() == 0;
          });
 }

@@ -160,9 +160,9 @@ bool Driver::exports() {
         api_.device_get_attribute(
             &supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device_),
         "cuDeviceGetAttribute");
-    exports_.store(supported != 0 ? Exports::kYes : Exports::kNo, std::memory_order_relaxed);
+    exports_.store(supported != 0 ? Exports::kPossible : Exports::kNo, std::memory_order_relaxed);
   }
-  return exports_.load(std::memory_order_relaxed) == Exports::kYes;
+  return exports_.load(std::memory_order_relaxed) != Exports::kNo;
 }
 
 CUresult Driver::create_page(PageHandle* out, std::size_t bytes, bool exportable) {
@@ -182,10 +182,15 @@ std::optional<PageHandle> Driver::create(std::size_t bytes) {
   count(kCreate);
   PageHandle handle{};
   CUresult result = create_page(&handle, bytes, exportable);
-  // Containers may forbid what the device could do.
-  if (exportable && (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED)) {
-    exports_.store(Exports::kNo, std::memory_order_relaxed);
-    result = create_page(&handle, bytes, false);
+  if (exports_.load(std::memory_order_relaxed) == Exports::kPossible) {
+    // Containers may forbid what the device could do.
+    const bool refused = result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
+    if (refused) {
+      result = create_page(&handle, bytes, false);
+    }
+    if (result == CUDA_SUCCESS) {
+      exports_.store(refused ? Exports::kNo : Exports::kYes, std::memory_order_relaxed);
+    }
   }
   if (expect_memory(result, "cuMemCreate", bytes) == Status::kOutOfMemory) {
     return std::nullopt;

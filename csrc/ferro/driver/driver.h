@@ -66,7 +66,7 @@ class Driver {
   bool unmap(DevicePtr at, std::size_t bytes) noexcept;
 
   // Sharing between processes.
-  // Whether new pages can be exported.
+  // Whether new pages can be exported; settled by the first page.
   bool exports();
   // A file descriptor of the page, which the caller closes; it keeps the memory, as a mapping does.
   int export_page(PageHandle handle);
@@ -130,7 +130,8 @@ class Driver {
   const DeviceId device_;
   Mutex context_mutex_;
   std::atomic<CUcontext> context_{nullptr};
-  enum class Exports : std::uint8_t { kUnknown, kYes, kNo };
+  // The device says whether it can; the first page shows whether it may.
+  enum class Exports : std::uint8_t { kUnknown, kPossible, kYes, kNo };
   std::atomic<Exports> exports_{Exports::kUnknown};
   Mutex peers_mutex_;
   std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);

@@ -159,8 +159,10 @@ TEST_F(SimAddressSpace, AccessIsPerDeviceAndOwnersReachTheirPages) {
   EXPECT_FALSE(can_use(base, 8, 0));
   EXPECT_EQ(give_access(base, kPage, 0), CUDA_SUCCESS);
   EXPECT_TRUE(can_use(base, kPage, 0));
+  EXPECT_FALSE(can_use(base, kPage, 2));
   // Copies between devices work through the owner of the pages.
-  EXPECT_TRUE(can_use(base, kPage, 2));
+  std::vector<Segment> segments;
+  EXPECT_TRUE(space_.resolve(base, kPage, {2, true}, true, segments));
   EXPECT_FALSE(can_use(base, kPage + 1, 0));
 }
 

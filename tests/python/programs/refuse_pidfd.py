@@ -1,6 +1,7 @@
 """Makes pidfd_getfd fail with EPERM in this process from now on, as a container or Yama does."""
 
 import ctypes
+import os
 import struct
 
 _NR_PIDFD_GETFD = 438
@@ -25,8 +26,15 @@ def refuse() -> None:
     )
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)
-    for option, argument in ((_PR_SET_NO_NEW_PRIVS, (1, 0, 0, 0)),):
-        if libc.prctl(option, *argument) != 0:
-            raise OSError(ctypes.get_errno(), "prctl")
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
     if libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program)) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def take_descriptor(pidfd: int, descriptor: int) -> bool:
+    taken = int(ctypes.CDLL(None).syscall(_NR_PIDFD_GETFD, pidfd, descriptor, 0))
+    for opened in (pidfd, taken):
+        if opened >= 0:
+            os.close(opened)
+    return taken >= 0

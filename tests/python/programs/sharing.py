@@ -181,6 +181,11 @@ def handles_from_the_future_are_refused() -> Any:
 
 
 @check
+def the_kernel_is_as_the_test_wants_it() -> Any:
+    return ask("takes_descriptors_of", os.getpid()) != _options["refuse_pidfd"]
+
+
+@check
 def nothing_stays_mapped() -> Any:
     collect()
     held = ask("reserved")

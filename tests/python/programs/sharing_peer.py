@@ -14,6 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+import refuse_pidfd
+
 _settings = json.loads(os.environ["SHARING_PEER"])
 IS_PEER = os.getpid() != _settings["parent"]
 
@@ -27,8 +29,6 @@ if IS_PEER:
 
         ferro_alloc.install()
     if _settings["refuse_pidfd"]:
-        import refuse_pidfd
-
         refuse_pidfd.refuse()
 
 import torch
@@ -94,6 +94,11 @@ class Commands:
         with torch.cuda.stream(stream):
             stream.wait_event(event)
             return is_filled(tensor, tag)
+
+    @staticmethod
+    def takes_descriptors_of(process: int) -> bool:
+        """Does the kernel let this process take a descriptor of another one?"""
+        return refuse_pidfd.take_descriptor(os.pidfd_open(process), 0)
 
     @staticmethod
     def descriptors() -> int:
