@@ -24,11 +24,13 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 EXTENSION_SOURCES = ("ferro/driver", "ferro/core", "ferro/graph", "ferro/adapter", "python")
 EXTENSION = "ferro_alloc._C"
+STARTUP = "ferro_alloc.pth"
 TORCH_NEEDED = (
     "ferro_alloc is compiled against the torch that it will run with: install torch first, then "
     "run `pip install --no-build-isolation .`"
@@ -79,8 +81,6 @@ def cuda_runtime(major: int) -> Path:
 
 
 def extension_sources() -> list[str]:
-    if not list((CSRC / "python").glob("*.cpp")):
-        return []
     found = [path for part in EXTENSION_SOURCES for path in (CSRC / part).glob("*.cpp")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
@@ -128,19 +128,17 @@ class Build(build_ext):
         except ImportError as error:
             raise SystemExit(TORCH_NEEDED) from error
         package = ROOT if self.inplace else Path(self.build_lib).absolute()
-        extensions = [e for e in self.extensions if e.sources]
-        for extension in extensions:
+        for extension in self.extensions:
             configure_extension(extension)
-        if extensions:
-            # torch's command brings ninja, hence a rebuild of changed files only.
-            command = BuildExtension(self.distribution)
-            command.ensure_finalized()
-            for name in ("inplace", "build_lib", "build_temp", "force", "parallel", "debug"):
-                setattr(command, name, getattr(self, name))
-            command.editable_mode = self.editable_mode
-            command.extensions = extensions
-            command.run()
-            self._record_torch(package, torch.__version__, str(torch.version.cuda))
+        # torch's command brings ninja, hence a rebuild of changed files only.
+        command = BuildExtension(self.distribution)
+        command.ensure_finalized()
+        for name in ("inplace", "build_lib", "build_temp", "force", "parallel", "debug"):
+            setattr(command, name, getattr(self, name))
+        command.editable_mode = self.editable_mode
+        command.extensions = self.extensions
+        command.run()
+        self._record_torch(package, torch.__version__, str(torch.version.cuda))
         self._build_simulator(package, int(str(torch.version.cuda or "0").split(".")[0]))
 
     def _record_torch(self, package: Path, version: str, cuda: str) -> None:
@@ -154,8 +152,6 @@ class Build(build_ext):
             target.write_text(text)
 
     def _build_simulator(self, package: Path, cuda_major: int) -> None:
-        if not (CSRC / "sim" / "CMakeLists.txt").exists():
-            return
         cmake = shutil.which("cmake")
         if cmake is None:
             raise SystemExit("cmake was not found; install it with `pip install cmake`")
@@ -195,11 +191,25 @@ class Build(build_ext):
                 fresh.replace(copy)
 
 
+class Modules(build_py):
+    """Adds the file that Python reads when it starts, beside the package."""
+
+    def run(self) -> None:
+        super().run()
+        # An editable install has no place for it.
+        if not self.editable_mode:
+            self.copy_file(str(ROOT / STARTUP), str(Path(self.build_lib) / STARTUP))
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        startup = [] if self.editable_mode else [str(Path(self.build_lib) / STARTUP)]
+        return [*super().get_outputs(include_bytecode), *startup]
+
+
 def main() -> None:
     extension = Extension(EXTENSION, sources=extension_sources(), language="c++")
     # distutils relinks when one of these is newer than the module.
     extension.depends = sorted(str(path) for path in CSRC.rglob("*.h"))
-    setup(ext_modules=[extension], cmdclass={"build_ext": Build})
+    setup(ext_modules=[extension], cmdclass={"build_ext": Build, "build_py": Modules})
 
 
 if __name__ == "__main__":

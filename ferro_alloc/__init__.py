@@ -6,18 +6,23 @@
 Importing the package initialises nothing and imports no torch.
 """
 
+from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
 from ferro_alloc._errors import FerroError
 from ferro_alloc._version import __version__
-from ferro_alloc.allocator import DeviceStatus, Status, install, is_installed, status
+from ferro_alloc.allocator import DeviceStatus, Status, install, is_installed, status, uninstall
 from ferro_alloc.config import Config
 
 __all__ = [
     "Config",
+    "DeviceMemoryView",
+    "DeviceNumbers",
     "DeviceStatus",
     "FerroError",
     "Status",
     "__version__",
+    "device",
     "install",
     "is_installed",
     "status",
+    "uninstall",
 ]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ferro_alloc import Config, FerroError, __version__, install, status
+from ferro_alloc import Config, FerroError, __version__, _startup, install, status
 from ferro_alloc._program import split_program
+from ferro_alloc.config import ENVIRONMENT_VARIABLE
 
 USAGE = """\
-python -m ferro_alloc run [--conf SETTINGS] (SCRIPT | -m MODULE) [ARGUMENT ...]
+python -m ferro_alloc run [--children] [--conf SETTINGS] (SCRIPT | -m MODULE) [ARGUMENT ...]
        python -m ferro_alloc simulate [OPTION ...] SCRIPT [ARGUMENT ...]
        python -m ferro_alloc status"""
 
 DETAILS = """\
 run       runs a Python program with ferro_alloc as its CUDA allocator; SETTINGS are of the form
-          page_size_mb:2,memory_limit_mb:4096 and stand in for FERRO_ALLOC_CONF
+          page_size_mb:2,memory_limit_mb:4096 and stand in for FERRO_ALLOC_CONF; with --children
+          also the Python processes that the program starts
 simulate  runs a PyTorch program on a simulated GPU and reports its memory; `simulate --help`
 status    says what is installed, and whether ferro_alloc works on this machine"""
 
@@ -25,11 +28,16 @@ status    says what is installed, and whether ferro_alloc works on this machine"
 def run(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ferro_alloc run",
-        usage="%(prog)s [--conf SETTINGS] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        usage="%(prog)s [--children] [--conf SETTINGS] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description="Runs a Python program with ferro_alloc as its CUDA allocator.",
         allow_abbrev=False,
     )
     parser.add_argument("--conf", metavar="SETTINGS", help="as in FERRO_ALLOC_CONF")
+    parser.add_argument(
+        "--children",
+        action="store_true",
+        help="also in the Python processes that the program starts: sets FERRO_ALLOC for them",
+    )
     parser.add_argument("-m", metavar="MODULE", help="run a module, as python -m does")
     options, program = split_program(argv)
     parsed = parser.parse_args(options)
@@ -39,10 +47,23 @@ def run(argv: Sequence[str]) -> int:
         parser.error(f"there is no file '{program.target}'")
     try:
         install(None if parsed.conf is None else Config.parse(parsed.conf))
+        if parsed.children:
+            pass_to_children(parsed.conf)
     except FerroError as error:
         return refuse(error)
     program.run()
     return 0
+
+
+def pass_to_children(settings: str | None) -> None:
+    if not _startup.is_in_place():
+        raise FerroError(
+            "--children needs the installed package, whose file ferro_alloc.pth Python reads when "
+            "it starts: run `pip install --no-build-isolation .`"
+        )
+    os.environ[_startup.ENVIRONMENT_VARIABLE] = "1"
+    if settings is not None:
+        os.environ[ENVIRONMENT_VARIABLE] = settings
 
 
 def simulate(argv: Sequence[str]) -> int:

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from ferro_alloc.config import Layout
+
 # In the order in which PyTorch looks for them; the first that is set is the one in force.
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -15,16 +17,32 @@ _KEPT_PREFIX = "pinned_"
 # These mean here what they mean there.
 _FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
 
+# These are about segments, which the layout `segments` has.
+_ABOUT_SEGMENTS = frozenset(
+    {
+        "max_split_size_mb",
+        "garbage_collection_threshold",
+        "max_non_split_rounding_mb",
+        "large_segment_size_mb",
+    }
+)
+
 # A value is a bracketed list or runs to the next comma.
 _PAIR = re.compile(r"\s*([\w.]+)\s*:\s*(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 
 
-def ignored_options(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The settings of the native allocator that ferro_alloc does not follow, as `key:value`."""
+def ignored_options(
+    environ: Mapping[str, str] | None = None, layout: Layout = "pages"
+) -> tuple[str, ...]:
+    """The settings of the native allocator that ferro_alloc does not follow, as `key:value`.
+
+    Each key is named once, with the value that counts: the last.
+    """
+    followed = _FOLLOWED | _ABOUT_SEGMENTS if layout == "segments" else _FOLLOWED
     source = os.environ if environ is None else environ
     text = next((source[name] for name in VARIABLES if source.get(name)), "")
     return tuple(
         f"{key}:{value.strip()}"
-        for key, value in _PAIR.findall(text)
-        if not key.startswith(_KEPT_PREFIX) and key not in _FOLLOWED
+        for key, value in dict(_PAIR.findall(text)).items()
+        if not key.startswith(_KEPT_PREFIX) and key not in followed
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-from ferro_alloc import _load
+from ferro_alloc import _load, _startup
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
 from ferro_alloc.config import Config
@@ -23,6 +24,8 @@ class DeviceStatus:
     """Physical pages taken from the driver; times `page_bytes` they are the reserved memory."""
     pages_idle: int
     """Those of them that back no address at the moment."""
+    pages_moved: int
+    """How often a page moved to where it was needed, instead of a new one being taken."""
     ladder: Mapping[str, int]
     """How often each step of an allocation that found no free block was taken."""
     driver_calls: Mapping[str, int]
@@ -30,7 +33,8 @@ class DeviceStatus:
     def __str__(self) -> str:
         calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
         return (
-            f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle; "
+            f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle, "
+            f"{self.pages_moved:,} moved; "
             f"driver calls: {calls or 'none'}"
         )
 
@@ -73,12 +77,18 @@ _installed_config: Config | None = None
 def install(config: Config | None = None) -> None:
     """Makes ferro_alloc the allocator of all CUDA memory that PyTorch takes from now on.
 
-    Without `config` the settings come from FERRO_ALLOC_CONF. Installing again with the same
-    settings does nothing. Raises `FerroError`, and changes nothing, where that is impossible: no
-    driver, another torch than the one it was built for, or CUDA memory already allocated.
-    Thread-safe. Does not initialise CUDA.
+    At any time but during the capture of a CUDA graph: tensors, graphs and pools that exist live
+    on, and their memory stays with the allocator that they came from. The earlier, the more memory
+    it can share. Without `config` the settings come from FERRO_ALLOC_CONF. Installing again with
+    the same settings does nothing.
+
+    Raises `FerroError`, and changes nothing, where that is impossible: no driver, another torch
+    than the one it was built for, a capture, other settings than those in force, or cudagraph trees
+    of torch.compile that hold memory. Thread-safe. Does not initialise CUDA.
     """
     global _installed_config
+    # Whoever calls this has decided for FERRO_ALLOC too.
+    _startup.disarm()
     wanted = Config.from_env() if config is None else config
     with _lock:
         if _installed_config is not None:
@@ -92,17 +102,42 @@ def install(config: Config | None = None) -> None:
         problem = extension.driver_problem()
         if problem:
             raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
-        if extension.cuda_memory_allocated_before():
-            raise FerroError(
-                "CUDA memory was allocated before ferro_alloc was installed: call "
-                "ferro_alloc.install() before the first CUDA tensor, or start the program with "
-                "`python -m ferro_alloc run`"
-            )
+        _refuse_cudagraph_trees()
         try:
-            extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes)
+            extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes, wanted.layout)
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = wanted
+
+
+def uninstall() -> None:
+    """Makes the allocator before ferro_alloc that of all CUDA memory taken from now on.
+
+    Tensors, graphs and pools made in between live on: ferro_alloc keeps their memory, frees it when
+    they die, and goes on serving the pools that were made in it. `install()` may be called again.
+    Does nothing when it is not installed. Raises `FerroError`, and changes nothing, during the
+    capture of a CUDA graph. Thread-safe.
+    """
+    global _installed_config
+    with _lock:
+        if _installed_config is None:
+            return
+        try:
+            _load.load().uninstall()
+        except RuntimeError as error:
+            raise FerroError(str(error)) from error
+        _installed_config = None
+
+
+def _refuse_cudagraph_trees() -> None:
+    """They take their tensors' deleter to be that of the allocator in place."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    containers = getattr(getattr(trees, "local", None), "tree_manager_containers", {})
+    if any(container.tree_manager is not None for container in containers.values()):
+        raise FerroError(
+            "torch.compile holds CUDA graphs whose memory came from the allocator before "
+            "ferro_alloc: call torch.compiler.reset() first, or install before they are made"
+        )
 
 
 def is_installed() -> bool:
@@ -125,13 +160,14 @@ def status() -> Status:
             devices = _devices(extension)
     except FerroError as error:
         problem = str(error)
+    layout = "pages" if _installed_config is None else _installed_config.layout
     return Status(
         installed=is_installed(),
         torch_built=built,
         torch_running=running,
         problem=problem,
         config=_installed_config,
-        ignored=ignored_options(),
+        ignored=ignored_options(layout=layout),
         devices=devices,
     )
 

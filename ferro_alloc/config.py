@@ -6,11 +6,14 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from ferro_alloc._errors import FerroError
 
 ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
+
+Layout = Literal["pages", "segments"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,18 @@ class Config:
         },
     )
 
+    layout: Layout = field(
+        default="pages",
+        metadata={
+            "meaning": "how memory is laid out: pages, which move to where they are needed, or "
+            "segments, which stay as the driver gave them"
+        },
+    )
+
     def __post_init__(self) -> None:
         page, limit = self.page_size_mb, self.memory_limit_mb
+        if self.layout not in get_args(Layout):
+            raise _bad("layout", self.layout, "expected pages or segments")
         if not _is_int(page) or page < 2 or page & (page - 1) != 0:
             raise _bad("page_size_mb", page, "expected a power of two of at least 2")
         if limit is not None and (not _is_int(limit) or limit < page):
@@ -57,7 +70,7 @@ class Config:
     @classmethod
     def parse(cls, text: str) -> Config:
         """Settings from `key:value` pairs parted by commas; what is absent has its default."""
-        values: dict[str, int | None] = {}
+        values: dict[str, int | str | None] = {}
         known = {option.name for option in dataclasses.fields(cls)}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             key, separator, value = (part.strip() for part in pair.partition(":"))
@@ -84,7 +97,9 @@ def describe() -> str:
     return "Options are " + "; ".join(lines)
 
 
-def _parse_value(key: str, value: str) -> int | None:
+def _parse_value(key: str, value: str) -> int | str | None:
+    if key == "layout":
+        return value
     if value.lower() == "none":
         return None
     try:

@@ -1,4 +1,5 @@
 // The Python module ferro_alloc._C: conversions only.
+#include "ferro/adapter/device_view.h"
 #include "ferro/adapter/install.h"
 #include "ferro/adapter/torch_compat.h"
 
@@ -14,13 +15,22 @@ namespace {
 
 std::string driver_problem() { return ferro::load_cuda_api().why; }
 
-void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes) {
+void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
+             const std::string& layout) {
   ferro::AllocatorConfig config;
+  config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
     config.memory_limit = memory_limit_bytes;
   }
+  // The allocator in place may call Python while it empties its cache.
+  const py::gil_scoped_release release;
   ferro::install(config);
+}
+
+void uninstall() {
+  const py::gil_scoped_release release;
+  ferro::uninstall();
 }
 
 ferro::DeviceMemory& core_of(int device) {
@@ -57,9 +67,41 @@ py::dict device_report(int device) {
   report["page_bytes"] = core.store().page_bytes();
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;
+  report["pages_moved"] = core.view().pages_moved;
   report["ladder"] = ladder;
   report["driver_calls"] = driver_calls;
   return report;
+}
+
+py::dict device_view(int device) {
+  ferro::DeviceMemory& core = core_of(device);
+  const ferro::DeviceView view = core.view();
+  const ferro::StatValue allocated = core.stats().read()[ferro::kBytes][ferro::kAll];
+  py::dict numbers;
+  numbers["allocated_bytes"] = allocated.current;
+  numbers["peak_allocated_bytes"] = allocated.peak;
+  numbers["reserved_bytes"] = core.held_bytes();
+  numbers["cached_bytes"] =
+      view.free_bytes + core.store().counts().idle * core.store().page_bytes();
+  numbers["blocks"] = view.live_blocks;
+  numbers["free_blocks"] = view.free_blocks;
+  numbers["hits"] = view.hits;
+  numbers["misses"] = view.misses;
+  return numbers;
+}
+
+void empty_cache(int device) {
+  const py::gil_scoped_release release;
+  core_of(device).empty_cache();
+}
+
+void reset_peak(int device) {
+  core_of(device);
+  ferro::installed_allocator()->resetPeakStats(static_cast<std::int8_t>(device));
+}
+
+std::size_t bytes_from_driver(int device, std::size_t size) {
+  return ferro::bytes_from_driver(core_of(device), size);
 }
 
 void check_invariants(int device) { core_of(device).check_invariants(); }
@@ -72,12 +114,18 @@ std::uintptr_t driver_table_address() {
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"));
+  module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
+             py::arg("layout"));
+  module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("built_torch_version", [] { return std::string(ferro::kBuiltForTorch); });
-  module.def("cuda_memory_allocated_before", &ferro::device_memory_in_use);
   module.def("driver_problem", &driver_problem);
   module.def("device_report", &device_report, py::arg("device"));
+  module.def("device_view", &device_view, py::arg("device"));
+  module.def("empty_cache", &empty_cache, py::arg("device"));
+  module.def("reset_peak", &reset_peak, py::arg("device"));
+  module.def("round_size", &ferro::round_size, py::arg("size"));
+  module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
   module.def("check_invariants", &check_invariants, py::arg("device"));
   module.def("driver_table_address", &driver_table_address);
 }

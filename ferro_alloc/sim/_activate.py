@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from ferro_alloc._errors import FerroError
+from ferro_alloc._import_hook import AfterImport
 from ferro_alloc.sim import _library
-from ferro_alloc.sim._torch_hook import adjust_torch, call_after_import
+from ferro_alloc.sim._torch_hook import adjust_torch
 
 MODES = ("eager", "adversarial")
 
@@ -91,4 +92,4 @@ def activate(
     def adjust(torch: ModuleType) -> None:
         adjust_torch(torch, device_count=count)
 
-    call_after_import("torch", adjust)
+    AfterImport("torch", adjust).arm()

@@ -69,7 +69,7 @@ def test_conf_stands_in_for_the_environment(tmp_path: Path, run_program: RunProg
     script = tmp_path / "nothing.py"
     script.write_text("")
     (line,) = launch(run_program, "run", "--conf", "page_size_mb:8", str(script))
-    assert line == "installed with page_size_mb:8,memory_limit_mb:none"
+    assert line == "installed with page_size_mb:8,memory_limit_mb:none,layout:pages"
 
 
 @pytest.mark.parametrize(

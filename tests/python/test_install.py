@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from ferro_alloc import FerroError, _load
+from ferro_alloc import FerroError, _load, allocator
 from tests.conftest import RunProgram, RunSimulated
 from tools.gpu import gpu_count
 
@@ -116,15 +117,86 @@ def test_other_settings_after_the_first_are_refused(run_simulated: RunSimulated)
     )
     found = seen(run_simulated(program).stdout)
     assert "installed with page_size_mb:4" in found["refusal"]
-    assert found["config"] == "page_size_mb:4,memory_limit_mb:none"
+    assert found["config"] == "page_size_mb:4,memory_limit_mb:none,layout:pages"
 
 
-def test_too_late_is_refused_and_leaves_native_in_place(run_simulated: RunSimulated) -> None:
+def test_late_is_in_time(run_simulated: RunSimulated) -> None:
     program = PRELUDE + "import torch\ny = torch.ones(8, device='cuda')\n" + REFUSED + USE
     found = seen(run_simulated(program).stdout)
-    assert "CUDA memory was allocated before" in found["refusal"]
+    check_installed(found)
+    assert found["backend"] == "ferro_alloc"
+
+
+def test_uninstalling_before_cuda_is_used_leaves_no_trace(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc\n"
+        "ferro_alloc.uninstall()\n"
+        "ferro_alloc.install(ferro_alloc.Config(page_size_mb=8))\n"
+        "ferro_alloc.uninstall()\n"
+        "import torch\n"
+        "report['initialised'] = torch.cuda.is_initialized()\n"
+        "report['backend'] = torch.cuda.get_allocator_backend()\n"
+        "report['status'] = ferro_alloc.status().installed\n"
+        "x = torch.ones(8, device='cuda')\n"
+        "report['reserved'] = torch.cuda.memory_reserved()\n"
+        "ferro_alloc.install(ferro_alloc.Config(page_size_mb=4))\n"
+        "y = torch.ones(8, device='cuda')\n"
+        "report['both'] = torch.cuda.memory_reserved()\n"
+        "report['pages'] = ferro_alloc.status().devices[0].page_bytes\n"
+    )
+    found = seen(run_simulated(program).stdout)
+    assert found == {
+        "initialised": False,
+        "backend": "native",
+        "status": False,
+        "reserved": 2 << 20,
+        "both": 6 << 20,
+        "pages": 4 << 20,
+    }
+
+
+def test_settings_cannot_change_by_installing_again(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "ferro_alloc.install()\n"
+        "x = torch.ones(8, device='cuda')\n"
+        "ferro_alloc.uninstall()\n"
+        "try:\n"
+        "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=8))\n"
+        "except ferro_alloc.FerroError as error:\n"
+        "    report['refusal'] = str(error)\n"
+        "report['backend'] = torch.cuda.get_allocator_backend()\n"
+        "report['installed'] = ferro_alloc.is_installed()\n"
+        "ferro_alloc.install()\n"
+        "report['again'] = torch.cuda.get_allocator_backend()\n"
+    )
+    found = seen(run_simulated(program).stdout)
+    assert "other settings than before" in found["refusal"]
     assert is_one_sentence(found["refusal"])
-    assert (found["installed"], found["backend"], found["grown"]) == (False, "native", 3 << 20)
+    assert (found["backend"], found["installed"]) == ("native", False)
+    assert found["again"] == "ferro_alloc"
+
+
+def test_another_allocator_that_came_later_is_left_alone(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "ferro_alloc.install()\n"
+        "ferro_alloc.uninstall()\n"
+        "torch.cuda.memory.change_current_allocator(\n"
+        "    type('A', (), {'allocator': lambda self: torch._C._cuda_customAllocator(1, 1)})())\n"
+        "report['backend'] = torch.cuda.get_allocator_backend()\n"
+    )
+    assert seen(run_simulated(program).stdout)["backend"] == "pluggable"
+
+
+def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    container = SimpleNamespace(tree_manager=object())
+    trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers={0: container}))
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", cast(ModuleType, trees))
+    with pytest.raises(FerroError, match="call torch.compiler.reset\\(\\) first"):
+        allocator._refuse_cudagraph_trees()
+    container.tree_manager = cast(object, None)
+    allocator._refuse_cudagraph_trees()
 
 
 def test_the_memory_limit_is_kept(run_simulated: RunSimulated) -> None:

@@ -27,7 +27,6 @@ PAIRS = [
     ("ferro", "ferro", "eager", False),
     ("ferro", "ferro", "adversarial", True),
     ("ferro", "native", "adversarial", False),
-    ("native", "ferro", "eager", False),
     ("expandable", "ferro", "eager", False),
 ]
 

@@ -1,5 +1,6 @@
 #include "ferro/adapter/convert.h"
 
+#include "ferro/adapter/process_memory.h"
 #include "ferro/core/report.h"
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -7,6 +8,7 @@
 namespace ferro {
 namespace {
 
+using c10::CachingAllocator::AcceleratorAllocatorConfig;
 using c10::CachingAllocator::format_size;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
@@ -31,24 +33,41 @@ StatArray to_stat_array(const std::array<StatValue, kStatClasses>& values) {
 
 }  // namespace
 
+SegmentRules current_segment_rules() {
+  return {.max_split = AcceleratorAllocatorConfig::max_split_size(),
+          .max_non_split_rounding = AcceleratorAllocatorConfig::max_non_split_rounding_size(),
+          .large_segment = AcceleratorAllocatorConfig::large_segment_size(),
+          .collect_above = AcceleratorAllocatorConfig::garbage_collection_threshold()};
+}
+
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   const StatTable table = device.stats().read();
   const DeviceCounters counters = device.counters();
-  const StatValue reserved = device.reserved();
+  const SegmentTable segments = device.segment_stats().read();
   c10::CachingDeviceAllocator::DeviceStats stats;
   stats.allocation = to_stat_array(table[kBlocks]);
   stats.allocated_bytes = to_stat_array(table[kBytes]);
   stats.active = to_stat_array(table[kActiveBlocks]);
   stats.active_bytes = to_stat_array(table[kActiveBytes]);
   stats.requested_bytes = to_stat_array(table[kRequested]);
-  // Pages hold blocks of all sizes, so they all count as large.
-  stats.reserved_bytes = to_stat_array({reserved, {}, reserved});
+  stats.reserved_bytes = to_stat_array(device.reserved());
+  stats.segment = to_stat_array(segments.of[kSegments]);
+  stats.inactive_split = to_stat_array(segments.of[kSplitBlocks]);
+  stats.inactive_split_bytes = to_stat_array(segments.of[kSplitBytes]);
+  stats.oversize_allocations = to_stat(segments.oversize_allocations);
+  stats.oversize_segments = to_stat(segments.oversize_segments);
   stats.num_alloc_retries = static_cast<std::int64_t>(counters.retries);
   stats.num_ooms = static_cast<std::int64_t>(counters.out_of_memory);
   stats.num_sync_all_streams = static_cast<std::int64_t>(counters.synchronisations);
-  stats.num_device_alloc = static_cast<std::int64_t>(counters.pages_created);
-  stats.num_device_free = static_cast<std::int64_t>(counters.pages_released);
-  stats.max_split_size = -1;  // every block may be split
+  stats.num_device_alloc =
+      static_cast<std::int64_t>(counters.pages_created + counters.segments_created);
+  stats.num_device_free =
+      static_cast<std::int64_t>(counters.pages_released + counters.segments_released);
+  // -1: every block may be split.
+  stats.max_split_size =
+      device.layout() == Layout::kSegments
+          ? static_cast<std::int64_t>(AcceleratorAllocatorConfig::max_split_size())
+          : -1;
   return stats;
 }
 
@@ -63,8 +82,8 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     info.address = address_of(segment.ptr);
     info.total_size = segment.size;
     info.stream = reinterpret_cast<void*>(segment.stream);
-    info.is_large = true;
-    info.is_expandable = true;
+    info.is_large = segment.kind != HeapKind::kSmallSegments;
+    info.is_expandable = segment.kind == HeapKind::kPages;
     info.owner_private_pool_id = to_mempool_id(segment.pool);
     info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
     info.blocks.reserve(segment.blocks.size());
@@ -85,7 +104,6 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
 
 c10::cuda::CUDACachingAllocator::AllocatorConfigInfo current_config_info() {
   using Config = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
-  using c10::CachingAllocator::AcceleratorAllocatorConfig;
   c10::cuda::CUDACachingAllocator::AllocatorConfigInfo info{};
   info.garbage_collection_threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
   info.max_split_size = AcceleratorAllocatorConfig::max_split_size();
@@ -103,7 +121,7 @@ std::string out_of_memory_message(const OutOfMemoryFacts& facts) {
   std::string text = "CUDA out of memory. Tried to allocate " + format_size(facts.request) +
                      ". GPU " + std::to_string(facts.device) + " has a total capacity of " +
                      format_size(facts.capacity) + " of which " + format_size(facts.device_free) +
-                     " is free. ";
+                     " is free. " + process_memory_lines(facts.device);
   if (facts.limit) {
     text += format_size(*facts.limit) + " allowed; ";
   }

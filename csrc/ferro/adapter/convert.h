@@ -21,9 +21,11 @@ inline void* to_void_ptr(DevicePtr ptr) { return reinterpret_cast<void*>(address
 inline PoolId to_pool_id(const c10::MempoolId_t& id) { return {id.first, id.second}; }
 inline c10::MempoolId_t to_mempool_id(const PoolId& id) { return {id.graph, id.handle}; }
 
+// The settings about segments, as they are now.
+SegmentRules current_segment_rules();
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device);
-// One segment per contiguous backed range, in order of address, marked expandable because pages
-// come and go behind it.
+// In order of address. On a line of pages, one per contiguous backed range, marked expandable because
+// pages come and go behind it.
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     const std::vector<SegmentView>& segments, c10::DeviceIndex device);
 // The settings in force, from PyTorch's own configuration objects.

@@ -1,5 +1,6 @@
 // The way in and out: allocation, frees, life cycle, statistics. Pools, graphs, snapshots and what
-// is not there yet are in cuda_allocator_pools.cpp.
+// is not there yet are in cuda_allocator_pools.cpp, what is sent elsewhere in
+// cuda_allocator_routing.cpp.
 #include "ferro/adapter/cuda_allocator.h"
 
 #include "ferro/adapter/block_size.h"
@@ -23,12 +24,9 @@ using c10::cuda::CUDACachingAllocator::RecordContext;
 // pointer alone, on any thread, with any current device.
 void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 
-bool free_memory_of_other_owners() {
-  bool freed = false;
-  for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
-    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-  }
-  return freed;
+AllocatorConfig with_current_rules(AllocatorConfig config) {
+  config.segment_rules = current_segment_rules;
+  return config;
 }
 
 // A free cannot fail because somebody who watches it did.
@@ -68,8 +66,8 @@ StreamId current_stream(c10::DeviceIndex device) {
 }  // namespace
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-                              const AllocatorConfig& config)
-    : core(api, index, addresses, config, free_memory_of_other_owners),
+                              const AllocatorConfig& config, MemoryShortageCallback on_shortage)
+    : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
       diversions(core),
       history(index, core) {}
 
@@ -120,8 +118,9 @@ void CudaAllocator::init(int device_count) {
   for (int i = device_count_.load(std::memory_order_relaxed); i < device_count; ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     // Kept for the life of the process, like the allocator itself.
-    devices_[static_cast<std::size_t>(i)].store(new Device(api_, index, addresses_, config_),
-                                                std::memory_order_release);
+    devices_[static_cast<std::size_t>(i)].store(
+        new Device(api_, index, addresses_, config_, [this] { return relieve_shortage(); }),
+        std::memory_order_release);
     device_count_.store(i + 1, std::memory_order_release);
     Device& made = device(index);
     made.history.record(history_settings_);
@@ -129,7 +128,9 @@ void CudaAllocator::init(int device_count) {
       made.history.attach_tracker(tracker);
     }
     const double fraction =
-        c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+        previous_.is_in_use()
+            ? previous_.allocator().getMemoryFraction(index)
+            : c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
     if (fraction < 1.0) {
       setMemoryFraction(fraction, index);
     }
@@ -145,10 +146,18 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   const Request request{
       block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
       owner.history.gather(RecordContext::STATE)};
-  const PoolId pool = owner.diversions.any() ? owner.diversions.pool_for(stream) : kDefaultPool;
+  PoolId pool = kDefaultPool;
+  const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
+  if (static_cast<int>(elsewhere) | static_cast<int>(owner.diversions.any())) [[unlikely]] {
+    const Destination to = destination(owner, stream);
+    if (to.route != Route::kOurs) {
+      return allocate_elsewhere(to.route, index, stream, bytes);
+    }
+    pool = to.pool;
+  }
   const AllocateResult result = owner.core.allocate(pool, stream, request);
   if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, pool, stream, request.context, *result.failure);
+    fail_allocation(owner, index, pool, stream, request, *result.failure);
   }
   void* ptr = to_void_ptr(result.ptr);
   if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -167,10 +176,10 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
 }
 
 void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
-                                    StreamId stream, const CallContext& context,
+                                    StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts) {
   if (observed_.load(std::memory_order_relaxed)) {
-    owner.history.on_out_of_memory(facts.device_free, facts.request, stream, pool, context);
+    owner.history.on_out_of_memory(facts.device_free, request.size, stream, pool, request.context);
   }
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
                                    owner.core.stats().read()[kBytes][kAll].current, facts.held,
@@ -183,24 +192,26 @@ void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const
   for (const History::FailureObserver& observer : observers) {
     observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts));
+  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts), describe_previous(index));
 }
 
 void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
                                        std::int64_t bytes) {
   c10::reportMemoryUsageToProfiler(
       ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
-      owner.core.store().counts().held * config_.page_bytes, c10::Device(c10::kCUDA, index));
+      owner.core.held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 void CudaAllocator::free(void* ptr) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  if (span == nullptr) [[unlikely]] {
+    free_elsewhere(ptr);
+    return;
+  }
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   }
-  const DevicePtr address = to_device_ptr(ptr);
-  Span* span = addresses_.find(address);
-  TORCH_CHECK(span != nullptr, "invalid device pointer: ", ptr,
-              " (ferro_alloc did not allocate it)");
   const bool observed = observed_.load(std::memory_order_relaxed);
   CallContext context;
   if (observed) [[unlikely]] {
@@ -251,47 +262,72 @@ void CudaAllocator::raw_delete(void* ptr) {
 }
 
 void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (data.get() == nullptr) {
+    return;
+  }
   // Memory of other allocators (shared by another process, wrapped from outside) is theirs to
-  // order.
-  if (data.get() == nullptr || data.get_deleter() != &delete_block) {
+  // order; the one before ours ignores what is not its own.
+  if (data.get_deleter() != &delete_block) {
+    previous_.allocator().recordStream(data, stream);
     return;
   }
   const DevicePtr address = to_device_ptr(data.get());
   Span* span = addresses_.find(address);
-  const bool known =
-      span != nullptr && span->heap()->record_stream(*span, address, to_stream_id(stream.stream()));
+  if (span == nullptr) [[unlikely]] {
+    if (!uncached_.owns(data.get())) {  // those are freed behind all work of the device
+      previous_.record_stream(data.get(), data.device().index(), stream);
+    }
+    return;
+  }
+  const bool known = span->heap()->record_stream(*span, address, to_stream_id(stream.stream()));
   TORCH_INTERNAL_ASSERT(known, "No live block of ferro_alloc starts at ", data.get());
 }
 
 void CudaAllocator::emptyCache(c10::MempoolId_t id) {
+  bool asks_previous = false;
   for (int i = 0; i < device_count(); ++i) {
-    Device& owner = device(static_cast<c10::DeviceIndex>(i));
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    Device& owner = device(index);
     const CallContext context = owner.history.gather(RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
       owner.core.empty_cache(context);
     } else {
       owner.core.empty_pool(to_pool_id(id), context);
+      asks_previous |= is_previous_pool(owner, index, id);
     }
+  }
+  if (id == c10::MempoolId_t{0, 0}) {
+    empty_previous_cache();
+  } else if (asks_previous) {
+    previous_.allocator().emptyCache(id);
   }
 }
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  // Frees whose events are complete count as done, as if the program had allocated just now.
-  core.collect_pending();
-  return to_device_stats(core);
+  core.collect_for_a_look();
+  const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
+  return previous_.is_in_use() ? previous_.add_statistics(index, ours, serving()) : ours;
 }
 
 void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
   core.stats().reset_accumulated();
   core.reset_accumulated_counters();
+  if (previous_.is_in_use()) {
+    previous_.allocator().resetAccumulatedStats(index);
+  }
 }
 
 void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
   core.stats().reset_peaks();
   core.store().reset_peak();
+  core.segment_stats().reset_peaks();
+  if (previous_.is_in_use()) {
+    previous_.allocator().resetPeakStats(index);
+    previous_.forget_peaks(index);
+  }
 }
 
 double CudaAllocator::getMemoryFraction(c10::DeviceIndex index) {
@@ -311,7 +347,10 @@ void CudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
           ? static_cast<std::size_t>(fraction * static_cast<double>(owner.core.total_memory()))
           : PageStore::kNoLimit;
   owner.fraction_limit.store(limit, std::memory_order_relaxed);
-  owner.core.store().set_limit(std::min(limit, config_.memory_limit));
+  apply_limit(index);
+  if (previous_.is_in_use()) {
+    previous_.allocator().setMemoryFraction(fraction, index);
+  }
 }
 
 void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block) {
@@ -320,6 +359,9 @@ void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block
     *largest_block = core.driver().memory_info().free_bytes;
   }
   *largest_block = std::max(*largest_block, core.largest_free_block());
+  if (previous_.is_in_use()) {
+    previous_.allocator().cacheInfo(index, largest_block);
+  }
 }
 
 cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,

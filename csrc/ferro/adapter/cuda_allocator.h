@@ -4,14 +4,21 @@
 // and other libraries keep pointers to it until the process ends. Thread-safe. It holds no lock of
 // its own on the way in; the GIL may be held by callers and is never taken here.
 //
+// New requests are served while ours serves (`start_serving`). After `stop_serving` it stays in
+// PyTorch's place all the same, and sends new requests to the allocator that was there before:
+// graphs, pools and tensors of both live on, and each call reaches the one that it is about.
+//
 // Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is a DriverError with the
 // call's name; what is not there yet is a c10::Error that names the call.
 #pragma once
 
 #include "ferro/adapter/descriptor_server.h"
 #include "ferro/adapter/history.h"
+#include "ferro/adapter/ipc_handle.h"
 #include "ferro/adapter/ipc_receiver.h"
+#include "ferro/adapter/previous_allocator.h"
 #include "ferro/adapter/torch_compat.h"
+#include "ferro/adapter/uncached_allocations.h"
 #include "ferro/core/address_index.h"
 #include "ferro/core/device_memory.h"
 #include "ferro/graph/diversions.h"
@@ -29,7 +36,7 @@ namespace ferro {
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
-  CudaAllocator(const CudaApi& api, const AllocatorConfig& config) : api_(api), config_(config) {}
+  CudaAllocator(const CudaApi& api, const AllocatorConfig& config, CUDAAllocator& previous);
 
   // c10::Allocator
   c10::DataPtr allocate(std::size_t bytes) override;
@@ -54,11 +61,11 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(
       c10::DeviceIndex device) override;
   void enable(bool value) override;
-  bool isEnabled() const override { return true; }
+  bool isEnabled() const override { return enabled_.load(std::memory_order_relaxed); }
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest_block) override;
   void* getBaseAllocation(void* ptr, std::size_t* size) override;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
-  std::string name() override { return "ferro_alloc"; }
+  std::string name() override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
                           std::size_t bytes, cudaStream_t stream, bool peers) override;
 
@@ -100,8 +107,17 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
 
+  // Switching (install.h). Not while a capture runs. Both may be called again and again.
+  void start_serving() FERRO_EXCLUDES(switch_mutex_);
+  // Only once initialised.
+  void stop_serving() FERRO_EXCLUDES(switch_mutex_);
+  bool serves() const { return serving() == Serving::kOurs; }
+  // Allocations of that device go to a pool, for a capture or for another reason.
+  bool is_diverting(c10::DeviceIndex device) const;
+
   // For ferro_alloc's own tools.
   const AllocatorConfig& config() const { return config_; }
+  CUDAAllocator& previous() const { return previous_.allocator(); }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
   // Null when `device` was not initialised.
   DeviceMemory* core_of(int device) const;
@@ -112,7 +128,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // What PyTorch knows as one device.
   struct Device {
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-           const AllocatorConfig& config);
+           const AllocatorConfig& config, MemoryShortageCallback on_shortage);
     DeviceMemory core;
     Diversions diversions;
     History history;
@@ -123,16 +139,46 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Device& device(c10::DeviceIndex index) const;
   void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
-                                    StreamId stream, const CallContext& context,
+                                    StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
+  // Sharing (cuda_allocator_ipc.cpp).
+  void describe(const SharedRange& range, IpcHandle& handle);
   // A descriptor of an exported unit, of any device; -1 for an unknown id.
   int duplicate_export(std::uint64_t id);
+
+  // Requests and blocks that are not ours (cuda_allocator_routing.cpp).
+  enum class Route : std::uint8_t { kOurs, kPrevious, kUncached };
+  struct Destination {
+    Route route;
+    PoolId pool;  // for kOurs
+  };
+  Serving serving() const { return serving_.load(std::memory_order_acquire); }
+  void choose_route();
+  Destination destination(Device& device, StreamId stream) const;
+  void* allocate_elsewhere(Route route, c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void free_elsewhere(void* ptr);
+  // A pool that nobody knows yet is made where new requests are served.
+  enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
+  bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
+                        IfUnknown unknown = IfUnknown::kIsNobodys) const;
+  void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
+  bool empty_previous_cache();
+  bool relieve_shortage();
+  void apply_limit(c10::DeviceIndex index);
+  std::string describe_previous(c10::DeviceIndex index) const;
+
   void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
 
   static constexpr std::size_t kMaxDevices = 64;
 
   const CudaApi& api_;
   const AllocatorConfig config_;
+  PreviousAllocator previous_;
+  UncachedAllocations uncached_;
+  Mutex switch_mutex_;
+  std::atomic<Serving> serving_{Serving::kPrevious};
+  std::atomic<bool> enabled_{true};             // by torch.cuda.caching_allocator_enable
+  std::atomic<Route> route_{Route::kPrevious};  // of requests that no pool takes; from these two
   AddressIndex addresses_;
   Mutex init_mutex_;
   std::atomic<int> device_count_{0};

@@ -38,7 +38,7 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
-    owner.core.collect_pending();
+    owner.core.collect_for_a_look();
     std::vector<SegmentInfo> segments =
         to_segments(owner.core.segments(pool == kDefaultPool ? nullptr : &pool), index);
     std::size_t active_bytes = 0;
@@ -59,6 +59,9 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
     set_unix_times(info.external_annotations);
   }
   info.config_metadata = current_config_info();
+  if (previous_.is_in_use()) {
+    previous_.add_snapshot(id, include_traces, &info);
+  }
   return info;
 }
 
@@ -82,6 +85,9 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
     annotations_.clear();
   }
   observed_.store(enabled || !trackers_.empty());
+  previous_.record_history([=](CUDAAllocator& previous) {
+    previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
+  });
 }
 
 void CudaAllocator::recordAnnotation(
@@ -119,6 +125,9 @@ std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_
 
 void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    previous_.allocator().attachOutOfMemoryObserver(observer);
+  }
   failure_observers_.push_back(std::move(observer));
 }
 
@@ -127,6 +136,9 @@ void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
   observed_.store(true);
   for (int i = 0; i < device_count(); ++i) {
     device(static_cast<c10::DeviceIndex>(i)).history.attach_tracker(tracker);
+  }
+  if (previous_.is_in_use()) {
+    previous_.allocator().attachAllocatorTraceTracker(tracker);
   }
   trackers_.push_back(std::move(tracker));
 }

@@ -17,6 +17,7 @@ using c10::cuda::CUDACachingAllocator::ShareableHandle;
 void check(ExportResult result, DeviceId device, void* ptr) {
   switch (result) {
     case ExportResult::kOk:
+    case ExportResult::kSegment:
       return;
     case ExportResult::kNotLive:
       TORCH_CHECK(false, "invalid device pointer: ", ptr);
@@ -39,16 +40,22 @@ void check(ExportResult result, DeviceId device, void* ptr) {
 
 }  // namespace
 
-// The pages that carry the block: what another library may register or map.
+// What another library may register or map: the segment of the block, or the pages that carry it.
 void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
   Span* span = addresses_.find(to_device_ptr(ptr));
-  const std::optional<BlockView> block =
-      span != nullptr ? span->heap()->live_block_around(*span, to_device_ptr(ptr)) : std::nullopt;
+  if (span == nullptr) {
+    return previous_.allocator().getBaseAllocation(ptr, size);
+  }
+  const std::optional<BlockView> block = span->heap()->live_block_around(*span, to_device_ptr(ptr));
   TORCH_CHECK(block.has_value(), "invalid device pointer: ", ptr);
-  const std::size_t page = config_.page_bytes;
-  const std::uint64_t begin = align_down(address_of(block->ptr), page);
+  std::uint64_t begin = address_of(span->base());
+  std::uint64_t end = begin + span->bytes();
+  if (span->heap()->kind() == HeapKind::kPages) {
+    begin = align_down(address_of(block->ptr), config_.page_bytes);
+    end = align_up(address_of(block->ptr) + block->size, config_.page_bytes);
+  }
   if (size != nullptr) {
-    *size = align_up(address_of(block->ptr) + block->size, page) - begin;
+    *size = end - begin;
   }
   return to_void_ptr(DevicePtr{begin});
 }
@@ -56,11 +63,26 @@ void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
 ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
-  TORCH_CHECK(span != nullptr, "invalid device pointer: ", ptr);
+  if (span == nullptr) {
+    return previous_.allocator().shareIpcHandle(ptr);
+  }
   const DeviceId device = span->heap()->device();
   SharedRange range;
-  check(core_of(device)->export_block(*span, address, &range), device, ptr);
+  const ExportResult result = core_of(device)->export_block(*span, address, &range);
+  check(result, device, ptr);
   IpcHandle handle;
+  if (result == ExportResult::kSegment) {
+    cudaIpcMemHandle_t cuda_handle;
+    C10_CUDA_CHECK(cudaIpcGetMemHandle(&cuda_handle, to_void_ptr(range.begin)));
+    handle.kind = IpcKind::kCudaMalloc;
+    handle.cuda_handle.assign(cuda_handle.reserved, sizeof(cuda_handle.reserved));
+  } else {
+    describe(range, handle);
+  }
+  return {static_cast<std::ptrdiff_t>(distance(range.begin, address)), encode(handle)};
+}
+
+void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {
   handle.process = getpid();
   handle.started = start_of_process(handle.process);
   try {
@@ -71,7 +93,6 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   for (const SharedUnit& unit : range.units) {
     handle.units.push_back({unit.bytes, unit.descriptor, unit.id});
   }
-  return {static_cast<std::ptrdiff_t>(distance(range.begin, address)), encode(handle)};
 }
 
 std::shared_ptr<void> CudaAllocator::getIpcDevPtr(std::string handle) {
@@ -99,6 +120,9 @@ void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex pe
     }
   }
   device(peer).core.add_peer(index);
+  if (previous_.is_in_use()) {
+    previous_.allocator().enablePeerAccess(index, peer);
+  }
 }
 
 }  // namespace ferro

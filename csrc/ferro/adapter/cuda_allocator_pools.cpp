@@ -1,4 +1,4 @@
-// Pools, graphs and snapshots, and the calls that are not there yet.
+// Pools and graphs.
 #include "ferro/adapter/convert.h"
 #include "ferro/adapter/cuda_allocator.h"
 #include "ferro/graph/checkpoint.h"
@@ -12,6 +12,23 @@ namespace {
 
 using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
                                                   // of the interface that this file implements
+
+// Segments from an allocator that a user gave to a MemPool. It lives as long as the last of them.
+class UserSegments final : public SegmentSource {
+ public:
+  explicit UserSegments(std::shared_ptr<CUDAAllocator> allocator)
+      : allocator_(std::move(allocator)) {}
+  DevicePtr allocate(std::size_t bytes) override {
+    return to_device_ptr(allocator_->raw_alloc(bytes));
+  }
+  bool release(DevicePtr base) override {
+    allocator_->raw_delete(to_void_ptr(base));
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<CUDAAllocator> allocator_;
+};
 
 struct CheckpointState : AllocatorState {
   PoolCheckpoint checkpoint;
@@ -32,36 +49,51 @@ void check(CheckpointError error) {
   }
 }
 
-[[noreturn]] void not_there_yet(const char* call, const char* instead) {
-  TORCH_CHECK(false, "ferro_alloc does not support ", call, " yet. ", instead);
-}
-
 }  // namespace
 
 void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id,
                                         std::function<bool(cudaStream_t)> filter) {
   Device& owner = device(index);
-  auto accepts = [filter = std::move(filter)](StreamId stream) {
+  auto accepts = [filter](StreamId stream) {
     return filter(reinterpret_cast<cudaStream_t>(stream));
   };
   const StreamId current = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
-  TORCH_CHECK(owner.diversions.begin(to_pool_id(id), std::move(accepts), current),
+  const bool previous = is_previous_pool(owner, index, id, IfUnknown::kIsMade);
+  if (previous) {
+    previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
+  }
+  const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
+  TORCH_CHECK(owner.diversions.begin(to_pool_id(id), std::move(accepts), current, hold),
               "beginAllocateToPool: already recording to mempool_id");
 }
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
-  TORCH_CHECK(device(index).diversions.end(to_pool_id(id)),
-              "endAllocatePool: not currently recording to mempool_id");
+  Device& owner = device(index);
+  const bool ended = owner.diversions.end(to_pool_id(id));
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().endAllocateToPool(index, id);
+    return;
+  }
+  TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
 }
 
 void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
-  const bool released = device(index).core.release_pool(to_pool_id(id));
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().releasePool(index, id);
+    return;
+  }
+  const bool released = owner.core.release_pool(to_pool_id(id));
   TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
                         ") is unknown or held by nobody");
 }
 
 int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {
-  const int count = device(index).core.pool_use_count(to_pool_id(id));
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    return previous_.allocator().getPoolUseCount(index, id);
+  }
+  const int count = owner.core.pool_use_count(to_pool_id(id));
   TORCH_INTERNAL_ASSERT(count >= 0, "getPoolUseCount: pool (", id.first, ", ", id.second,
                         ") is unknown");
   return count;
@@ -69,24 +101,45 @@ int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) 
 
 void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t id,
                                        std::shared_ptr<CUDAAllocator> allocator) {
-  if (allocator != nullptr) {
-    not_there_yet("MemPool with an allocator of its own",
-                  "Use torch.cuda.MemPool() without one, or run without ferro_alloc.");
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id, IfUnknown::kIsMade)) {
+    previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
+    return;
   }
-  device(index).core.hold_pool(to_pool_id(id));
+  std::shared_ptr<SegmentSource> source;
+  if (allocator != nullptr) {
+    source = std::make_shared<UserSegments>(std::move(allocator));
+  }
+  const bool held = owner.core.hold_pool(to_pool_id(id), std::move(source));
+  TORCH_INTERNAL_ASSERT(held, "createOrIncrefPool: pool (", id.first, ", ", id.second,
+                        ") exists already and cannot be given an allocator");
 }
 
 void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, bool use) {
-  device(index).core.set_use_on_oom(to_pool_id(id), use);
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().setUseOnOOM(index, id, use);
+    return;
+  }
+  owner.core.set_use_on_oom(to_pool_id(id), use);
 }
 
 void CudaAllocator::setNoSplit(c10::DeviceIndex index, c10::MempoolId_t id) {
-  device(index).core.set_no_split(to_pool_id(id));
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().setNoSplit(index, id);
+    return;
+  }
+  owner.core.set_no_split(to_pool_id(id));
 }
 
 bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::MempoolId_t id,
                                              const std::unordered_set<void*>& expected) {
-  DeviceMemory& core = device(index).core;
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    return previous_.allocator().checkPoolLiveAllocations(index, id, expected);
+  }
+  DeviceMemory& core = owner.core;
   TORCH_CHECK(core.pool_use_count(to_pool_id(id)) >= 0, "Could not find pool of id");
   std::size_t live = 0;
   for (Heap* heap : core.heaps_of(to_pool_id(id))) {
@@ -102,18 +155,30 @@ bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::Mempoo
 
 std::shared_ptr<AllocatorState> CudaAllocator::getCheckpointState(c10::DeviceIndex index,
                                                                   c10::MempoolId_t id) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    return previous_.allocator().getCheckpointState(index, id);
+  }
   auto state = std::make_shared<CheckpointState>();
-  check(take_checkpoint(device(index).core, to_pool_id(id), &state->checkpoint));
+  check(take_checkpoint(owner.core, to_pool_id(id), &state->checkpoint));
   return state;
 }
 
 CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
                                                       std::shared_ptr<AllocatorState> state) {
   const auto* ours = dynamic_cast<const CheckpointState*>(state.get());
+  CheckpointDelta delta;
+  if (ours == nullptr && previous_.is_in_use()) {
+    delta = previous_.allocator().setCheckpointPoolState(index, std::move(state));
+    for (c10::DataPtr& data : delta.dataptrs_allocd) {
+      void* ptr = data.release_context();
+      data = c10::DataPtr(ptr, ptr, raw_deleter(), data.device());
+    }
+    return delta;
+  }
   TORCH_CHECK(ours != nullptr, "Expected a checkpoint that ferro_alloc made");
   CheckpointChange change;
   check(restore_checkpoint(device(index).core, ours->checkpoint, &change));
-  CheckpointDelta delta;
   for (const BlockView& block : change.freed) {
     delta.ptrs_freed.push_back(to_void_ptr(block.ptr));
   }
@@ -131,13 +196,11 @@ std::vector<StreamSegmentSize> CudaAllocator::getExpandableSegmentSizes(c10::Dev
       sizes.emplace_back(reinterpret_cast<cudaStream_t>(segment.stream), false, segment.size);
     }
   }
-  return sizes;
-}
-
-void CudaAllocator::enable(bool value) {
-  if (!value) {
-    not_there_yet("caching_allocator_enable(False)", "Leave caching on.");
+  if (previous_.is_in_use()) {
+    std::ranges::move(previous_.allocator().getExpandableSegmentSizes(index),
+                      std::back_inserter(sizes));
   }
+  return sizes;
 }
 
 }  // namespace ferro

@@ -1,5 +1,7 @@
 #include "ferro/adapter/install.h"
 
+#include "ferro/adapter/captures.h"
+
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -10,8 +12,22 @@
 namespace ferro {
 namespace {
 
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
 std::atomic<CudaAllocator*> the_allocator{nullptr};
 Mutex install_mutex;
+
+// Two registrations: the one that tensors ask, and the one behind torch.accelerator. A registration
+// of lower priority than the one in place is ignored.
+void put_in_place(CUDAAllocator* allocator) {
+  constexpr std::uint8_t kHighestPriority = 255;
+  c10::cuda::CUDACachingAllocator::allocator.store(allocator);
+  c10::SetAllocator(c10::kCUDA, allocator, kHighestPriority);
+}
+
+bool operator==(const AllocatorConfig& a, const AllocatorConfig& b) {
+  return a.page_bytes == b.page_bytes && a.memory_limit == b.memory_limit && a.layout == b.layout;
+}
 
 }  // namespace
 
@@ -19,22 +35,7 @@ CudaAllocator* installed_allocator() { return the_allocator.load(std::memory_ord
 
 bool is_installed() {
   CudaAllocator* ours = installed_allocator();
-  return ours != nullptr && c10::cuda::CUDACachingAllocator::get() == ours;
-}
-
-bool device_memory_in_use() {
-  auto* current = c10::cuda::CUDACachingAllocator::get();
-  if (!current->initialized()) {
-    return false;
-  }
-  const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  for (c10::DeviceIndex i = 0; i < c10::cuda::device_count(); ++i) {
-    const auto stats = current->getDeviceStats(i);
-    if (stats.reserved_bytes[all].current != 0 || stats.active_bytes[all].current != 0) {
-      return true;
-    }
-  }
-  return false;
+  return ours != nullptr && ours->serves() && c10::cuda::CUDACachingAllocator::get() == ours;
 }
 
 void install(const AllocatorConfig& config) {
@@ -46,28 +47,55 @@ void install(const AllocatorConfig& config) {
   if (loaded.api == nullptr) {
     throw std::runtime_error("ferro_alloc.install() found " + loaded.why + ".");
   }
-  if (device_memory_in_use()) {
+  CUDAAllocator* current = c10::cuda::CUDACachingAllocator::get();
+  CudaAllocator* ours = installed_allocator();
+  const bool was_used = ours != nullptr && ours->initialized();
+  if (was_used && current != ours) {
     throw std::runtime_error(
-        "ferro_alloc.install() came after CUDA memory was allocated; call it before the first CUDA "
-        "tensor is made, or start the program with `python -m ferro_alloc run`.");
+        "ferro_alloc.install() found the allocator '" + current->name() +
+        "' in the place where ferro_alloc was: an allocator that was put there "
+        "after it cannot be replaced.");
+  }
+  if (was_used && !(ours->config() == config)) {
+    throw std::runtime_error(
+        "ferro_alloc.install() came with other settings than before: they cannot change once CUDA "
+        "memory was allocated with them.");
+  }
+  if (capture_is_running([&](c10::DeviceIndex device) {
+        return was_used ? ours->is_diverting(device) : is_diverting(*current, device);
+      })) {
+    throw std::runtime_error(
+        "ferro_alloc.install() came during the capture of a CUDA graph: call it before or after.");
   }
   // A setting `backend:native` is compared with the name of the allocator in place when PyTorch
   // first parses its settings; let it do that before the name changes.
   c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
 
-  CudaAllocator* ours = installed_allocator();
-  if (ours == nullptr) {
+  if (!was_used) {
     // Never destroyed: tensors and other libraries keep pointers to it until the process ends.
-    ours = new CudaAllocator(*loaded.api, config);
+    ours = new CudaAllocator(*loaded.api, config, *current);
     the_allocator.store(ours, std::memory_order_release);
   }
-  if (c10::cuda::CUDACachingAllocator::get()->initialized()) {
-    ours->init(c10::cuda::device_count());
+  ours->start_serving();
+  put_in_place(ours);
+}
+
+void uninstall() {
+  const MutexLock lock(install_mutex);
+  if (!is_installed()) {
+    return;
   }
-  // Two registrations: the one that tensors ask, and the one behind torch.accelerator. Priority 1
-  // goes before PyTorch's own 0.
-  c10::cuda::CUDACachingAllocator::allocator.store(ours);
-  c10::SetAllocator(c10::kCUDA, ours, 1);
+  CudaAllocator* ours = installed_allocator();
+  if (capture_is_running([ours](c10::DeviceIndex device) { return ours->is_diverting(device); })) {
+    throw std::runtime_error(
+        "ferro_alloc.uninstall() came during the capture of a CUDA graph: call it before or "
+        "after.");
+  }
+  if (ours->initialized()) {
+    ours->stop_serving();
+  } else {
+    put_in_place(&ours->previous());  // nothing was allocated yet
+  }
 }
 
 }  // namespace ferro

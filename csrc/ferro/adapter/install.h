@@ -1,4 +1,4 @@
-// Puts the allocator in PyTorch's place.
+// Puts the allocator in PyTorch's place, and takes it out again.
 #pragma once
 
 #include "ferro/adapter/cuda_allocator.h"
@@ -7,17 +7,18 @@
 
 namespace ferro {
 
-// Makes ferro_alloc the allocator of this process. Does nothing when it is already. Initialises
-// CUDA neither itself nor through PyTorch. Throws std::runtime_error with one sentence when it
-// can't, and then nothing changed.
+// Makes ferro_alloc the allocator of this process, at any time but during a graph capture. Does
+// nothing when it is already. Initialises CUDA neither itself nor through PyTorch. Throws
+// std::runtime_error with one sentence when it can't, and then nothing changed.
 void install(const AllocatorConfig& config);
+
+// New requests go to the allocator that was there before; what ferro_alloc handed out stays its
+// own. Does nothing when it is not installed. Throws std::runtime_error during a graph capture.
+void uninstall();
 
 // Null before the first install. Valid until the process ends.
 CudaAllocator* installed_allocator();
-// Is it the one that PyTorch uses now?
+// Is it the one that PyTorch's requests go to now?
 bool is_installed();
-
-// Has PyTorch's current allocator handed out or kept device memory?
-bool device_memory_in_use();
 
 }  // namespace ferro

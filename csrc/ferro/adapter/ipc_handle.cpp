@@ -100,6 +100,9 @@ void read_pages(Reader& reader, IpcHandle& handle) {
 }  // namespace
 
 std::string encode(const IpcHandle& handle) {
+  if (handle.kind == IpcKind::kCudaMalloc) {
+    return std::string{kVersion, kTypeCudaMalloc} + handle.cuda_handle;
+  }
   const std::vector<IpcUnit>& units = handle.units;
   const bool equal = std::ranges::all_of(
       units, [&](const IpcUnit& unit) { return unit.bytes == units.front().bytes; });

@@ -40,7 +40,7 @@ struct IpcHandle {
   std::string socket;
 };
 
-// For kDescriptors.
+// Not for kFabric.
 std::string encode(const IpcHandle& handle);
 // Throws std::invalid_argument with one sentence for what is not such a string.
 IpcHandle decode(const std::string& text);

@@ -66,6 +66,8 @@ struct Block {
   Block* right = nullptr;
   BlockExtra* extra = nullptr;  // owned; null for most blocks
   BlockState state = BlockState::kGap;
+  bool oversize = false;         // counted as such when it was handed out (segments only)
+  std::uint32_t free_since = 0;  // searches of the pool when it became free (segments only)
 
   DevicePtr end() const { return ptr + size; }
   bool is_free() const { return state == BlockState::kFree; }

@@ -44,10 +44,20 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       total_memory_(driver_.total_memory()),
       store_(driver_, config.page_bytes),
       events_(driver_),
+      driver_segments_(driver_),
+      layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_),
-      heap_context_{driver_,   store_,    events_,
-                    exports_,  addresses, stats_,
-                    captures_, observer_, default_span_bytes(total_memory_)},
+      heap_context_{driver_,
+                    store_,
+                    events_,
+                    exports_,
+                    addresses,
+                    stats_,
+                    captures_,
+                    observer_,
+                    segment_stats_,
+                    searches_,
+                    default_span_bytes(total_memory_)},
       on_shortage_(std::move(on_shortage)) {
   store_.set_limit(config.memory_limit);
   pools_[kDefaultPool].use_count = 1;
@@ -55,18 +65,25 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
 
 DeviceMemory::~DeviceMemory() {
   empty_cache();
+  const RecursiveMutexLock slow(slow_mutex_);
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
-      heap->give_back_pages(~std::size_t{0});
+    for (auto& [key, heap] : pool.heaps) {
+      give_back_all_of(*heap, nullptr);
     }
   }
   store_.trim(~std::size_t{0});
 }
 
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
-  if (no_split_pools_.load(std::memory_order_relaxed) != 0 && is_no_split(pool)) [[unlikely]] {
-    request.size = align_up(request.size, store_.page_bytes());
+  if (layout_ == Layout::kSegments || special_pools_.load(std::memory_order_relaxed) != 0)
+      [[unlikely]] {
+    return allocate_specially(pool, stream, std::move(request));
   }
+  return allocate_in_pages(pool, stream, request);
+}
+
+AllocateResult DeviceMemory::allocate_in_pages(const PoolId& pool, StreamId stream,
+                                               const Request& request) {
   Heap& heap = heap_for(pool, stream);
   const DevicePtr ptr = heap.allocate_hit(request);
   if (ptr != kNull) [[likely]] {
@@ -75,35 +92,58 @@ AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Reque
   return climb(heap, request);
 }
 
+AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
+                                                Request request) {
+  bool in_segments = layout_ == Layout::kSegments;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto pool = pools_.find(id);
+    if (pool != pools_.end()) {
+      request.no_split = pool->second.no_split;
+      in_segments = in_segments || pool->second.source != nullptr;
+    }
+  }
+  if (in_segments) {
+    return allocate_in_segments(id, stream, request);
+  }
+  if (request.no_split) {
+    request.size = align_up(request.size, store_.page_bytes());
+  }
+  return allocate_in_pages(id, stream, request);
+}
+
 Heap& DeviceMemory::heap_for(const PoolId& pool, StreamId stream) {
   if (pool != kDefaultPool) [[unlikely]] {
-    return find_or_make_heap(pool, stream);
+    return find_or_make_heap(pool, {stream, HeapKind::kPages});
   }
   CachedHeap& slot = cache_slot(serial_, stream);
   if (slot.allocator != serial_ || slot.stream != stream) [[unlikely]] {
-    slot = {serial_, stream, &find_or_make_heap(pool, stream)};
+    slot = {serial_, stream, &find_or_make_heap(pool, {stream, HeapKind::kPages})};
   }
   return *slot.heap;
 }
 
-Heap& DeviceMemory::find_or_make_heap(const PoolId& id, StreamId stream) {
+Heap& DeviceMemory::find_or_make_heap(const PoolId& id, const HeapKey& key) {
   const MutexLock lock(pools_mutex_);
-  std::unique_ptr<Heap>& heap = pools_[id].heaps[stream];
+  std::unique_ptr<Heap>& heap = pools_[id].heaps[key];
   if (heap == nullptr) {
-    heap = std::make_unique<Heap>(heap_context_, id, stream);
+    heap = std::make_unique<Heap>(heap_context_, id, key.stream, key.kind);
   }
   return *heap;
 }
 
-bool DeviceMemory::is_no_split(const PoolId& id) {
+bool DeviceMemory::hold_pool(const PoolId& id, std::shared_ptr<SegmentSource> source) {
   const MutexLock lock(pools_mutex_);
-  const auto pool = pools_.find(id);
-  return pool != pools_.end() && pool->second.no_split;
-}
-
-void DeviceMemory::hold_pool(const PoolId& id) {
-  const MutexLock lock(pools_mutex_);
-  ++pools_[id].use_count;
+  if (source != nullptr && pools_.contains(id)) {
+    return false;
+  }
+  Pool& pool = pools_[id];
+  ++pool.use_count;
+  if (source != nullptr) {
+    pool.source = std::move(source);
+    special_pools_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return true;
 }
 
 bool DeviceMemory::release_pool(const PoolId& id) {
@@ -124,9 +164,9 @@ int DeviceMemory::pool_use_count(const PoolId& id) {
 
 void DeviceMemory::set_no_split(const PoolId& id) {
   const MutexLock lock(pools_mutex_);
-  bool& no_split = pools_[id].no_split;
-  no_split_pools_.fetch_add(no_split ? 0 : 1, std::memory_order_relaxed);
-  no_split = true;
+  Pool& pool = pools_[id];
+  special_pools_.fetch_add(pool.is_special() ? 0 : 1, std::memory_order_relaxed);
+  pool.no_split = true;
 }
 
 void DeviceMemory::set_use_on_oom(const PoolId& id, bool use) {
@@ -149,7 +189,7 @@ std::vector<Heap*> DeviceMemory::heaps_that_give(Givers which) {
                        : which == Givers::kDefaultPool ? id == kDefaultPool
                                                        : id == kDefaultPool || unheld;
     if (gives) {
-      for (auto& [stream, heap] : pool.heaps) {
+      for (auto& [key, heap] : pool.heaps) {
         heaps.push_back(heap.get());
       }
     }
@@ -172,7 +212,7 @@ void DeviceMemory::drop_unused_pools() {
       ++it;
       continue;
     }
-    no_split_pools_.fetch_sub(pool.no_split ? 1 : 0, std::memory_order_relaxed);
+    special_pools_.fetch_sub(pool.is_special() ? 1 : 0, std::memory_order_relaxed);
     it = pools_.erase(it);
   }
 }
@@ -180,13 +220,25 @@ void DeviceMemory::drop_unused_pools() {
 void DeviceMemory::empty_cache(const CallContext& context) {
   const RecursiveMutexLock slow(slow_mutex_);
   ++counters_.synchronisations;
+  give_back_everything(context);
+}
+
+void DeviceMemory::give_back_everything(const CallContext& context) {
   for (Heap* heap : heaps_that_give(Givers::kEverything)) {
     heap->wait_for_pending();
-    heap->give_back_pages(~std::size_t{0}, context);
+    give_back_all_of(*heap, context);
   }
   drop_unused_pools();
   store_.trim(~std::size_t{0});
   imports_.collect();
+}
+
+void DeviceMemory::give_back_all_of(Heap& heap, const CallContext& context) {
+  if (heap.kind() == HeapKind::kPages) {
+    store_.trim(heap.give_back_pages(~std::size_t{0}, context));
+  } else {
+    release_free_segments(heap, context);
+  }
 }
 
 void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
@@ -197,7 +249,7 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   ++counters_.synchronisations;
   for (Heap* heap : heaps_of(id)) {
     heap->wait_for_pending();
-    store_.trim(heap->give_back_pages(~std::size_t{0}, context));
+    give_back_all_of(*heap, context);
   }
   drop_unused_pools();
 }
@@ -206,7 +258,7 @@ std::vector<Heap*> DeviceMemory::all_heaps() {
   const MutexLock lock(pools_mutex_);
   std::vector<Heap*> heaps;
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       heaps.push_back(heap.get());
     }
   }
@@ -244,7 +296,7 @@ std::vector<Heap*> DeviceMemory::heaps_of(const PoolId& id) {
   std::vector<Heap*> heaps;
   const auto pool = pools_.find(id);
   if (pool != pools_.end()) {
-    for (auto& [stream, heap] : pool->second.heaps) {
+    for (auto& [key, heap] : pool->second.heaps) {
       heaps.push_back(heap.get());
     }
   }
@@ -256,7 +308,7 @@ std::vector<SegmentView> DeviceMemory::segments(const PoolId* only) {
   std::vector<SegmentView> segments;
   for (auto& [id, pool] : pools_) {
     if (only == nullptr || *only == id) {
-      for (auto& [stream, heap] : pool.heaps) {
+      for (auto& [key, heap] : pool.heaps) {
         std::ranges::move(heap->segments(), std::back_inserter(segments));
       }
     }
@@ -269,11 +321,51 @@ std::size_t DeviceMemory::largest_free_block() {
   const MutexLock lock(pools_mutex_);
   std::size_t largest = 0;
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       largest = std::max(largest, heap->view().largest_free);
     }
   }
   return largest;
+}
+
+DeviceView DeviceMemory::view() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  DeviceView view;
+  for (std::size_t i = 0; i < kLadderSteps; ++i) {
+    view.misses += counters_.ladder[i];
+  }
+  const auto failed = static_cast<std::size_t>(LadderStep::kOutOfMemory);
+  view.hits = stats_.allocations() - (view.misses - counters_.ladder[failed]);
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (auto& [key, heap] : pool.heaps) {
+      const HeapView part = heap->view();
+      view.live_blocks += part.live_blocks;
+      view.free_blocks += part.free_blocks;
+      view.free_bytes += part.free_bytes;
+      view.pages_moved += part.pages_moved;
+    }
+  }
+  return view;
+}
+
+std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
+  const bool in_segments = layout_ == Layout::kSegments;
+  const HeapKey key{stream, in_segments ? segment_kind(request.size) : HeapKind::kPages};
+  Heap* heap = nullptr;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto found = pools_[kDefaultPool].heaps.find(key);
+    heap = found != pools_[kDefaultPool].heaps.end() ? found->second.get() : nullptr;
+  }
+  if (in_segments) {
+    const SegmentRules rules = segment_rules();
+    const bool hit = heap != nullptr && heap->has_segment_for(request, rules);
+    return hit ? 0 : segment_bytes(request.size, rules);
+  }
+  const std::size_t missing = heap != nullptr ? heap->pages_missing_for(request)
+                                              : ceil_div(request.size, store_.page_bytes());
+  return (missing - std::min(missing, store_.counts().idle)) * store_.page_bytes();
 }
 
 DeviceCounters DeviceMemory::counters() {
@@ -285,14 +377,34 @@ DeviceCounters DeviceMemory::counters() {
   return counters;
 }
 
-StatValue DeviceMemory::reserved() {
+std::size_t DeviceMemory::held_bytes() const {
+  const PageCounts pages = store_.counts();
+  return pages.held * store_.page_bytes() + pages.charged_bytes;
+}
+
+std::array<StatValue, kStatClasses> DeviceMemory::reserved() {
   const RecursiveMutexLock slow(slow_mutex_);
   const PageCounts pages = store_.counts();
   const auto bytes = [this](std::uint64_t count) {
     return static_cast<std::int64_t>(count * store_.page_bytes());
   };
-  return {bytes(pages.held), bytes(pages.peak_held), bytes(pages.created - pages_at_reset_.created),
-          bytes(pages.released - pages_at_reset_.released)};
+  const std::array<StatValue, kStatClasses> segments = segment_stats_.read().of[kSegmentBytes];
+  const auto plus_pages = [&](StatValue value) FERRO_REQUIRES(slow_mutex_) {
+    value.current += bytes(pages.held);
+    value.increased += bytes(pages.created - pages_at_reset_.created);
+    value.decreased += bytes(pages.released - pages_at_reset_.released);
+    return value;
+  };
+  std::array<StatValue, kStatClasses> reserved{};
+  reserved[kAll] = plus_pages(segments[kAll]);
+  reserved[kAll].peak = static_cast<std::int64_t>(pages.peak_bytes);
+  // Pages hold blocks of all sizes, so they all count as large. Where there are segments beside
+  // them, the two had their peaks at different times: then this one is at most their sum.
+  reserved[kSmall] = segments[kSmall];
+  reserved[kLarge] = plus_pages(segments[kLarge]);
+  reserved[kLarge].peak =
+      std::min(reserved[kAll].peak, segments[kLarge].peak + bytes(pages.peak_held));
+  return reserved;
 }
 
 void DeviceMemory::reset_accumulated_counters() {
@@ -301,23 +413,28 @@ void DeviceMemory::reset_accumulated_counters() {
   counters_ = {};
   counters_.ladder = ladder;
   pages_at_reset_ = store_.counts();
+  segment_stats_.reset_accumulated();
 }
 
 void DeviceMemory::check_invariants() {
   const RecursiveMutexLock slow(slow_mutex_);
   const MutexLock lock(pools_mutex_);
   std::size_t backed = 0;
+  std::size_t in_segments = 0;
   std::int64_t live = 0;
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
-      backed += view.backed_bytes;
+      (heap->kind() == HeapKind::kPages ? backed : in_segments) += view.backed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
     }
   }
   const PageCounts pages = store_.counts();
   FERRO_CHECK(pages.held * store_.page_bytes() == backed + pages.idle * store_.page_bytes());
+  FERRO_CHECK(pages.charged_bytes == in_segments);
+  const SegmentTable segments = segment_stats_.read();
+  FERRO_CHECK(segments.of[kSegmentBytes][kAll].current == static_cast<std::int64_t>(in_segments));
   FERRO_CHECK(pages.created - pages.released == pages.held && pages.peak_held >= pages.held);
   FERRO_CHECK(stats_.read()[kBytes][kAll].current == live);
 }

@@ -27,9 +27,19 @@
 
 namespace ferro {
 
+// How memory is laid out.
+enum class Layout : std::uint8_t {
+  kPages,     // blocks of all sizes on lines of pages
+  kSegments,  // PyTorch's own; also where a device has no virtual memory management
+};
+
 struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
+  Layout layout = Layout::kPages;
+  // Asked on every request in segments, because programs change these settings as they run; null:
+  // the defaults.
+  std::function<SegmentRules()> segment_rules = nullptr;
 };
 
 // Called when memory is short and no lock of a heap is held. True: something was freed.
@@ -49,7 +59,19 @@ struct DeviceCounters {
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
+  std::uint64_t segments_created = 0;
+  std::uint64_t segments_released = 0;
   LadderCounts ladder{};
+};
+
+// What is in the heaps, all pools together, and what became of the requests since construction.
+struct DeviceView {
+  std::size_t live_blocks = 0;
+  std::size_t free_blocks = 0;
+  std::size_t free_bytes = 0;     // in free blocks
+  std::uint64_t hits = 0;         // requests that found a free block at once
+  std::uint64_t misses = 0;       // requests that climbed the ladder
+  std::uint64_t pages_moved = 0;  // on the lines of heaps that are still there
 };
 
 class DeviceMemory {
@@ -64,6 +86,9 @@ class DeviceMemory {
   Driver& driver() { return driver_; }
   PageStore& store() { return store_; }
   DeviceStats& stats() { return stats_; }
+  SegmentStats& segment_stats() { return segment_stats_; }
+  // As configured, unless the device leaves no choice.
+  Layout layout() const { return layout_; }
   std::size_t total_memory() const { return total_memory_; }
 
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
@@ -71,8 +96,10 @@ class DeviceMemory {
   AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
 
   // Pools. Ids other than the default pool's.
-  // Makes the pool, held once, or holds it once more.
-  void hold_pool(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
+  // Makes the pool, held once, or holds it once more. `source` is for a new pool only: false, and
+  // nothing changed, when the pool is known already.
+  bool hold_pool(const PoolId& id, std::shared_ptr<SegmentSource> source = nullptr)
+      FERRO_EXCLUDES(pools_mutex_);
   // False: unknown, or held by nobody.
   bool release_pool(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
   // -1: unknown.
@@ -106,15 +133,28 @@ class DeviceMemory {
 
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(slow_mutex_);
+  // The same before numbers are shown, so that complete frees count as done although no request
+  // noticed them. Not in segments, where every request does.
+  void collect_for_a_look() {
+    if (layout_ == Layout::kPages) {
+      collect_pending();
+    }
+  }
 
   // Looks. `only`: segments of that pool alone, which may be unknown.
   std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(pools_mutex_);
   // Heaps of one pool, in order of creation of their streams' numbers; for checkpoints.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
   std::size_t largest_free_block() FERRO_EXCLUDES(pools_mutex_);
+  DeviceView view() FERRO_EXCLUDES(slow_mutex_);
+  // Bytes that a request would take from the driver, if it came now to the default pool.
+  std::size_t bytes_from_driver(StreamId stream, const Request& request)
+      FERRO_EXCLUDES(pools_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
-  // Bytes of the pages held, in PyTorch's form.
-  StatValue reserved() FERRO_EXCLUDES(slow_mutex_);
+  // Bytes of pages and segments held.
+  std::size_t held_bytes() const;
+  // The same in PyTorch's form.
+  std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(slow_mutex_);
   void reset_accumulated_counters() FERRO_EXCLUDES(slow_mutex_);
   // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
   // counted under its own lock, and the sums are compared afterwards.
@@ -125,9 +165,12 @@ class DeviceMemory {
   static const std::array<Step, 7> kLadder;
 
   Heap& heap_for(const PoolId& pool, StreamId stream);
-  Heap& find_or_make_heap(const PoolId& pool, StreamId stream) FERRO_EXCLUDES(pools_mutex_);
-  bool is_no_split(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
+  Heap& find_or_make_heap(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(pools_mutex_);
+  AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request);
+  AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request);
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(slow_mutex_);
+  // `wanted`: bytes that the driver was to give.
+  AllocateResult out_of_memory(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
 
   // Steps of the ladder (ladder.cpp). kNull: did not help.
   DevicePtr collect_pending_frees(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
@@ -140,11 +183,34 @@ class DeviceMemory {
   DevicePtr grow_from(const std::vector<Heap*>& givers, Heap& heap, const Request& request)
       FERRO_REQUIRES(slow_mutex_);
 
+  // The classic layout (ladder_segments.cpp).
+  AllocateResult allocate_in_segments(const PoolId& pool, StreamId stream, const Request& request)
+      FERRO_EXCLUDES(slow_mutex_);
+  BlockView allocate_in_new_segment(const PoolId& id, Heap& heap, const Request& request,
+                                    const SegmentRules& rules) FERRO_REQUIRES(slow_mutex_);
+  BlockView borrow_from_pools(const HeapKey& key, const Request& request, const SegmentRules& rules)
+      FERRO_REQUIRES(slow_mutex_);
+  SegmentSource& source_of(const PoolId& id) FERRO_EXCLUDES(pools_mutex_);
+  bool collects(const SegmentRules& rules) const;
+  void collect_old_segments(const SegmentRules& rules, const CallContext& context)
+      FERRO_REQUIRES(slow_mutex_);
+  bool release_oversize_segments(Heap& heap, const Request& request, const SegmentRules& rules)
+      FERRO_REQUIRES(slow_mutex_);
+  bool release_segment(Heap& heap, DevicePtr base, const CallContext& context)
+      FERRO_REQUIRES(slow_mutex_);
+  void release_free_segments(Heap& heap, const CallContext& context) FERRO_REQUIRES(slow_mutex_);
+  // Everything that is free and may leave, pages and segments.
+  void give_back_everything(const CallContext& context) FERRO_REQUIRES(slow_mutex_);
+  void give_back_all_of(Heap& heap, const CallContext& context) FERRO_REQUIRES(slow_mutex_);
+  SegmentRules segment_rules() const {
+    return config_.segment_rules ? config_.segment_rules() : SegmentRules{};
+  }
+
   enum class Givers { kAllowing, kDefaultPool, kEverything };
   std::vector<Heap*> heaps_that_give(Givers which) FERRO_EXCLUDES(pools_mutex_);
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(pools_mutex_);
   void drop_unused_pools() FERRO_REQUIRES(slow_mutex_) FERRO_EXCLUDES(pools_mutex_);
-  OutOfMemoryFacts facts_of_failure(const Request& request) FERRO_REQUIRES(slow_mutex_);
+  OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
 
   const std::uint64_t serial_;  // distinguishes allocators in thread-local caches
   const AllocatorConfig config_;
@@ -154,6 +220,10 @@ class DeviceMemory {
   EventPool events_;
   ExportTable exports_;
   DeviceStats stats_;
+  SegmentStats segment_stats_;
+  std::atomic<std::uint32_t> searches_{0};
+  DriverSegments driver_segments_;
+  const Layout layout_;
   std::atomic<int> captures_{0};
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
@@ -167,7 +237,7 @@ class DeviceMemory {
 
   Mutex pools_mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(pools_mutex_);  // the default pool is always there
-  std::atomic<int> no_split_pools_{0};
+  std::atomic<int> special_pools_{0};
 };
 
 }  // namespace ferro

@@ -34,6 +34,7 @@ struct SharedRange {
 
 enum class [[nodiscard]] ExportResult{
     kOk,
+    kSegment,        // the block is part of a segment, which is `begin` of the range; no units
     kNotLive,        // no live block is there
     kNotExportable,  // the device's pages have no descriptors
     kCapturing,    // pages would have to be exchanged, and a capture forbids to wait for the device

@@ -57,6 +57,7 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   context_.stats.note_activity(&stats_, claim_countdown_);
   if (block->has_uses()) [[unlikely]] {
     block->state = BlockState::kPending;
+    end_oversize(block);
     if (pending_.add(block)) {
       stats_.on_free_pending(static_cast<std::int64_t>(size));
       return {FreeError::kNone, size};
@@ -93,6 +94,10 @@ void Heap::finish_free(Block* block, const CallContext& context) {
 
 void Heap::make_free(Block* block) {
   block->requested = 0;
+  if (kind_ != HeapKind::kPages) [[unlikely]] {
+    free_in_segment(block);
+    return;
+  }
   if (unmerged_.accepts(block->size)) {
     unmerged_.push(block);
     return;
@@ -290,6 +295,7 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
     finish_free(block, nullptr);
   }
   merge_all();
+  const SplitCounts splits_before = count_splits();
   // Everything backed is free now and merged, so each recorded block lies inside one free block.
   // They come in order of address, so one walk over each span finds all of them.
   Block* around = nullptr;
@@ -314,6 +320,9 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
     }
     hand_out(around, {view.size, view.requested, view.context});
   }
+  const SplitCounts splits = count_splits();
+  context_.segments.on_splits(
+      segment_class(), {splits.blocks - splits_before.blocks, splits.bytes - splits_before.bytes});
 }
 
 }  // namespace ferro

@@ -1,4 +1,5 @@
-// The blocks of one (pool, stream) of one device.
+// The blocks of one (pool, stream) of one device, in one of two layouts: pages on a line, or
+// segments, each one piece of memory with addresses of its own.
 //
 // Thread-safe: every public function takes the heap's lock itself. There are three kinds:
 //  - the hit path (`allocate_hit`, `free`) never talks to the driver, except to free a block that
@@ -34,6 +35,8 @@
 #include "ferro/core/pending_frees.h"
 #include "ferro/core/pool_id.h"
 #include "ferro/core/relocation.h"
+#include "ferro/core/segment_policy.h"
+#include "ferro/core/segment_stats.h"
 #include "ferro/core/span.h"
 #include "ferro/core/stats.h"
 #include "ferro/core/unmerged_bins.h"
@@ -55,6 +58,7 @@ struct Request {
   std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
   std::size_t requested = 0;  // bytes the program asked for
   CallContext context = nullptr;
+  bool no_split = false;  // the block is not cut out of a larger one (segments only)
 };
 
 // What a heap shares with the others of its device.
@@ -67,7 +71,9 @@ struct HeapContext {
   DeviceStats& stats;
   const std::atomic<int>& captures;              // that run on the device, as far as anybody said
   const std::atomic<MemoryObserver*>& observer;  // null: nobody wants to know
-  std::size_t span_bytes;                        // length of a span unless a request needs more
+  SegmentStats& segments;
+  const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock
+  std::size_t span_bytes;                      // length of a span unless a request needs more
 };
 
 // Each includes those before it. Own pages are whole free pages elsewhere on the same line.
@@ -94,13 +100,21 @@ struct SegmentView {
   std::size_t size = 0;
   StreamId stream{};
   PoolId pool{};
-  std::uint64_t span_number = 0;  // ascending in the order in which spans were reserved
+  HeapKind kind = HeapKind::kPages;
+  std::uint64_t span_number = 0;  // ascending in the order in which spans came to be
   CallContext context = nullptr;  // of the first mapping in it, by address
   std::vector<BlockView> blocks;
 };
+struct FreeSegment {
+  DevicePtr base{};
+  std::size_t bytes = 0;
+  std::uint32_t free_since = 0;  // searches of the pool at that time
+};
 struct HeapView {
   std::size_t backed_bytes = 0;
-  std::size_t free_bytes = 0;     // free and unmerged
+  std::size_t free_bytes = 0;  // free and unmerged
+  std::size_t free_blocks = 0;
+  std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t largest_free = 0;
   std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
@@ -109,7 +123,7 @@ struct HeapView {
 
 class Heap {
  public:
-  Heap(const HeapContext& context, PoolId pool, StreamId stream);
+  Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages);
   // Only when `is_empty()`. Gives the addresses back.
   ~Heap();
   Heap(const Heap&) = delete;
@@ -117,6 +131,7 @@ class Heap {
 
   StreamId stream() const { return stream_; }
   PoolId pool() const { return pool_; }
+  HeapKind kind() const { return kind_; }
   DeviceId device() const { return context_.driver.device(); }
 
   // Hit path. kNull: no free block fits as things are.
@@ -139,9 +154,28 @@ class Heap {
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
 
+  // The classic layout (heap_segments.cpp), on heaps of segments. A null `ptr`: no free block fits.
+  BlockView allocate_in_segments(const Request& request, const SegmentRules& rules)
+      FERRO_EXCLUDES(mutex_);
+  // Would it find one?
+  bool has_segment_for(const Request& request, const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
+  // From memory that the caller got for this request; the heap keeps it as a segment.
+  BlockView allocate_in_new_segment(DevicePtr base, std::size_t bytes, const Request& request,
+                                    const SegmentRules& rules) FERRO_EXCLUDES(mutex_);
+  // Segments of one free block, in order of size, then address.
+  std::vector<FreeSegment> free_segments() FERRO_EXCLUDES(mutex_);
+  // Takes a free segment out, to be released by the caller; null when it is not free any more. The
+  // observer is told that it goes.
+  std::unique_ptr<Span> detach_segment(DevicePtr base, const CallContext& context)
+      FERRO_EXCLUDES(mutex_);
+  // Puts one back that could not be released.
+  void attach_segment(std::unique_ptr<Span> segment) FERRO_EXCLUDES(mutex_);
+
   // Gives whole free pages to the store, at most `max_pages`, and exported units, which go to the
-  // driver, until there are as many; the number given is the result. The host waits first: in the default pool for this heap's stream, in a private one for the whole
-  // device, because graphs replay on its pages on any stream. 0 while a capture forbids that.
+  // driver, until there are as many; the number given is the result. The
+  // host waits first: in the default pool for this heap's stream, in a private one for the whole
+  // device, because graphs replay on its pages on any stream. 0 while a capture forbids that, and of
+  // segments.
   std::size_t give_back_pages(std::size_t max_pages, const CallContext& context = nullptr)
       FERRO_EXCLUDES(mutex_);
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
@@ -154,7 +188,7 @@ class Heap {
   // during which no other thread may give it work on the block. On any failure the block is as it
   // was.
   ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
-  // Gives a peer access to all pages that are behind the line now.
+  // Gives a peer access to all pages that are behind the line now; segments have it from the driver.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
   // For checkpoints. `live` is in order of address. Can it be restored: is nothing pending, and
@@ -177,6 +211,8 @@ class Heap {
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
   HeapView view() FERRO_EXCLUDES(mutex_);
+  // How many pages a request would take from the store or the driver, if it came now.
+  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation.
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
@@ -197,9 +233,21 @@ class Heap {
   void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
                      const CallContext& context) FERRO_REQUIRES(mutex_);
 
+  // Segments (heap_segments.cpp).
+  BlockView hand_out_split(Block* block, const Request& request, const SegmentRules& rules)
+      FERRO_REQUIRES(mutex_);
+  void free_in_segment(Block* block) FERRO_REQUIRES(mutex_);
+  void end_oversize(Block* block) FERRO_REQUIRES(mutex_);
+  void insert_free(Block* block) FERRO_REQUIRES(mutex_);
+  SplitCounts count_splits() FERRO_REQUIRES(mutex_);
+  void add_segment(std::unique_ptr<Span> segment) FERRO_REQUIRES(mutex_);
+  Block* make_first_block(Span& segment) FERRO_REQUIRES(mutex_);
+  StatClass segment_class() const { return kind_ == HeapKind::kSmallSegments ? kSmall : kLarge; }
+
   // Pages (heap_pages.cpp, heap_moves.cpp).
   Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
   void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
+  Span* keep_span(std::unique_ptr<Span> span) FERRO_REQUIRES(mutex_);
   GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   std::optional<GrowthPlan> plan(const Request& request, std::vector<Block*>& gaps)
@@ -253,6 +301,7 @@ class Heap {
   const HeapContext context_;
   const PoolId pool_;
   const StreamId stream_;
+  const HeapKind kind_;
   const std::size_t page_bytes_;
 
   FreeIndex free_ FERRO_GUARDED_BY(mutex_);
@@ -271,11 +320,7 @@ class Heap {
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);              // see drop_leftovers
   std::map<DevicePtr, ExportedUnit> exported_ FERRO_GUARDED_BY(mutex_);  // by their first address
-  struct NumberedSpan {
-    std::uint64_t number;
-    std::unique_ptr<Span> span;
-  };
-  std::vector<NumberedSpan> spans_ FERRO_GUARDED_BY(mutex_);  // ascending by base
+  std::vector<std::unique_ptr<Span>> spans_ FERRO_GUARDED_BY(mutex_);    // ascending by base
 };
 
 }  // namespace ferro

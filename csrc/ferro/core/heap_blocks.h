@@ -7,8 +7,8 @@ namespace ferro {
 
 template <typename Function>
 void Heap::for_each_block(Function function) {
-  for (const NumberedSpan& numbered : spans_) {
-    for (Block* block = numbered.span->first; block != nullptr; block = block->next) {
+  for (const std::unique_ptr<Span>& span : spans_) {
+    for (Block* block = span->first; block != nullptr; block = block->next) {
       function(*block);
     }
   }

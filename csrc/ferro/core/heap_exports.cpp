@@ -203,6 +203,10 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   if (block == nullptr) {
     return ExportResult::kNotLive;
   }
+  if (kind_ != HeapKind::kPages) {
+    out->begin = span.base();
+    return ExportResult::kSegment;
+  }
   if (!context_.driver.exports()) {
     return ExportResult::kNotExportable;
   }
@@ -240,15 +244,17 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
 
 void Heap::grant(DeviceId to) {
   const SpinLock lock(mutex_);
-  for (const NumberedSpan& numbered : spans_) {
-    const Span& span = *numbered.span;
-    for (std::size_t slot = 0; slot < span.page_slots();) {
+  if (kind_ != HeapKind::kPages) {
+    return;
+  }
+  for (const std::unique_ptr<Span>& span : spans_) {
+    for (std::size_t slot = 0; slot < span->page_slots();) {
       std::size_t end = slot;
-      while (end < span.page_slots() && span.page(end) != kNoPage) {
+      while (end < span->page_slots() && span->page(end) != kNoPage) {
         ++end;
       }
       if (end > slot) {
-        context_.driver.grant(span.base() + slot * page_bytes_, (end - slot) * page_bytes_, to);
+        context_.driver.grant(span->base() + slot * page_bytes_, (end - slot) * page_bytes_, to);
       }
       slot = end + 1;
     }

@@ -179,6 +179,9 @@ bool Heap::wait_for_last_uses() {
 }
 
 std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& context) {
+  if (kind_ != HeapKind::kPages) {
+    return 0;
+  }
   const SpinLock lock(mutex_);
   collect_locked();
   merge_all();

@@ -4,19 +4,13 @@
 #include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
-#include <atomic>
 
 namespace ferro {
-namespace {
-
-std::atomic<std::uint64_t> spans_reserved{0};
-
-}  // namespace
-
-Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream)
+Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind)
     : context_(context),
       pool_(pool),
       stream_(stream),
+      kind_(kind),
       page_bytes_(context.store.page_bytes()),
       pending_(context.driver, context.events) {
   context_.stats.add_heap(&stats_);
@@ -24,9 +18,9 @@ Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream)
 
 Heap::~Heap() FERRO_NO_THREAD_SAFETY_ANALYSIS {
   context_.stats.remove_heap(&stats_);
-  for (const NumberedSpan& numbered : spans_) {
-    context_.addresses.remove(numbered.span.get());
-    context_.driver.unreserve(numbered.span->base(), numbered.span->bytes());
+  for (const std::unique_ptr<Span>& span : spans_) {
+    context_.addresses.remove(span.get());
+    context_.driver.unreserve(span->base(), span->bytes());
   }
 }
 
@@ -61,11 +55,12 @@ Span* Heap::add_span(std::size_t at_least) {
   gap->state = BlockState::kGap;
   span->first = gap;
   span->set_block(gap->ptr, gap);
-  const auto place = std::find_if(spans_.begin(), spans_.end(), [&](const NumberedSpan& other) {
-    return other.span->base() > *base;
-  });
-  const std::uint64_t number = spans_reserved.fetch_add(1, std::memory_order_relaxed);
-  return spans_.insert(place, {number, std::move(span)})->span.get();
+  return keep_span(std::move(span));
+}
+
+Span* Heap::keep_span(std::unique_ptr<Span> span) {
+  const auto place = std::ranges::upper_bound(spans_, span->base(), {}, &Span::base);
+  return spans_.insert(place, std::move(span))->get();
 }
 
 // Undoes add_span for a span that is one gap; null does nothing.
@@ -77,7 +72,7 @@ void Heap::drop_span(const Span* unused) {
   blocks_.recycle(unused->first);
   context_.addresses.remove(unused);
   context_.driver.unreserve(unused->base(), unused->bytes());
-  std::erase_if(spans_, [&](const NumberedSpan& other) { return other.span.get() == unused; });
+  std::erase_if(spans_, [&](const std::unique_ptr<Span>& other) { return other.get() == unused; });
 }
 
 std::optional<GrowthPlan> Heap::plan(const Request& request, std::vector<Block*>& gaps) {

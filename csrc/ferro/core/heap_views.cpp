@@ -41,9 +41,8 @@ bool Heap::is_unused() {
 bool Heap::is_empty() {
   const SpinLock lock(mutex_);
   return stale_.empty() && leftovers_.empty() &&
-         std::ranges::all_of(spans_, [](const NumberedSpan& numbered) {
-           return numbered.span->backed_pages() == 0;
-         });
+         std::ranges::all_of(
+             spans_, [](const std::unique_ptr<Span>& span) { return span->backed_pages() == 0; });
 }
 
 Block* Heap::live_around(Span& span, DevicePtr ptr) {
@@ -75,15 +74,15 @@ std::vector<SegmentView> Heap::segments() {
     const bool inside = found != mapped_by_.end() && found->first < segment.ptr + segment.size;
     return inside ? found->second : nullptr;
   };
-  for (const NumberedSpan& numbered : spans_) {
+  for (const std::unique_ptr<Span>& span : spans_) {
     bool open = false;
-    for (const Block* block = numbered.span->first; block != nullptr; block = block->next) {
+    for (const Block* block = span->first; block != nullptr; block = block->next) {
       if (!block->is_backed()) {
         open = false;
         continue;
       }
       if (!open) {
-        segments.push_back({block->ptr, 0, stream_, pool_, numbered.number, nullptr, {}});
+        segments.push_back({block->ptr, 0, stream_, pool_, kind_, span->number(), nullptr, {}});
         open = true;
       }
       segments.back().size += block->size;
@@ -115,17 +114,40 @@ HeapView Heap::view() {
   for_each_block([&](const Block& block) {
     view.backed_bytes += block.is_backed() ? block.size : 0;
     view.pending_bytes += block.state == BlockState::kPending ? block.size : 0;
+    view.live_blocks += block.state == BlockState::kLive ? 1 : 0;
     if (block.is_free()) {
+      ++view.free_blocks;
       view.free_bytes += block.size;
       view.largest_free = std::max(view.largest_free, block.size);
     }
   });
-  for (const std::vector<Hole>& holes : {holes(), free_exports()}) {
-    for (const Hole& hole : holes) {
-      view.whole_free_page_bytes += hole.run.bytes;
+  if (kind_ == HeapKind::kPages) {
+    for (const std::vector<Hole>& holes : {holes(), free_exports()}) {
+      for (const Hole& hole : holes) {
+        view.whole_free_page_bytes += hole.run.bytes;
+      }
     }
   }
   return view;
+}
+
+std::size_t Heap::pages_missing_for(const Request& request) {
+  const SpinLock lock(mutex_);
+  collect_locked();
+  merge_all();
+  if (free_.best_fit(request.size) != nullptr) {
+    return 0;
+  }
+  std::vector<Block*> gaps;
+  const std::optional<GrowthPlan> growth = plan(request, gaps);
+  const std::size_t wanted = growth ? growth->pages : ceil_div(request.size, page_bytes_);
+  // Where the line needs another span, no free block touches the gap.
+  const Block elsewhere{};
+  std::size_t moved = 0;
+  for (const Hole& hole : pages_to_move(growth ? gaps[growth->gap] : &elsewhere, wanted)) {
+    moved += hole.run.bytes / page_bytes_;
+  }
+  return wanted - moved;
 }
 
 void Heap::check_exports() {
@@ -145,9 +167,9 @@ void Heap::check_exports() {
   // Outside of units every page has a handle of its own.
   std::set<PageHandle> handles;
   std::size_t backed = 0;
-  for (const NumberedSpan& numbered : spans_) {
-    for (std::size_t slot = 0; slot < numbered.span->page_slots(); ++slot) {
-      if (const PageHandle handle = numbered.span->page(slot); handle != kNoPage) {
+  for (const std::unique_ptr<Span>& span : spans_) {
+    for (std::size_t slot = 0; slot < span->page_slots(); ++slot) {
+      if (const PageHandle handle = span->page(slot); handle != kNoPage) {
         handles.insert(handle);
         ++backed;
       }
@@ -169,8 +191,10 @@ void Heap::check_invariants() {
     std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
   } sum;
   std::size_t backed_pages = 0;
-  for (const NumberedSpan& numbered : spans_) {
-    const Span& span = *numbered.span;
+  std::size_t span_bytes = 0;
+  for (const std::unique_ptr<Span>& owned : spans_) {
+    const Span& span = *owned;
+    span_bytes += span.bytes();
     DevicePtr expected = span.base();
     const Block* prev = nullptr;
     for (const Block* block = span.first; block != nullptr; prev = block, block = block->next) {
@@ -181,6 +205,7 @@ void Heap::check_invariants() {
       const bool backed = block->is_backed();
       FERRO_CHECK(prev == nullptr || prev->state != block->state ||
                   (block->state != BlockState::kGap && block->state != BlockState::kFree));
+      FERRO_CHECK(backed || kind_ == HeapKind::kPages);
       FERRO_CHECK(backed || (is_aligned(address_of(block->ptr), page_bytes_) &&
                              is_aligned(block->size, page_bytes_)));
       for (std::size_t slot = span.page_slot(block->ptr);
@@ -221,7 +246,8 @@ void Heap::check_invariants() {
     backed_pages += span.backed_pages();
   }
   FERRO_CHECK(sum.blocks == blocks_.in_use());
-  FERRO_CHECK(sum.backed_bytes == backed_pages * page_bytes_);
+  FERRO_CHECK(sum.backed_bytes ==
+              (kind_ == HeapKind::kPages ? backed_pages * page_bytes_ : span_bytes));
   FERRO_CHECK(sum.free_blocks == free_.count() && sum.free_bytes == free_.bytes());
   FERRO_CHECK(sum.unmerged_bytes == unmerged_.bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());

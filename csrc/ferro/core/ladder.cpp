@@ -43,12 +43,16 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
       }
     }
   }
+  return out_of_memory(request.size);
+}
+
+AllocateResult DeviceMemory::out_of_memory(std::size_t wanted) {
   ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
   ++counters_.out_of_memory;
-  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(request));
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
   // What was gathered in vain is of more use to the other libraries of the process.
   store_.trim(~std::size_t{0});
-  return {kNull, request.size, std::move(failure)};
+  return {kNull, 0, std::move(failure)};
 }
 
 DevicePtr DeviceMemory::collect_pending_frees(Heap& heap, const Request& request) {
@@ -104,8 +108,22 @@ DevicePtr DeviceMemory::ask_to_give_back(Heap& heap, const Request& request) {
     if (const DevicePtr ptr = heap.allocate_merged(request); ptr != kNull) {
       return ptr;
     }
+    // What was freed may have gone to the driver.
+    if (const DevicePtr ptr = grow(heap, request); ptr != kNull) {
+      return ptr;
+    }
   }
-  return grow_from(heaps_that_give(Givers::kAllowing), heap, request);
+  if (heap.pool() == kDefaultPool && special_pools_.load(std::memory_order_relaxed) != 0) {
+    const HeapKey key{heap.stream(), segment_kind(request.size)};
+    if (const BlockView block = borrow_from_pools(key, request, {}); block.ptr != kNull) {
+      return block.ptr;
+    }
+  }
+  const std::vector<Heap*> givers = heaps_that_give(Givers::kAllowing);
+  for (Heap* giver : givers) {
+    release_free_segments(*giver, request.context);
+  }
+  return grow_from(givers, heap, request);
 }
 
 DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
@@ -133,20 +151,20 @@ DevicePtr DeviceMemory::wait_for_memory(Heap& heap, const Request& request) {
   return grow(heap, request);
 }
 
-OutOfMemoryFacts DeviceMemory::facts_of_failure(const Request& request) {
+OutOfMemoryFacts DeviceMemory::facts_of_failure(std::size_t wanted) {
   OutOfMemoryFacts facts;
   facts.device = driver_.device();
-  facts.request = request.size;
+  facts.request = wanted;
   const MemoryInfo info = driver_.memory_info();
   facts.capacity = info.total_bytes;
   facts.device_free = info.free_bytes;
   if (const std::size_t limit = store_.limit(); limit != PageStore::kNoLimit) {
     facts.limit = limit;
   }
-  facts.held = store_.counts().held * store_.page_bytes();
+  facts.held = held_bytes();
   const MutexLock lock(pools_mutex_);
   for (auto& [id, pool] : pools_) {
-    for (auto& [stream, heap] : pool.heaps) {
+    for (auto& [key, heap] : pool.heaps) {
       const HeapView view = heap->view();
       const std::size_t live = view.backed_bytes - view.free_bytes - view.pending_bytes;
       facts.live += live;

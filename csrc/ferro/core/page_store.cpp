@@ -7,7 +7,7 @@ namespace ferro {
 TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
   const MutexLock lock(mutex_);
   const std::size_t missing = count - std::min(count, idle_.size());
-  if (counts_.held + missing > limit_ / page_bytes_) {
+  if (missing > left_under_limit() / page_bytes_) {
     return TakeResult::kOverLimit;
   }
   // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
@@ -32,9 +32,39 @@ TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
     release_down_to(idle_before);
     throw;
   }
-  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  raise_peaks();
   take_back(count, out);
   return TakeResult::kOk;
+}
+
+std::size_t PageStore::left_under_limit() const {
+  const std::size_t used = counts_.held * page_bytes_ + counts_.charged_bytes;
+  return limit_ - std::min(limit_, used);
+}
+
+void PageStore::raise_peaks() {
+  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  counts_.peak_bytes =
+      std::max(counts_.peak_bytes, counts_.held * page_bytes_ + counts_.charged_bytes);
+}
+
+bool PageStore::charge(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  if (bytes > left_under_limit()) {
+    return false;
+  }
+  counts_.charged_bytes += bytes;
+  return true;
+}
+
+void PageStore::settle() {
+  const MutexLock lock(mutex_);
+  raise_peaks();
+}
+
+void PageStore::discharge(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  counts_.charged_bytes -= bytes;
 }
 
 std::size_t PageStore::release_down_to(std::size_t idle_left) {
@@ -69,7 +99,7 @@ void PageStore::put(std::span<const PageHandle> pages) {
 
 TakeResult PageStore::take_run(std::size_t count, PageHandle* out) {
   const MutexLock lock(mutex_);
-  if (counts_.held + count > limit_ / page_bytes_) {
+  if (count > left_under_limit() / page_bytes_) {
     return TakeResult::kOverLimit;
   }
   const std::optional<PageHandle> created = driver_.create(count * page_bytes_);
@@ -78,7 +108,7 @@ TakeResult PageStore::take_run(std::size_t count, PageHandle* out) {
   }
   counts_.created += count;
   counts_.held += count;
-  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  raise_peaks();
   *out = *created;
   return TakeResult::kOk;
 }
@@ -128,7 +158,9 @@ PageCounts PageStore::counts() const {
 
 void PageStore::reset_peak() {
   const MutexLock lock(mutex_);
-  counts_.peak_held = counts_.held;
+  counts_.peak_held = 0;
+  counts_.peak_bytes = 0;
+  raise_peaks();
 }
 
 }  // namespace ferro

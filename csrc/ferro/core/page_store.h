@@ -1,8 +1,9 @@
 // All pages of one device, whoever uses them at the moment.
 //
 // A run is one handle of several pages' size, for memory that other processes map; it counts as its
-// pages and is never idle. Thread-safe. Invariants, in pages: held == idle + lent; held * page_bytes <= limit_bytes at the
-// time of every creation; peak_held >= held. An idle page is mapped nowhere and no work on the
+// pages and is never idle. Thread-safe. Invariants, in pages: held == idle + lent; held *
+// page_bytes + charged_bytes <= limit_bytes at the time of every creation and charge; peak_held >=
+// held. An idle page is mapped nowhere and no work on the
 // device uses it, so any heap may take it without waiting.
 #pragma once
 
@@ -22,7 +23,9 @@ struct PageCounts {
   std::size_t held = 0;       // pages that exist
   std::size_t idle = 0;       // of those, ready to be taken
   std::size_t peak_held = 0;  // since the last reset
-  std::uint64_t created = 0;  // since construction
+  std::size_t charged_bytes = 0;
+  std::size_t peak_bytes = 0;  // of held pages and charged bytes together, since the last reset
+  std::uint64_t created = 0;   // since construction
   std::uint64_t released = 0;
 };
 
@@ -50,6 +53,11 @@ class PageStore {
   // Returns a run, or a page that was lent, to the driver. One that the driver refuses is tried
   // again by `trim`, and counts as held and idle until then.
   void release_run(PageHandle handle, std::size_t count) FERRO_EXCLUDES(mutex_);
+  // Counts memory of other forms (segments) against the same limit. False and nothing counted when
+  // that would exceed it. The peak follows with `settle`, when the memory was really had.
+  [[nodiscard]] bool charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  void settle() FERRO_EXCLUDES(mutex_);
+  void discharge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
   // Pages beyond a lowered limit stay until they are trimmed.
   void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
@@ -58,6 +66,9 @@ class PageStore {
   void reset_peak() FERRO_EXCLUDES(mutex_);
 
  private:
+  // What the limit leaves, in bytes.
+  std::size_t left_under_limit() const FERRO_REQUIRES(mutex_);
+  void raise_peaks() FERRO_REQUIRES(mutex_);
   std::size_t release_down_to(std::size_t idle_left) FERRO_REQUIRES(mutex_);
   void take_back(std::size_t count, std::vector<PageHandle>& out) FERRO_REQUIRES(mutex_);
 

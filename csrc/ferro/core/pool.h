@@ -3,21 +3,36 @@
 
 #include "ferro/core/heap.h"
 #include "ferro/core/pool_id.h"
+#include "ferro/core/segment_source.h"
 
+#include <compare>
+#include <map>
 #include <memory>
-#include <unordered_map>
 
 namespace ferro {
+
+// One heap of a pool.
+struct HeapKey {
+  StreamId stream{};
+  HeapKind kind = HeapKind::kPages;
+
+  friend auto operator<=>(const HeapKey&, const HeapKey&) = default;
+};
 
 struct Pool {
   // How many graphs, MemPools and running diversions hold the pool. The default pool is always
   // held; a pool that nobody holds keeps its live blocks and gives back everything else.
   int use_count = 0;
-  // Every block of such a pool consists of whole pages that it shares with no other block.
+  // Every block of such a pool is alone: on whole pages of its own, or in a segment of its own.
   bool no_split = false;
-  // Its free pages may be taken, also while it is held, before a request fails.
+  // Its free memory may serve requests of the default pool before they fail, also while it is held.
   bool use_on_oom = false;
-  std::unordered_map<StreamId, std::unique_ptr<Heap>> heaps;
+  // Where the memory comes from when not from the device's layout; such a pool has segments. Kept
+  // until the last of them is gone.
+  std::shared_ptr<SegmentSource> source;
+  std::map<HeapKey, std::unique_ptr<Heap>> heaps;
+
+  bool is_special() const { return no_split || source != nullptr; }
 };
 
 }  // namespace ferro

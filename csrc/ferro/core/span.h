@@ -2,7 +2,7 @@
 // the block that starts there. Not thread-safe: belongs to its heap's lock, except `base`, `bytes`
 // and `heap`, which are constant.
 //
-// Invariant: base and bytes are multiples of kSpanAlignment; page slot i is behind
+// Invariant: base and bytes of a line's spans are multiples of kSpanAlignment; page slot i is behind
 // [base + i * page_bytes, base + (i + 1) * page_bytes); backed_pages() == number of filled slots.
 #pragma once
 
@@ -12,7 +12,9 @@
 #include "ferro/driver/types.h"
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -36,6 +38,8 @@ class Span {
   DevicePtr base() const { return base_; }
   std::size_t bytes() const { return bytes_; }
   Heap* heap() const { return heap_; }
+  // Ascending in the order in which the spans of a process came to be.
+  std::uint64_t number() const { return number_; }
 
   // Pages.
   std::size_t page_slot(DevicePtr ptr) const { return distance(base_, ptr) / page_bytes_; }
@@ -83,6 +87,9 @@ class Span {
     return &leaf_chunks_.back()[--unused_leaves_];
   }
 
+  static inline std::atomic<std::uint64_t> next_number_{0};
+
+  const std::uint64_t number_ = next_number_.fetch_add(1, std::memory_order_relaxed);
   const DevicePtr base_;
   const std::size_t bytes_;
   const std::size_t page_bytes_;

@@ -152,6 +152,11 @@ StatTable DeviceStats::read() {
   return table;
 }
 
+std::uint64_t DeviceStats::allocations() {
+  const MutexLock lock(mutex_);
+  return static_cast<std::uint64_t>(sums()[kBlocks][kAll].increased);
+}
+
 void DeviceStats::reset_accumulated() {
   const MutexLock lock(mutex_);
   baseline_ = sums();

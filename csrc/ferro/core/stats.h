@@ -135,6 +135,8 @@ class DeviceStats {
   }
 
   StatTable read() FERRO_EXCLUDES(mutex_);
+  // How many blocks were handed out since construction.
+  std::uint64_t allocations() FERRO_EXCLUDES(mutex_);
   void reset_accumulated() FERRO_EXCLUDES(mutex_);
   void reset_peaks() FERRO_EXCLUDES(mutex_);
 

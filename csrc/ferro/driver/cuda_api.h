@@ -29,6 +29,8 @@
   /* memory */                                                                 \
   X(mem_get_info, cuMemGetInfo_v2)                                             \
   X(mem_get_granularity, cuMemGetAllocationGranularity)                        \
+  X(mem_alloc, cuMemAlloc_v2)                                                  \
+  X(mem_free, cuMemFree_v2)                                                    \
   X(mem_address_reserve, cuMemAddressReserve)                                  \
   X(mem_address_free, cuMemAddressFree)                                        \
   X(mem_create, cuMemCreate)                                                   \
@@ -51,8 +53,6 @@
   X(stream_get_capture_info, cuStreamGetCaptureInfo_v3)                        \
   X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode)           \
   /* tests: work to order, capture and replay */                               \
-  X(mem_alloc, cuMemAlloc_v2)                                                  \
-  X(mem_free, cuMemFree_v2)                                                    \
   X(mem_get_access, cuMemGetAccess)                                            \
   X(ipc_get_mem_handle, cuIpcGetMemHandle)                                     \
   X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2)                                \

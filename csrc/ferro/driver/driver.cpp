@@ -280,6 +280,35 @@ void Driver::copy(DevicePtr to, DevicePtr from, std::size_t bytes) {
   expect(api_.memcpy_dtod_async(raw(to), raw(from), bytes, nullptr), "cuMemcpyDtoDAsync", bytes);
 }
 
+DevicePtr Driver::allocate(std::size_t bytes) {
+  const CallScope scope(*this);
+  count(kCreate);
+  CUdeviceptr base = 0;
+  const Status status = expect_memory(api_.mem_alloc(&base, bytes), "cuMemAlloc", bytes);
+  return status == Status::kOk ? DevicePtr{base} : kNull;
+}
+
+bool Driver::free(DevicePtr base) noexcept {
+  try {
+    const CallScope scope(*this);
+    count(kRelease);
+    return api_.mem_free(raw(base)) == CUDA_SUCCESS;
+  } catch (const DriverError&) {
+    return false;
+  }
+}
+
+bool Driver::has_virtual_memory() const {
+  expect(api_.init(0), "cuInit");
+  CUdevice device = 0;
+  expect(api_.device_get(&device, device_), "cuDeviceGet");
+  int supported = 0;
+  expect(api_.device_get_attribute(&supported,
+                                   CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
+         "cuDeviceGetAttribute");
+  return supported != 0;
+}
+
 bool Driver::unmap(DevicePtr at, std::size_t bytes) noexcept {
   try {
     const CallScope scope(*this);

@@ -5,6 +5,8 @@
 namespace ferro {
 namespace {
 
+HeapKey key_of(const Heap& heap) { return {heap.stream(), heap.kind()}; }
+
 CheckpointError check_pool(DeviceMemory& device, const PoolId& pool) {
   const int use_count = device.pool_use_count(pool);
   if (use_count < 0) {
@@ -32,7 +34,7 @@ CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
   checkpoint->pool = pool;
   checkpoint->heaps.clear();
   for (Heap* heap : device.heaps_of(pool)) {
-    checkpoint->heaps.push_back({heap->stream(), heap->live_blocks()});
+    checkpoint->heaps.push_back({key_of(*heap), heap->live_blocks()});
   }
   return CheckpointError::kNone;
 }
@@ -47,7 +49,7 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
   static const std::vector<BlockView> nothing;
   const auto live_of = [&](const Heap& heap) -> const std::vector<BlockView>& {
     const auto found =
-        std::ranges::find(checkpoint.heaps, heap.stream(), &PoolCheckpoint::HeapBlocks::stream);
+        std::ranges::find(checkpoint.heaps, key_of(heap), &PoolCheckpoint::HeapBlocks::heap);
     return found != checkpoint.heaps.end() ? found->live : nothing;
   };
   const std::vector<Heap*> heaps = device.heaps_of(checkpoint.pool);
@@ -56,7 +58,8 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
     return CheckpointError::kPendingFrees;
   }
   for (const PoolCheckpoint::HeapBlocks& recorded : checkpoint.heaps) {
-    const auto found = std::ranges::find(heaps, recorded.stream, &Heap::stream);
+    const auto found =
+        std::ranges::find(heaps, recorded.heap, [](const Heap* heap) { return key_of(*heap); });
     const bool possible =
         found != heaps.end() ? (*found)->can_restore(recorded.live) : recorded.live.empty();
     if (!possible) {

@@ -14,7 +14,7 @@ namespace ferro {
 
 struct PoolCheckpoint {
   struct HeapBlocks {
-    StreamId stream{};
+    HeapKey heap;
     std::vector<BlockView> live;  // in order of address
   };
   PoolId pool{};

@@ -6,15 +6,18 @@
 
 namespace ferro {
 
-bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current) {
+bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold) {
   const MutexLock lock(mutex_);
   drop_abandoned();
   if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
     return false;
   }
   const bool of_capture = !filter(current);
-  diversions_.push_back({pool, std::move(filter), of_capture, current, std::this_thread::get_id()});
-  device_.hold_pool(pool);
+  diversions_.push_back(
+      {pool, hold, std::move(filter), of_capture, current, std::this_thread::get_id()});
+  if (hold == PoolHold::kHere) {
+    device_.hold_pool(pool);
+  }
   publish_counts();
   return true;
 }
@@ -31,9 +34,11 @@ bool Diversions::end(const PoolId& pool) {
 }
 
 void Diversions::publish_counts() {
+  const auto captures =
+      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture));
   count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
-  device_.set_captures(
-      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture)));
+  captures_.store(captures, std::memory_order_relaxed);
+  device_.set_captures(captures);
 }
 
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
@@ -43,11 +48,12 @@ void Diversions::drop_abandoned() {
     const bool abandoned = diversion.of_capture &&
                            diversion.begun_by == std::this_thread::get_id() &&
                            !is_capturing(diversion.begun_on);
-    if (abandoned) {
+    if (abandoned && diversion.hold == PoolHold::kHere) {
       device_.release_pool(diversion.pool);
     }
     return abandoned;
   });
+  publish_counts();
 }
 
 PoolId Diversions::pool_for(StreamId stream) {

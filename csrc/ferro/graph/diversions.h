@@ -15,11 +15,15 @@
 #include "ferro/core/device_memory.h"
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
 
 namespace ferro {
+
+// A pool of another allocator is held there, not in this device's memory.
+enum class PoolHold : std::uint8_t { kHere, kElsewhere };
 
 class Diversions {
  public:
@@ -29,16 +33,20 @@ class Diversions {
 
   // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
   // in this thread. False: this pool is being diverted to already; then nothing changed.
-  bool begin(const PoolId& pool, Filter filter, StreamId current) FERRO_EXCLUDES(mutex_);
+  bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere)
+      FERRO_EXCLUDES(mutex_);
   // Ends the diversion to `pool`, which stays held. False: there is none.
   bool end(const PoolId& pool) FERRO_EXCLUDES(mutex_);
 
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  // Captures, also those that failed and were not noticed yet.
+  bool has_captures() const { return captures_.load(std::memory_order_relaxed) != 0; }
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
 
  private:
   struct Diversion {
     PoolId pool;
+    PoolHold hold;
     Filter filter;
     bool of_capture;
     StreamId begun_on;
@@ -55,6 +63,7 @@ class Diversions {
   Mutex mutex_;
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
   std::atomic<int> count_{0};
+  std::atomic<int> captures_{0};
 };
 
 }  // namespace ferro

@@ -43,8 +43,8 @@ class HeapFixture : public ::testing::Test {
         driver_(FaultyApi::table(), 0),
         store_(driver_, kPageBytes),
         events_(driver_),
-        context_{driver_, store_,    events_,   exports_,      addresses_,
-                 stats_,  captures_, observer_, kSpanAlignment} {
+        context_{driver_,   store_,    events_,   exports_,  addresses_,    stats_,
+                 captures_, observer_, segments_, searches_, kSpanAlignment} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -105,6 +105,8 @@ class HeapFixture : public ::testing::Test {
   DeviceStats stats_;
   std::atomic<int> captures_{0};
   std::atomic<MemoryObserver*> observer_{nullptr};
+  SegmentStats segments_;
+  std::atomic<std::uint32_t> searches_{0};
   const HeapContext context_;
 };
 

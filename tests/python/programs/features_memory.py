@@ -368,11 +368,8 @@ def what_is_not_there_yet():
     pluggable = torch._C._cuda_customAllocator(1, 1)
     kept = take(MIB)
     refused = {
-        "_record_memory_history": lambda: torch.cuda.memory._record_memory_history(),
-        "attachOutOfMemoryObserver": lambda: torch._C._cuda_attach_out_of_memory_observer(print),
         "shareIpcHandle": lambda: kept.untyped_storage()._share_cuda_(),
         "MemPool with an allocator of its own": lambda: torch.cuda.MemPool(pluggable),
-        "caching_allocator_enable(False)": lambda: torch.cuda.caching_allocator_enable(False),
     }
     for name, call in refused.items():
         kind, text = error_of(call)

@@ -1,0 +1,136 @@
+"""The memory of one device, in numbers, for people who write tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ferro_alloc import _load
+from ferro_alloc._errors import FerroError
+from ferro_alloc.allocator import is_installed
+
+
+@dataclass(frozen=True)
+class DeviceNumbers:
+    """The memory of ferro_alloc on one device at one moment, all streams and pools together."""
+
+    allocated_bytes: int
+    """Sizes of the blocks in use."""
+    peak_allocated_bytes: int
+    """The most that they came to since the start or the last `reset_peak()`."""
+    reserved_bytes: int
+    """Memory taken from the driver and not given back."""
+    cached_bytes: int
+    """Of that, what no block uses. Blocks that wait for another stream are in neither."""
+    blocks: int
+    """How many blocks are in use."""
+    free_blocks: int
+    """How many free pieces lie between them."""
+    hits: int
+    """Requests since the start that found a free block at once."""
+    misses: int
+    """Requests since the start that did not; `Status.devices` says what helped them."""
+
+
+@dataclass(frozen=True)
+class DeviceMemoryView:
+    """A device's memory under ferro_alloc. Looks anew each time it is asked; thread-safe.
+
+    Everything raises `FerroError` while ferro_alloc is not installed, or does not serve the device
+    because CUDA was not used yet. Memory of the allocator before ferro_alloc is not counted here;
+    `torch.cuda.memory_stats()` counts both.
+    """
+
+    index: int
+
+    def numbers(self) -> DeviceNumbers:
+        """All numbers of one moment, as far as other threads stand still."""
+        return DeviceNumbers(**_ask("device_view", self.index))
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.numbers().allocated_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.numbers().peak_allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.numbers().reserved_bytes
+
+    @property
+    def cached_bytes(self) -> int:
+        return self.numbers().cached_bytes
+
+    @property
+    def blocks(self) -> int:
+        return self.numbers().blocks
+
+    @property
+    def free_blocks(self) -> int:
+        return self.numbers().free_blocks
+
+    @property
+    def hits(self) -> int:
+        return self.numbers().hits
+
+    @property
+    def misses(self) -> int:
+        return self.numbers().misses
+
+    def empty_cache(self) -> None:
+        """Gives the cached memory of this device back to the driver, in whole pages."""
+        _ask("empty_cache", self.index)
+
+    def reset_peak(self) -> None:
+        """Lets all peaks of this device begin at what is there now, PyTorch's among them."""
+        _ask("reset_peak", self.index)
+
+    def round_size(self, size: int) -> int:
+        """Bytes of the block that a request for `size` bytes gets. 0 for 0."""
+        return int(_ask("round_size", _checked(size)))
+
+    def bytes_from_driver(self, size: int) -> int:
+        """Bytes that a request for `size` bytes on the current stream would take from the driver.
+
+        0 when free memory is at hand. It is a forecast: nothing is allocated or held for later.
+        """
+        return int(_ask("bytes_from_driver", self.index, _checked(size)))
+
+
+def device(index: int | None = None) -> DeviceMemoryView:
+    """The view of a device, by default of the current one.
+
+    Raises `FerroError` for an index that no device has, or while ferro_alloc is not installed.
+    Initialises CUDA.
+    """
+    _require_installed()
+    import torch
+
+    torch.cuda.init()
+    count = torch.cuda.device_count()
+    if index is None:
+        return DeviceMemoryView(torch.cuda.current_device())
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
+        raise FerroError(f"there is no device {index!r}: expected a number from 0 to {count - 1}")
+    return DeviceMemoryView(index)
+
+
+def _checked(size: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 60:
+        raise FerroError(f"the size is {size!r}: expected a number of bytes from 0 to 2**60 - 1")
+    return size
+
+
+def _require_installed() -> None:
+    if not is_installed():
+        raise FerroError("ferro_alloc is not installed: call ferro_alloc.install() first")
+
+
+def _ask(name: str, *arguments: int) -> Any:
+    _require_installed()
+    try:
+        return getattr(_load.load(), name)(*arguments)
+    except RuntimeError as error:
+        raise FerroError(str(error)) from error
