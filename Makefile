@@ -1,7 +1,7 @@
 # The commands of this checkout. `make demo` and `make test` need nothing prepared: they set up the
 # environment (tools/bootstrap.sh) and build first.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint cpp-test clean
+.PHONY: help setup build demo test test-versions lint cpp-test clean
 
 # Read when a recipe runs, because the setup step writes the file.
 PY = $$(cat build/python)
@@ -9,6 +9,7 @@ PY = $$(cat build/python)
 help:
 	@echo "make demo      train a transformer under three allocators, side by side"
 	@echo "make test      lint, C++ tests, sanitizers, fuzzing, Python tests"
+	@echo "make test-versions  build and test with torch 2.11 to 2.15; VERSIONS=\"2.12 2.15\" chooses"
 	@echo "make build     the extension and the simulated GPU, in place"
 	@echo "make lint      the linters alone"
 	@echo "make cpp-test  the C++ tests alone"
@@ -27,6 +28,9 @@ demo: build
 
 test: build
 	@$(PY) tools/test.py
+
+test-versions: build
+	@VERSIONS="$(VERSIONS)" $(PY) tools/versions.py
 
 lint: setup
 	@$(PY) tools/test.py --only lint

@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -85,16 +86,36 @@ def extension_sources() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def minor_version(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def supported_torch() -> tuple[tuple[int, int], tuple[int, int]]:
+    """The first minor version that pyproject.toml allows, and the first that it doesn't."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for dependency in project["dependencies"]:
+        if found := re.fullmatch(r"torch>=([\d.]+),<([\d.]+)", dependency):
+            return minor_version(found[1]), minor_version(found[2])
+    raise SystemExit("pyproject.toml names no range of torch")
+
+
 def configure_extension(extension: Extension) -> None:
     """Adds what depends on the installed torch."""
     import torch
     from torch.utils import cpp_extension
 
+    oldest, limit = supported_torch()
+    if not oldest <= minor_version(torch.__version__) < limit:
+        raise SystemExit(
+            f"ferro_alloc supports torch {oldest[0]}.{oldest[1]} to {limit[0]}.{limit[1] - 1}, and "
+            f"torch {torch.__version__} is installed: install a torch of that range first"
+        )
     if torch.version.cuda is None:
         raise SystemExit(f"torch {torch.__version__} was built without CUDA; ferro_alloc needs it")
     major = int(torch.version.cuda.split(".")[0])
     system = [*cpp_extension.include_paths(), str(cuda_include(major))]
-    strict = ["-Werror"] if (ROOT / ".git").exists() else []
+    strict = ["-Werror"] if (ROOT / ".git").exists() or "FERRO_STRICT" in os.environ else []
     extension.include_dirs = [str(CSRC)]
     extension.define_macros = [("FERRO_TORCH_VERSION", f'"{torch.__version__}"')]
     # System headers, so that the warnings are about our code. They are errors in a checkout only:

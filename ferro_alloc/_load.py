@@ -17,6 +17,8 @@ from types import ModuleType
 
 from ferro_alloc._errors import FerroError
 
+# Minor versions that the extension can be compiled for, the first and the last.
+SUPPORTED = ((2, 11), (2, 15))
 REBUILD = "build it again with `pip install --no-build-isolation --force-reinstall .`"
 
 
@@ -51,12 +53,19 @@ def running_torch() -> tuple[str, str | None]:
 
 
 def check_versions(built: tuple[str, str], running: tuple[str, str | None]) -> None:
-    """Raises `FerroError` unless both have the same torch minor and CUDA major version."""
+    """Raises `FerroError` unless the running torch is a supported one with CUDA, and both have the
+    same torch minor and CUDA major version."""
     (built_torch, built_cuda), (torch, cuda) = built, running
     if cuda is None:
         raise FerroError(
             f"ferro_alloc was built for torch {built_torch} with CUDA {built_cuda}, and the "
             f"installed torch {torch} has no CUDA: install a CUDA build of torch"
+        )
+    oldest, newest = SUPPORTED
+    if not oldest <= _minor(torch) <= newest:
+        raise FerroError(
+            f"ferro_alloc supports torch {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}, and "
+            f"torch {torch} is running: install a torch of that range"
         )
     if _minor(built_torch) != _minor(torch) or _major(built_cuda) != _major(cuda):
         raise FerroError(

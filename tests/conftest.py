@@ -35,6 +35,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 # Settings of the person who runs the tests must not reach the programs.
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FERRO_ALLOC_CONF")
 
+
+def clean_environment() -> dict[str, str]:
+    """This process's, without the settings above, and with the checkout to import from."""
+    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
+    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    return {**inherited, "PYTHONPATH": path}
+
+
 Completed = subprocess.CompletedProcess[str]
 
 
@@ -69,11 +77,9 @@ class RunSimulated(Protocol):
 def _run(
     command: Sequence[str], env: Mapping[str, str] | None, check: bool, timeout: float
 ) -> Completed:
-    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
-    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
     result = subprocess.run(
         command,
-        env={**inherited, "PYTHONPATH": path, **(env or {})},
+        env={**clean_environment(), **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -4,7 +4,7 @@
 #
 #  - $PYTHON, when set, is taken as it is.
 #  - With a package index in reach: .venv, with the versions of tools/requirements.txt.
-#  - Without one: python3 as it is, if it has torch 2.11; nothing is installed.
+#  - Without one: python3 as it is, if it has torch 2.11 to 2.15; nothing is installed.
 #
 # As root on a Debian machine, missing system packages are installed first.
 set -euo pipefail
@@ -25,7 +25,11 @@ accept() {
   exit 0
 }
 
-has_torch() { "$1" -c 'import torch, sys; sys.exit(not torch.__version__.startswith("2.11."))' 2>/dev/null; }
+has_torch() {
+  "$1" -c 'import re, sys, torch
+major, minor = re.findall(r"\d+", torch.__version__)[:2]
+sys.exit(not (major == "2" and 11 <= int(minor) <= 15))' 2>/dev/null
+}
 
 # Debian packages whose content is absent, by the file or command each brings.
 missing_packages() {

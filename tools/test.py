@@ -15,11 +15,10 @@ import shutil
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +27,9 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import setup as ferro_setup  # noqa: E402  # also puts the environment's programs on PATH
+from tools import versions  # noqa: E402
 from tools.gpu import gpu_count  # noqa: E402
+from tools.results import Result, add, read_junit, skip  # noqa: E402
 
 BUILD = ROOT / "build"
 LOGS = BUILD / "test-logs"
@@ -42,29 +43,10 @@ console = Console(highlight=False, width=100)
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one step did. `skips` counts tests by the reason for which they did not run."""
-
-    name: str
-    passed: int = 0
-    failed: int = 0
-    skips: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    @property
-    def skipped(self) -> int:
-        return sum(self.skips.values())
-
-
-@dataclass(frozen=True)
 class Step:
     name: str
     group: str
     run: Callable[[str], Result]
-
-
-def skip(name: str, reason: str) -> Result:
-    return Result(name, skips=Counter({reason: 1}))
 
 
 def execute(
@@ -177,26 +159,6 @@ def googletest(program: Path, log: str, env: dict[str, str] | None = None) -> Re
     return read_junit(log, report, ok)
 
 
-def read_junit(name: str, report: Path, ok: bool) -> Result:
-    """Counts in the report that GoogleTest and pytest write; `ok` is the program's own verdict."""
-    passed = failed = 0
-    skips: Counter[str] = Counter()
-    for case in ElementTree.parse(report).iter("testcase"):
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
-        elif skipped is not None:
-            # GoogleTest puts the place of the skip on a line before its text.
-            skips[skipped.get("message", "").strip().splitlines()[-1]] += 1
-        elif case.get("status") == "notrun":
-            skips["disabled in its source"] += 1
-        else:
-            passed += 1
-    if not ok and failed == 0:
-        failed = 1
-    return Result(name, passed, failed, skips)
-
-
 def cpp(preset: str, compiler: str, suites: tuple[str, ...]) -> Callable[[str], Result]:
     def run(name: str) -> Result:
         if shutil.which(compiler) is None:
@@ -306,16 +268,8 @@ STEPS = (
     Step("contract, real GPU", "cpp", contract_gpu),
     Step("fuzzing", "cpp", fuzz),
     Step("Python", "python", python_tests),
+    Step(f"torch {versions.VERSIONS[-1].minor}", "versions", versions.test_newest),
 )
-
-
-def add(left: Result, right: Result) -> Result:
-    return replace(
-        left,
-        passed=left.passed + right.passed,
-        failed=left.failed + right.failed,
-        skips=left.skips + right.skips,
-    )
 
 
 def show(results: list[Result]) -> None:
@@ -335,7 +289,7 @@ def show(results: list[Result]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("lint", "cpp", "python"), help="one group of steps")
+    parser.add_argument("--only", choices=("lint", "cpp", "python", "versions"), help="one group of steps")
     only = parser.parse_args().only
     results: list[Result] = []
     for step in STEPS:

@@ -61,6 +61,14 @@ def test_bad_text_names_the_mistake_and_lists_all_options(text: str, named: str)
         assert option.metadata["meaning"] in message
 
 
+def test_the_layout_is_one_of_two() -> None:
+    assert Config().layout == "pages"
+    assert Config.parse("layout:segments") == Config(layout="segments")
+    for wrong in ("Pages", "", "none", "segment"):
+        with pytest.raises(FerroError, match=f"layout is '{wrong}': expected pages or segments"):
+            Config.parse(f"layout:{wrong}")
+
+
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(FerroError, match="'page_size_mb' is given twice"):
         Config.parse("page_size_mb:2,page_size_mb:4")
@@ -84,6 +92,21 @@ def test_settings_of_the_native_allocator_are_named() -> None:
         "expandable_segments:True",
         "max_split_size_mb:64",
     )
+
+
+def test_settings_about_segments_have_a_meaning_where_there_are_segments() -> None:
+    text = (
+        "max_split_size_mb:64,garbage_collection_threshold:0.8,max_non_split_rounding_mb:32,"
+        "large_segment_size_mb:32,expandable_segments:True"
+    )
+    environ = {"PYTORCH_CUDA_ALLOC_CONF": text}
+    assert ignored_options(environ, layout="segments") == ("expandable_segments:True",)
+    assert len(ignored_options(environ)) == 5
+
+
+def test_each_key_is_named_once() -> None:
+    environ = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,max_split_size_mb:128"}
+    assert ignored_options(environ) == ("max_split_size_mb:128",)
 
 
 def test_settings_of_the_pinned_host_allocator_keep_their_meaning() -> None:

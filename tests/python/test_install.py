@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+import setup as ferro_setup
 from ferro_alloc import FerroError, _load, allocator
 from tests.conftest import RunProgram, RunSimulated
 from tools.gpu import gpu_count
+from tools.versions import VERSIONS
 
 # Prints one JSON line with what it saw; `report` is filled by each program's own lines.
 PRELUDE = """\
@@ -193,7 +195,7 @@ def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) 
     container = SimpleNamespace(tree_manager=object())
     trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers={0: container}))
     monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", cast(ModuleType, trees))
-    with pytest.raises(FerroError, match="call torch.compiler.reset\\(\\) first"):
+    with pytest.raises(FerroError, match=r"call torch\.compiler\.reset\(\) first"):
         allocator._refuse_cudagraph_trees()
     container.tree_manager = cast(object, None)
     allocator._refuse_cudagraph_trees()
@@ -263,7 +265,7 @@ def test_same_minor_version_is_accepted(
     ("running", "named"),
     [
         (("2.12.0+cu130", "13.0"), "torch 2.12.0+cu130 with CUDA 13.0 is running"),
-        (("2.1.1", "13.0"), "torch 2.1.1 with CUDA 13.0 is running"),
+        (("2.15.0", "13.2"), "torch 2.15.0 with CUDA 13.2 is running"),
         (("2.11.0+cu128", "12.8"), "torch 2.11.0+cu128 with CUDA 12.8 is running"),
         (("2.11.0+cpu", None), "torch 2.11.0+cpu has no CUDA"),
     ],
@@ -278,6 +280,22 @@ def test_another_torch_is_refused_before_it_can_crash(
     assert named in message
     assert "install" in message
     assert is_one_sentence(message)
+
+
+@pytest.mark.parametrize("version", ["2.1.1", "2.10.2", "2.16.0a0", "3.11.0"])
+def test_a_torch_outside_the_range_is_refused(version: str) -> None:
+    with pytest.raises(FerroError) as caught:
+        _load.check_versions(("2.11.0", "13.0"), (version, "13.0"))
+    message = str(caught.value)
+    assert f"supports torch 2.11 to 2.15, and torch {version} is running" in message
+    assert is_one_sentence(message)
+
+
+def test_the_range_is_the_same_everywhere() -> None:
+    oldest, newest = _load.SUPPORTED
+    assert ferro_setup.supported_torch() == (oldest, (newest[0], newest[1] + 1))
+    tested = [ferro_setup.minor_version(version.torch) for version in VERSIONS]
+    assert tested == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
 
 
 def test_running_torch_is_read_without_importing_it(run_program: RunProgram) -> None:

@@ -23,16 +23,19 @@ def simulated(
     program: str,
     *arguments: str,
     turn: str = "",
+    conf: str = "",
     env: Mapping[str, str] | None = None,
     **activate: Any,
 ) -> Result:
     """The program's result; the test fails when there is none.
 
-    `turn` is how likely a CUDA call does queued work; a low one leaves more of it queued.
+    `turn` is how likely a CUDA call does queued work; a low one leaves more of it queued. `conf` is
+    FERRO_ALLOC_CONF.
     """
     options = json.dumps(activate)
     command = [sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments]
-    return _result(command, {**(env or {}), **({"FERRO_SIM_TURN": turn} if turn else {})})
+    settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf, **(env or {})}
+    return _result(command, {key: value for key, value in settings.items() if value})
 
 
 def seeded(*arguments: str) -> Result:

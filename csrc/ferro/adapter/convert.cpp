@@ -59,6 +59,10 @@ c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   stats.num_alloc_retries = static_cast<std::int64_t>(counters.retries);
   stats.num_ooms = static_cast<std::int64_t>(counters.out_of_memory);
   stats.num_sync_all_streams = static_cast<std::int64_t>(counters.synchronisations);
+  set_oom_rejections(stats, static_cast<std::int64_t>(counters.rejected));
+  for (const auto& [id, bytes] : device.reserved_by_pool()) {
+    set_reserved_bytes_of_pool(stats, to_mempool_id(id), to_stat_array(bytes));
+  }
   stats.num_device_alloc =
       static_cast<std::int64_t>(counters.pages_created + counters.segments_created);
   stats.num_device_free =
@@ -113,6 +117,7 @@ c10::cuda::CUDACachingAllocator::AllocatorConfigInfo current_config_info() {
   info.pinned_use_host_register = Config::pinned_use_cuda_host_register();
   info.graph_capture_record_stream_reuse = Config::graph_capture_record_stream_reuse();
   info.last_allocator_settings = AcceleratorAllocatorConfig::last_allocator_settings();
+  set_pinned_settings(info);
   info.roundup_power2_divisions = AcceleratorAllocatorConfig::roundup_power2_divisions();
   return info;
 }

@@ -1,6 +1,7 @@
 // Between the core's plain structs and PyTorch's.
 #pragma once
 
+#include "ferro/adapter/torch_compat.h"
 #include "ferro/core/device_memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -11,6 +11,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
@@ -26,6 +27,7 @@ void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 
 AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.segment_rules = current_segment_rules;
+  config.rejection_limit = rejection_limit;
   return config;
 }
 
@@ -61,6 +63,11 @@ StreamId current_stream(c10::DeviceIndex device) {
     slot = {id, device, to_stream_id(stream.stream())};
   }
   return slot.handle;
+}
+
+Request to_request(std::size_t bytes, CallContext context) {
+  return {block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
+          std::move(context)};
 }
 
 }  // namespace
@@ -143,9 +150,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < (std::size_t{1} << 60),
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& owner = device(index);
-  const Request request{
-      block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
-      owner.history.gather(RecordContext::STATE)};
+  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
   PoolId pool = kDefaultPool;
   const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
   if (static_cast<int>(elsewhere) | static_cast<int>(owner.diversions.any())) [[unlikely]] {
@@ -160,6 +165,12 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
     fail_allocation(owner, index, pool, stream, request, *result.failure);
   }
   void* ptr = to_void_ptr(result.ptr);
+  announce(owner, index, ptr, result.size);
+  return ptr;
+}
+
+// What every allocation ends with.
+void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
   if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
     if (const std::exception_ptr failure = take_tracker_failure()) {
       free(ptr);
@@ -167,17 +178,20 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
     }
   }
   if (c10::memoryProfilingEnabled()) [[unlikely]] {
-    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(result.size));
+    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
   }
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   }
-  return ptr;
 }
 
 void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts) {
+  if (facts.rejected_beyond) {
+    rejection_observers_.notify(facts);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, rejection_message(facts));
+  }
   if (observed_.load(std::memory_order_relaxed)) {
     owner.history.on_out_of_memory(facts.device_free, request.size, stream, pool, request.context);
   }
@@ -235,6 +249,31 @@ c10::DataPtr CudaAllocator::allocate(std::size_t bytes) {
   const c10::DeviceIndex index = current_device();
   void* ptr = bytes != 0 ? allocate_on(index, current_stream(index), bytes) : nullptr;
   return {ptr, ptr, &delete_block, c10::Device(c10::kCUDA, index)};
+}
+
+c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address) {
+  const DevicePtr wanted = to_device_ptr(address);
+  TORCH_CHECK(is_aligned(address_of(wanted), kBlockAlignment),
+              "mallocWithAddress: addr must be aligned to kMinBlockSize (", kBlockAlignment,
+              " bytes), got ", address);
+  const c10::DeviceIndex index = current_device();
+  Device& owner = device(index);
+  const StreamId stream = current_stream(index);
+  const Destination to = destination(owner, stream);
+  TORCH_CHECK(to.route != Route::kUncached,
+              "Exact-address allocation is only supported by the native CUDA caching allocator");
+  if (to.route == Route::kPrevious) {
+    return allocate_with_address(previous_.allocator(), bytes, address);
+  }
+  // PyTorch's name for it, which tells such entries of a trace from others.
+  std::string& note = thread_annotations().internal_metadata;
+  note = "mallocWithAddress";
+  const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
+  const AllocateResult result = owner.core.allocate_at(
+      to.pool, stream, wanted, to_request(bytes, owner.history.gather(RecordContext::STATE)));
+  TORCH_CHECK(result.ptr != kNull, "Could not allocate CUDA storage at exact address ", address);
+  announce(owner, index, address, result.size);
+  return {address, address, &delete_block, c10::Device(c10::kCUDA, index)};
 }
 
 c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &delete_block; }
@@ -321,9 +360,7 @@ void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
 
 void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  core.stats().reset_peaks();
-  core.store().reset_peak();
-  core.segment_stats().reset_peaks();
+  core.reset_peaks();
   if (previous_.is_in_use()) {
     previous_.allocator().resetPeakStats(index);
     previous_.forget_peaks(index);

@@ -17,6 +17,7 @@
 #include "ferro/adapter/ipc_handle.h"
 #include "ferro/adapter/ipc_receiver.h"
 #include "ferro/adapter/previous_allocator.h"
+#include "ferro/adapter/rejections.h"
 #include "ferro/adapter/torch_compat.h"
 #include "ferro/adapter/uncached_allocations.h"
 #include "ferro/core/address_index.h"
@@ -55,6 +56,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* raw_alloc(std::size_t bytes) override;
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
   void raw_delete(void* ptr) override;
+  // At exactly that address, which must be free memory of the pool and stream that would serve an
+  // allocation now. Throws c10::Error otherwise.
+  c10::DataPtr allocateWithAddress(std::size_t bytes, void* address) FERRO_OVERRIDE_SINCE_13;
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
@@ -73,6 +77,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void markCaptureBegin(c10::DeviceIndex device) FERRO_OVERRIDE_SINCE_13;
+  void markCaptureEnd(c10::DeviceIndex device) FERRO_OVERRIDE_SINCE_13;
   void releasePool(c10::DeviceIndex device, c10::MempoolId_t id) override;
   int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t id) override;
   void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t id,
@@ -99,8 +105,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
+  bool supportsUserMetadata() FERRO_OVERRIDE_SINCE_14 { return true; }
+  void annotateMemory(const void* ptr, const std::string& metadata) FERRO_OVERRIDE_SINCE_14;
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr)
+      FERRO_OVERRIDE_SINCE_12;
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  void attachOomRejectionObserver(OomRejectionObserver observer) FERRO_OVERRIDE_SINCE_12;
   void attachAllocatorTraceTracker(
       c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override;
   c10::cuda::CUDACachingAllocator::ShareableHandle shareIpcHandle(void* ptr) override;
@@ -141,6 +152,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
+  void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
   // A descriptor of an exported unit, of any device; -1 for an unknown id.
@@ -180,6 +192,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::atomic<bool> enabled_{true};             // by torch.cuda.caching_allocator_enable
   std::atomic<Route> route_{Route::kPrevious};  // of requests that no pool takes; from these two
   AddressIndex addresses_;
+  RejectionObservers rejection_observers_;
   Mutex init_mutex_;
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};

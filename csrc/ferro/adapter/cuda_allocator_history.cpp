@@ -123,12 +123,45 @@ void CudaAllocator::setUserMetadata(const std::string& metadata) {
 
 std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_metadata; }
 
+void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  if (!block && previous_.is_in_use()) {
+    annotate_memory(previous_.allocator(), ptr, metadata);
+    return;
+  }
+  TORCH_CHECK(block.has_value(), "annotateMemory: no live allocation found at pointer ", ptr);
+  const Heap& heap = *span->heap();
+  History& history = device(static_cast<c10::DeviceIndex>(heap.device())).history;
+  history.on_annotation(*block, heap.stream(), heap.pool(), metadata,
+                        history.gather(RecordContext::STATE));
+}
+
+std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const void* ptr) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  if (!block && previous_.is_in_use()) {
+    return context_for_pointer(previous_.allocator(), ptr);
+  }
+  return block ? std::static_pointer_cast<c10::GatheredContext>(block->context) : nullptr;
+}
+
 void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const MutexLock lock(init_mutex_);
   if (previous_.is_in_use()) {
     previous_.allocator().attachOutOfMemoryObserver(observer);
   }
   failure_observers_.push_back(std::move(observer));
+}
+
+void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
+  const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    attach_rejection_observer(previous_.allocator(), observer);
+  }
+  rejection_observers_.add(std::move(observer));
 }
 
 void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {

@@ -3,6 +3,8 @@
 #include "ferro/adapter/cuda_allocator.h"
 #include "ferro/graph/checkpoint.h"
 
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
@@ -16,17 +18,27 @@ using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-n
 // Segments from an allocator that a user gave to a MemPool. It lives as long as the last of them.
 class UserSegments final : public SegmentSource {
  public:
-  explicit UserSegments(std::shared_ptr<CUDAAllocator> allocator)
-      : allocator_(std::move(allocator)) {}
+  UserSegments(c10::DeviceIndex device, std::shared_ptr<CUDAAllocator> allocator)
+      : device_(device), allocator_(std::move(allocator)) {}
   DevicePtr allocate(std::size_t bytes) override {
+    const Scope scope(device_);
     return to_device_ptr(allocator_->raw_alloc(bytes));
   }
   bool release(DevicePtr base) override {
+    const Scope scope(device_);
     allocator_->raw_delete(to_void_ptr(base));
     return true;
   }
 
  private:
+  // On the pool's device; and a capture does not keep it from calling the driver.
+  struct Scope {
+    explicit Scope(c10::DeviceIndex device) : guard(device) {}
+    c10::cuda::CUDAGuard guard;
+    c10::cuda::CUDAStreamCaptureModeGuard mode{cudaStreamCaptureModeRelaxed};
+  };
+
+  const c10::DeviceIndex device_;
   const std::shared_ptr<CUDAAllocator> allocator_;
 };
 
@@ -77,6 +89,20 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
 }
 
+void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
+  device(index).diversions.mark_capture_begin();
+  if (previous_.is_in_use()) {
+    mark_capture_begin(previous_.allocator(), index);
+  }
+}
+
+void CudaAllocator::markCaptureEnd(c10::DeviceIndex index) {
+  device(index).diversions.mark_capture_end();
+  if (previous_.is_in_use()) {
+    mark_capture_end(previous_.allocator(), index);
+  }
+}
+
 void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
@@ -108,7 +134,7 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
   }
   std::shared_ptr<SegmentSource> source;
   if (allocator != nullptr) {
-    source = std::make_shared<UserSegments>(std::move(allocator));
+    source = std::make_shared<UserSegments>(index, std::move(allocator));
   }
   const bool held = owner.core.hold_pool(to_pool_id(id), std::move(source));
   TORCH_INTERNAL_ASSERT(held, "createOrIncrefPool: pool (", id.first, ", ", id.second,

@@ -67,9 +67,9 @@ void* CudaAllocator::allocate_elsewhere(Route route, c10::DeviceIndex index, Str
   } catch (const c10::OutOfMemoryError&) {
     // It cannot know that some of the memory is our cache.
     DeviceMemory& core = device(index).core;
-    const std::size_t held = core.store().counts().held;
+    const std::size_t held = core.held_bytes();
     core.empty_cache();
-    if (core.store().counts().held == held) {
+    if (core.held_bytes() == held) {
       throw;
     }
   }
@@ -111,6 +111,9 @@ void CudaAllocator::stop_serving() {
     for (const History::FailureObserver& observer : failure_observers_) {
       previous_.allocator().attachOutOfMemoryObserver(observer);
     }
+    for (const OomRejectionObserver& observer : rejection_observers_.all()) {
+      attach_rejection_observer(previous_.allocator(), observer);
+    }
     for (const History::Tracker& tracker : trackers_) {
       previous_.allocator().attachAllocatorTraceTracker(tracker);
     }
@@ -133,6 +136,7 @@ void CudaAllocator::switch_to(Serving serving) {
     previous_.allocator().resetPeakStats(i);
     core_of(i)->stats().reset_peaks();
     core_of(i)->store().reset_peak();
+    core_of(i)->segment_stats().reset_peaks();
   }
   serving_.store(serving, std::memory_order_release);
   choose_route();

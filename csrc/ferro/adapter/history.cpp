@@ -120,10 +120,23 @@ void History::add(TraceEntry entry) noexcept {
 void History::on_event(const EventFacts& event) noexcept {
   const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
   const ThreadAnnotations& thread = thread_annotations();
-  add({action_of(event.what), device_, address_of(event.ptr), event.size,
-       reinterpret_cast<void*>(event.stream), to_mempool_id(event.pool), c10::getApproximateTime(),
-       with_context ? std::static_pointer_cast<c10::GatheredContext>(event.context) : nullptr,
-       thread.compile_context(), thread.user_metadata});
+  TraceEntry entry(
+      action_of(event.what), device_, address_of(event.ptr), event.size,
+      reinterpret_cast<void*>(event.stream), to_mempool_id(event.pool), c10::getApproximateTime(),
+      with_context ? std::static_pointer_cast<c10::GatheredContext>(event.context) : nullptr,
+      thread.compile_context(), thread.user_metadata);
+  set_internal_metadata(entry, thread.internal_metadata);
+  add(std::move(entry));
+}
+
+void History::on_annotation(const BlockView& block, StreamId stream, const PoolId& pool,
+                            const std::string& metadata, const CallContext& context) {
+  if (const auto action = annotate_action()) {
+    add({*action, device_, address_of(block.ptr), block.requested, reinterpret_cast<void*>(stream),
+         to_mempool_id(pool), c10::getApproximateTime(),
+         std::static_pointer_cast<c10::GatheredContext>(context),
+         thread_annotations().compile_context(), metadata});
+  }
 }
 
 void History::on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,

@@ -9,6 +9,7 @@
 // Nothing here ever leaves: entries own Python frames, which must not be released at exit.
 #pragma once
 
+#include "ferro/adapter/torch_compat.h"
 #include "ferro/adapter/trace_ring.h"
 #include "ferro/core/device_memory.h"
 #include "ferro/core/observer.h"
@@ -61,6 +62,9 @@ class History final : public MemoryObserver {
   void on_event(const EventFacts& event) noexcept override;
   void on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
                         const PoolId& pool, const CallContext& context);
+  // The program says something about a block that it was given earlier.
+  void on_annotation(const BlockView& block, StreamId stream, const PoolId& pool,
+                     const std::string& metadata, const CallContext& context);
   // After the entries were read, so that it shows in the next snapshot only.
   void on_snapshot(std::size_t active_bytes);
 
@@ -92,6 +96,7 @@ std::exception_ptr take_tracker_failure();
 struct ThreadAnnotations {
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
+  std::string internal_metadata;
 
   const std::string& compile_context() const {
     static const std::string none = "N/A";

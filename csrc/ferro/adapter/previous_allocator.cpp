@@ -137,6 +137,7 @@ DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const Dev
     stat.allocated += other.allocated;
     stat.freed += other.freed;
   }
+  add_later_statistics(sum, theirs);
   sum.num_alloc_retries += theirs.num_alloc_retries;
   sum.num_ooms += theirs.num_ooms;
   sum.num_sync_all_streams += theirs.num_sync_all_streams;

@@ -4,6 +4,7 @@
 // it. It takes new requests again while ours does not serve. Thread-safe. It is never destroyed.
 #pragma once
 
+#include "ferro/adapter/torch_compat.h"
 #include "ferro/base/mutex.h"
 
 #include <c10/core/CachingDeviceAllocator.h>

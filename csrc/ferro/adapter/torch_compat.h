@@ -1,20 +1,173 @@
 // Every difference between the versions of torch that ferro_alloc is built for. One binary serves
 // one minor version: the layout of CUDAAllocator's virtual table changes between them.
+//
+// What a later torch adds is there for every version: types under one name, members that a struct
+// lacks as functions that do nothing, and `override` as a macro that is empty where there is no
+// such virtual. So the rest of the adapter is written once, for the newest.
 #pragma once
 
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
 
-#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR != 11
-#error "ferro_alloc is written for torch 2.11; the torch that it is compiled against is another one"
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11 || TORCH_VERSION_MINOR > 15
+#error "ferro_alloc is written for torch 2.11 to 2.15; the torch of this build is another one"
 #endif
 
 #define FERRO_STRINGIFY_(x) #x
 #define FERRO_STRINGIFY(x) FERRO_STRINGIFY_(x)
+
+// For virtuals that torch 2.<minor> introduced.
+#if TORCH_VERSION_MINOR >= 12
+#define FERRO_OVERRIDE_SINCE_12 override
+#else
+#define FERRO_OVERRIDE_SINCE_12
+#endif
+#if TORCH_VERSION_MINOR >= 13
+#define FERRO_OVERRIDE_SINCE_13 override
+#else
+#define FERRO_OVERRIDE_SINCE_13
+#endif
+#if TORCH_VERSION_MINOR >= 14
+#define FERRO_OVERRIDE_SINCE_14 override
+#else
+#define FERRO_OVERRIDE_SINCE_14
+#endif
 
 namespace ferro {
 
 // The minor version this binary is for, as "2.11".
 inline constexpr const char* kBuiltForTorch =
     FERRO_STRINGIFY(TORCH_VERSION_MAJOR) "." FERRO_STRINGIFY(TORCH_VERSION_MINOR);
+
+// (device, bytes asked for, bytes held, bytes allowed or of the device).
+using OomRejectionObserver =
+    std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
+
+// Setting `throw_on_cudamalloc_oom`: a request that would exceed the memory fraction is refused at
+// once.
+inline bool rejects_before_driver() {
+#if TORCH_VERSION_MINOR >= 12
+  return c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
+#else
+  return false;
+#endif
+}
+
+// The trace's action for metadata that is attached later; none before torch 2.14.
+inline std::optional<c10::CachingDeviceAllocator::TraceEntry::Action> annotate_action() {
+#if TORCH_VERSION_MINOR >= 14
+  return c10::CachingDeviceAllocator::TraceEntry::ANNOTATE;
+#else
+  return std::nullopt;
+#endif
+}
+
+// What the allocator itself says about an entry, beside what the program said.
+inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::TraceEntry& entry,
+                                  [[maybe_unused]] const std::string& metadata) {
+#if TORCH_VERSION_MINOR >= 15
+  entry.internal_metadata_ = metadata;
+#endif
+}
+
+// Calls of another allocator's methods, where this torch has them.
+using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+inline void attach_rejection_observer([[maybe_unused]] Allocator& allocator,
+                                      [[maybe_unused]] OomRejectionObserver observer) {
+#if TORCH_VERSION_MINOR >= 12
+  allocator.attachOomRejectionObserver(std::move(observer));
+#endif
+}
+
+inline std::shared_ptr<c10::GatheredContext> context_for_pointer(
+    [[maybe_unused]] Allocator& allocator, [[maybe_unused]] const void* ptr) {
+#if TORCH_VERSION_MINOR >= 12
+  return allocator.getContextForPointer(ptr);
+#else
+  return nullptr;
+#endif
+}
+
+inline c10::DataPtr allocate_with_address([[maybe_unused]] Allocator& allocator,
+                                          [[maybe_unused]] std::size_t bytes,
+                                          [[maybe_unused]] void* address) {
+#if TORCH_VERSION_MINOR >= 13
+  return allocator.allocateWithAddress(bytes, address);
+#else
+  TORCH_CHECK(false, allocator.name(), " has no allocateWithAddress before torch 2.13");
+#endif
+}
+
+inline void mark_capture_begin([[maybe_unused]] Allocator& allocator,
+                               [[maybe_unused]] c10::DeviceIndex device) {
+#if TORCH_VERSION_MINOR >= 13
+  allocator.markCaptureBegin(device);
+#endif
+}
+
+inline void mark_capture_end([[maybe_unused]] Allocator& allocator,
+                             [[maybe_unused]] c10::DeviceIndex device) {
+#if TORCH_VERSION_MINOR >= 13
+  allocator.markCaptureEnd(device);
+#endif
+}
+
+inline void annotate_memory([[maybe_unused]] Allocator& allocator, [[maybe_unused]] const void* ptr,
+                            [[maybe_unused]] const std::string& metadata) {
+#if TORCH_VERSION_MINOR >= 14
+  allocator.annotateMemory(ptr, metadata);
+#endif
+}
+
+inline void set_oom_rejections([[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& stats,
+                               [[maybe_unused]] std::int64_t count) {
+#if TORCH_VERSION_MINOR >= 12
+  stats.num_oom_rejections = count;
+#endif
+}
+
+inline void set_reserved_bytes_of_pool(
+    [[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& stats,
+    [[maybe_unused]] const c10::MempoolId_t& pool,
+    [[maybe_unused]] const c10::CachingAllocator::StatArray& bytes) {
+#if TORCH_VERSION_MINOR >= 13
+  stats.reserved_bytes_by_private_pools[pool] = bytes;
+#endif
+}
+
+// Adds what later versions count to `sum`. Every pool lives in one allocator.
+inline void add_later_statistics(
+    [[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& sum,
+    [[maybe_unused]] const c10::CachingDeviceAllocator::DeviceStats& more) {
+#if TORCH_VERSION_MINOR >= 12
+  sum.num_oom_rejections += more.num_oom_rejections;
+#endif
+#if TORCH_VERSION_MINOR >= 13
+  for (const auto& [pool, bytes] : more.reserved_bytes_by_private_pools) {
+    sum.reserved_bytes_by_private_pools[pool] = bytes;
+  }
+#endif
+}
+
+// The settings of the host allocator that a snapshot shows.
+inline void set_pinned_settings(
+    [[maybe_unused]] c10::cuda::CUDACachingAllocator::AllocatorConfigInfo& info) {
+#if TORCH_VERSION_MINOR >= 13
+  using c10::CachingAllocator::AcceleratorAllocatorConfig;
+  info.max_round_threshold = AcceleratorAllocatorConfig::pinned_max_round_threshold();
+  info.max_cached_size = AcceleratorAllocatorConfig::pinned_max_cached_size();
+#endif
+}
 
 }  // namespace ferro

@@ -92,6 +92,37 @@ AllocateResult DeviceMemory::allocate_in_pages(const PoolId& pool, StreamId stre
   return climb(heap, request);
 }
 
+AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
+                                         Request request) {
+  const RecursiveMutexLock slow(slow_mutex_);
+  std::vector<Heap*> heaps;
+  {
+    const MutexLock lock(pools_mutex_);
+    const auto pool = pools_.find(id);
+    if (pool == pools_.end()) {
+      return {};
+    }
+    request.no_split = pool->second.no_split;
+    for (auto& [key, heap] : pool->second.heaps) {
+      if (key.stream == stream) {
+        heaps.push_back(heap.get());
+      }
+    }
+  }
+  for (Heap* heap : heaps) {
+    Request exact = request;
+    if (heap->kind() == HeapKind::kPages) {
+      exact.size = request.no_split ? align_up(request.size, store_.page_bytes()) : request.size;
+    } else if (heap->kind() != segment_kind(request.size)) {
+      continue;  // the segments of one size class hold no block of the other
+    }
+    if (heap->allocate_at(ptr, exact) != kNull) {
+      return {ptr, exact.size, nullptr};
+    }
+  }
+  return {};
+}
+
 AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
                                                 Request request) {
   bool in_segments = layout_ == Layout::kSegments;
@@ -127,7 +158,8 @@ Heap& DeviceMemory::find_or_make_heap(const PoolId& id, const HeapKey& key) {
   const MutexLock lock(pools_mutex_);
   std::unique_ptr<Heap>& heap = pools_[id].heaps[key];
   if (heap == nullptr) {
-    heap = std::make_unique<Heap>(heap_context_, id, key.stream, key.kind);
+    PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool_bytes_[id].now;
+    heap = std::make_unique<Heap>(heap_context_, id, key.stream, key.kind, bytes);
   }
   return *heap;
 }
@@ -407,6 +439,39 @@ std::array<StatValue, kStatClasses> DeviceMemory::reserved() {
   return reserved;
 }
 
+std::map<PoolId, std::array<StatValue, kStatClasses>> DeviceMemory::reserved_by_pool() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  const MutexLock lock(pools_mutex_);
+  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved;
+  for (const auto& [id, pool] : pool_bytes_) {
+    // A pool of which memory was asked and none given is not shown.
+    if (pool.now.of[kAll].increased.get() == 0) {
+      continue;
+    }
+    for (std::size_t i = 0; i < kStatClasses; ++i) {
+      const Gauge& gauge = pool.now.of[i];
+      const std::int64_t current = gauge.current.get();
+      const std::int64_t increased = gauge.increased.get();
+      reserved[id][i] = {current, gauge.peak.get(), increased - pool.increased_at_reset[i],
+                         increased - current - pool.decreased_at_reset[i]};
+    }
+  }
+  return reserved;
+}
+
+void DeviceMemory::reset_peaks() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  stats_.reset_peaks();
+  store_.reset_peak();
+  segment_stats_.reset_peaks();
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pool_bytes_) {
+    for (Gauge& gauge : pool.now.of) {
+      gauge.peak.set(gauge.current.get());
+    }
+  }
+}
+
 void DeviceMemory::reset_accumulated_counters() {
   const RecursiveMutexLock slow(slow_mutex_);
   const LadderCounts ladder = counters_.ladder;
@@ -414,6 +479,13 @@ void DeviceMemory::reset_accumulated_counters() {
   counters_.ladder = ladder;
   pages_at_reset_ = store_.counts();
   segment_stats_.reset_accumulated();
+  const MutexLock lock(pools_mutex_);
+  for (auto& [id, pool] : pool_bytes_) {
+    for (std::size_t i = 0; i < kStatClasses; ++i) {
+      pool.increased_at_reset[i] = pool.now.of[i].increased.get();
+      pool.decreased_at_reset[i] = pool.now.of[i].increased.get() - pool.now.of[i].current.get();
+    }
+  }
 }
 
 void DeviceMemory::check_invariants() {
@@ -423,11 +495,16 @@ void DeviceMemory::check_invariants() {
   std::size_t in_segments = 0;
   std::int64_t live = 0;
   for (auto& [id, pool] : pools_) {
+    const std::size_t before = backed + in_segments;
     for (auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
       (heap->kind() == HeapKind::kPages ? backed : in_segments) += view.backed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
+    }
+    if (const auto counted = pool_bytes_.find(id); counted != pool_bytes_.end()) {
+      FERRO_CHECK(static_cast<std::size_t>(counted->second.now.of[kAll].current.get()) ==
+                  backed + in_segments - before);
     }
   }
   const PageCounts pages = store_.counts();

@@ -40,6 +40,9 @@ struct AllocatorConfig {
   // Asked on every request in segments, because programs change these settings as they run; null:
   // the defaults.
   std::function<SegmentRules()> segment_rules = nullptr;
+  // By the bytes of the device: those beyond which a request is refused at once, before anything is
+  // given back or waited for. Asked on every miss; null: no such limit.
+  std::function<std::size_t(std::size_t)> rejection_limit = nullptr;
 };
 
 // Called when memory is short and no lock of a heap is held. True: something was freed.
@@ -55,7 +58,8 @@ struct [[nodiscard]] AllocateResult {
 // Since the last reset; `ladder` since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
-  std::uint64_t out_of_memory = 0;     // requests that failed
+  std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
+  std::uint64_t rejected = 0;          // requests beyond the rejection limit
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
@@ -94,6 +98,10 @@ class DeviceMemory {
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). Throws DriverError when the driver refuses; then nothing changed.
   AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
+  // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
+  // use or lies elsewhere, or there is no memory to put there.
+  AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr, Request request)
+      FERRO_EXCLUDES(slow_mutex_);
 
   // Pools. Ids other than the default pool's.
   // Makes the pool, held once, or holds it once more. `source` is for a new pool only: false, and
@@ -155,12 +163,22 @@ class DeviceMemory {
   std::size_t held_bytes() const;
   // The same in PyTorch's form.
   std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(slow_mutex_);
+  // The same for every private pool that ever had memory.
+  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved_by_pool()
+      FERRO_EXCLUDES(slow_mutex_);
   void reset_accumulated_counters() FERRO_EXCLUDES(slow_mutex_);
+  void reset_peaks() FERRO_EXCLUDES(slow_mutex_);
   // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
   // counted under its own lock, and the sums are compared afterwards.
   void check_invariants() FERRO_EXCLUDES(slow_mutex_);
 
  private:
+  // Of a private pool; kept when the pool is gone.
+  struct PoolHistory {
+    PoolBytes now;
+    std::array<std::int64_t, kStatClasses> increased_at_reset{};
+    std::array<std::int64_t, kStatClasses> decreased_at_reset{};
+  };
   struct Step;
   static const std::array<Step, 7> kLadder;
 
@@ -180,6 +198,8 @@ class DeviceMemory {
   DevicePtr grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr ask_to_give_back(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr wait_for_memory(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr allocate_grown(Heap& heap, const Request& request, GrowFrom from)
+      FERRO_REQUIRES(slow_mutex_);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Heap& heap, const Request& request)
       FERRO_REQUIRES(slow_mutex_);
 
@@ -210,6 +230,8 @@ class DeviceMemory {
   std::vector<Heap*> heaps_that_give(Givers which) FERRO_EXCLUDES(pools_mutex_);
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(pools_mutex_);
   void drop_unused_pools() FERRO_REQUIRES(slow_mutex_) FERRO_EXCLUDES(pools_mutex_);
+  void read_rejection_limit() FERRO_REQUIRES(slow_mutex_);
+  AllocateResult reject(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
   OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
 
   const std::uint64_t serial_;  // distinguishes allocators in thread-local caches
@@ -234,9 +256,12 @@ class DeviceMemory {
   DeviceCounters counters_ FERRO_GUARDED_BY(slow_mutex_);
   PageCounts pages_at_reset_ FERRO_GUARDED_BY(slow_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(slow_mutex_) = false;
+  std::size_t rejection_limit_ FERRO_GUARDED_BY(slow_mutex_) = PageStore::kNoLimit;
+  bool rejected_ FERRO_GUARDED_BY(slow_mutex_) = false;  // the request that climbs
 
   Mutex pools_mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(pools_mutex_);  // the default pool is always there
+  std::map<PoolId, PoolHistory> pool_bytes_ FERRO_GUARDED_BY(pools_mutex_);
   std::atomic<int> special_pools_{0};
 };
 

@@ -33,6 +33,7 @@
 #include "ferro/core/observer.h"
 #include "ferro/core/page_store.h"
 #include "ferro/core/pending_frees.h"
+#include "ferro/core/pool_bytes.h"
 #include "ferro/core/pool_id.h"
 #include "ferro/core/relocation.h"
 #include "ferro/core/segment_policy.h"
@@ -76,9 +77,15 @@ struct HeapContext {
   std::size_t span_bytes;                      // length of a span unless a request needs more
 };
 
-// Each includes those before it. Own pages are whole free pages elsewhere on the same line.
-enum class GrowFrom { kOwnPages, kIdlePages, kAnyPages };
-enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kOutOfMemory};
+// Own pages are whole free pages elsewhere on the same line; the store has idle ones and makes new
+// ones.
+enum class GrowFrom {
+  kOwnPages,
+  kIdlePages,  // and own ones
+  kAnyPages,   // own and idle ones, then new ones
+  kStore,      // idle ones, then new ones: the rest of the line stays as it is
+};
+enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kRejected, kOutOfMemory};
 
 enum class FreeError { kNone, kNotLive };
 struct [[nodiscard]] FreeResult {
@@ -123,7 +130,9 @@ struct HeapView {
 
 class Heap {
  public:
-  Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages);
+  // `pool_bytes` counts what the pool holds and outlives the heap; null: nobody wants to know.
+  Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages,
+       PoolBytes* pool_bytes = nullptr);
   // Only when `is_empty()`. Gives the addresses back.
   ~Heap();
   Heap(const Heap&) = delete;
@@ -153,6 +162,11 @@ class Heap {
       FERRO_EXCLUDES(mutex_);
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
+
+  // At exactly `ptr`, on the line or in a segment of this heap. Where pages have left the line,
+  // others come from the store. kNull: some byte is in use or not of this heap, or there are no
+  // pages; nothing is allocated.
+  DevicePtr allocate_at(DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
 
   // The classic layout (heap_segments.cpp), on heaps of segments. A null `ptr`: no free block fits.
   BlockView allocate_in_segments(const Request& request, const SegmentRules& rules)
@@ -206,7 +220,9 @@ class Heap {
   // Unused, and no page is left.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 
-  // The live block that contains `ptr`, if any.
+  // The live block that starts at `ptr`, if any.
+  std::optional<BlockView> live_block_at(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  // The live block that contains `ptr`, if any. Walks the tiling.
   std::optional<BlockView> live_block_around(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
@@ -232,6 +248,16 @@ class Heap {
       FERRO_REQUIRES(mutex_);
   void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
                      const CallContext& context) FERRO_REQUIRES(mutex_);
+
+  // At an address (heap_exact.cpp).
+  Span* span_around(DevicePtr ptr) FERRO_REQUIRES(mutex_);
+  static Block* block_around(const Span& span, DevicePtr ptr);
+  Block* back_range(Span& span, DevicePtr ptr, const Request& request) FERRO_REQUIRES(mutex_);
+  void count_pool_bytes(StatClass cls, std::int64_t change) FERRO_REQUIRES(mutex_) {
+    if (pool_bytes_ != nullptr) {
+      pool_bytes_->change(cls, change);
+    }
+  }
 
   // Segments (heap_segments.cpp).
   BlockView hand_out_split(Block* block, const Request& request, const SegmentRules& rules)
@@ -303,6 +329,7 @@ class Heap {
   const StreamId stream_;
   const HeapKind kind_;
   const std::size_t page_bytes_;
+  PoolBytes* const pool_bytes_;  // changes under the device's slow lock
 
   FreeIndex free_ FERRO_GUARDED_BY(mutex_);
   HeapStats stats_;  // written under mutex_, read by DeviceStats without

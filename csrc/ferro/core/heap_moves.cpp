@@ -223,6 +223,7 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
     const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
     turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
+    count_pool_bytes(kLarge, -static_cast<std::int64_t>(run.bytes));
     given += pages.size();
   }
   return given;

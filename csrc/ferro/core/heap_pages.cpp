@@ -6,12 +6,14 @@
 #include <algorithm>
 
 namespace ferro {
-Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind)
+Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind,
+           PoolBytes* pool_bytes)
     : context_(context),
       pool_(pool),
       stream_(stream),
       kind_(kind),
       page_bytes_(context.store.page_bytes()),
+      pool_bytes_(pool_bytes),
       pending_(context.driver, context.events) {
   context_.stats.add_heap(&stats_);
 }
@@ -126,7 +128,8 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
 
 GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
                           const CallContext& context) {
-  const std::vector<Hole> moved = pages_to_move(gap, plan.pages);
+  const std::vector<Hole> moved =
+      from == GrowFrom::kStore ? std::vector<Hole>{} : pages_to_move(gap, plan.pages);
   std::vector<PageHandle> pages;
   for (const Hole& hole : moved) {
     const Span& span = *hole.block->span;
@@ -148,6 +151,8 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
       switch (context_.store.take(missing, from_store)) {
         case TakeResult::kOverLimit:
           return GrowResult::kOverLimit;
+        case TakeResult::kRejected:
+          return GrowResult::kRejected;
         case TakeResult::kOutOfMemory:
           return GrowResult::kOutOfMemory;
         case TakeResult::kOk:
@@ -180,6 +185,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
     undo();
     return GrowResult::kOutOfMemory;
   }
+  count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store.size() * page_bytes_));
   leave_behind(moved, fence, context);
   tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, context);
   if (context != nullptr) {

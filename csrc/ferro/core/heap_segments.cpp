@@ -54,6 +54,7 @@ void Heap::add_segment(std::unique_ptr<Span> segment) {
   FERRO_CHECK(context_.addresses.add(segment.get()));
   keep_span(std::move(segment));
   context_.segments.on_segment(segment_class(), 1, bytes);
+  count_pool_bytes(segment_class(), bytes);
 }
 
 // `block` is in no index. The request gets its low end.
@@ -152,7 +153,9 @@ std::unique_ptr<Span> Heap::detach_segment(DevicePtr base, const CallContext& co
   std::unique_ptr<Span> segment = std::move(*place);
   spans_.erase(place);
   context_.addresses.remove(segment.get());
-  context_.segments.on_segment(segment_class(), -1, -static_cast<std::int64_t>(segment->bytes()));
+  const auto bytes = static_cast<std::int64_t>(segment->bytes());
+  context_.segments.on_segment(segment_class(), -1, -bytes);
+  count_pool_bytes(segment_class(), -bytes);
   forget_mapping(base, segment->bytes());
   segment->first = nullptr;
   blocks_.recycle(block);

@@ -55,6 +55,13 @@ Block* Heap::live_around(Span& span, DevicePtr ptr) {
   return nullptr;
 }
 
+std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {
+  const SpinLock lock(mutex_);
+  const Block* block = span.block_at(ptr);
+  return block != nullptr && block->state == BlockState::kLive ? std::optional(view_of(*block))
+                                                               : std::nullopt;
+}
+
 std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
   const SpinLock lock(mutex_);
   const Block* block = live_around(span, ptr);

@@ -33,6 +33,7 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
     }
     granularity_checked_ = true;
   }
+  read_rejection_limit();
   // More than the device has cannot be had, and should not cost the cached memory either.
   if (request.size <= total_memory_) {
     for (const Step& step : kLadder) {
@@ -41,7 +42,12 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
         ++counters_.ladder[static_cast<std::size_t>(step.name)];
         return {ptr, request.size, nullptr};
       }
+      if (rejected_) {
+        return reject(request.size);
+      }
     }
+  } else if (rejection_limit_ < store_.limit()) {
+    return reject(request.size);
   }
   return out_of_memory(request.size);
 }
@@ -55,6 +61,21 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted) {
   return {kNull, 0, std::move(failure)};
 }
 
+void DeviceMemory::read_rejection_limit() {
+  rejected_ = false;
+  rejection_limit_ =
+      config_.rejection_limit ? config_.rejection_limit(total_memory_) : PageStore::kNoLimit;
+  store_.set_rejection_limit(rejection_limit_);
+}
+
+AllocateResult DeviceMemory::reject(std::size_t wanted) {
+  ++counters_.ladder[static_cast<std::size_t>(LadderStep::kOutOfMemory)];
+  ++counters_.rejected;
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
+  failure->rejected_beyond = rejection_limit_;
+  return {kNull, 0, std::move(failure)};
+}
+
 DevicePtr DeviceMemory::collect_pending_frees(Heap& heap, const Request& request) {
   return heap.allocate_collected(request);
 }
@@ -63,14 +84,12 @@ DevicePtr DeviceMemory::merge_unmerged(Heap& heap, const Request& request) {
   return heap.allocate_merged(request);
 }
 
-namespace {
-
-DevicePtr allocate_grown(Heap& heap, const Request& request, GrowFrom from) {
+DevicePtr DeviceMemory::allocate_grown(Heap& heap, const Request& request, GrowFrom from) {
   DevicePtr ptr = kNull;
-  return heap.allocate_grown(request, from, &ptr) == GrowResult::kGrown ? ptr : kNull;
+  const GrowResult result = heap.allocate_grown(request, from, &ptr);
+  rejected_ = result == GrowResult::kRejected;
+  return result == GrowResult::kGrown ? ptr : kNull;
 }
-
-}  // namespace
 
 DevicePtr DeviceMemory::move_pages(Heap& heap, const Request& request) {
   return allocate_grown(heap, request, GrowFrom::kOwnPages);

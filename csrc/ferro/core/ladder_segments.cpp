@@ -15,7 +15,9 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
                                                   const Request& request) {
   const RecursiveMutexLock slow(slow_mutex_);
   if (captures_.load(std::memory_order_relaxed) == 0) {
-    collect_pending();
+    for (Heap* heap : all_heaps()) {
+      heap->collect_pending();
+    }
   }
   const HeapKind kind = segment_kind(request.size);
   Heap& heap = find_or_make_heap(id, {stream, kind});
@@ -38,6 +40,7 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
   if (const BlockView block = search(); block.ptr != kNull) {
     return done(block);
   }
+  read_rejection_limit();
   if (on_shortage_ && on_shortage_()) {
     if (const BlockView block = search(); block.ptr != kNull) {
       ended_by(LadderStep::kGiveBack);
@@ -50,6 +53,9 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
   if (const BlockView block = grow(); block.ptr != kNull) {
     ended_by(LadderStep::kGrow);
     return done(block);
+  }
+  if (rejected_) {
+    return reject(segment_bytes(request.size, rules));
   }
   if (id == kDefaultPool) {
     if (const BlockView block = borrow_from_pools({stream, kind}, request, rules);
@@ -90,7 +96,8 @@ SegmentSource& DeviceMemory::source_of(const PoolId& id) {
 BlockView DeviceMemory::allocate_in_new_segment(const PoolId& id, Heap& heap,
                                                 const Request& request, const SegmentRules& rules) {
   const std::size_t bytes = segment_bytes(request.size, rules);
-  if (!store_.charge(bytes)) {
+  if (const TakeResult room = store_.charge(bytes); room != TakeResult::kOk) {
+    rejected_ = room == TakeResult::kRejected;
     return {};
   }
   DevicePtr base = kNull;

@@ -7,8 +7,8 @@ namespace ferro {
 TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
   const MutexLock lock(mutex_);
   const std::size_t missing = count - std::min(count, idle_.size());
-  if (missing > left_under_limit() / page_bytes_) {
-    return TakeResult::kOverLimit;
+  if (const TakeResult room = check_limits(missing * page_bytes_); room != TakeResult::kOk) {
+    return room;
   }
   // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
   if (missing > 1 && driver_.memory_info().free_bytes / page_bytes_ < missing) {
@@ -37,9 +37,13 @@ TakeResult PageStore::take(std::size_t count, std::vector<PageHandle>& out) {
   return TakeResult::kOk;
 }
 
-std::size_t PageStore::left_under_limit() const {
+TakeResult PageStore::check_limits(std::size_t more) const {
   const std::size_t used = counts_.held * page_bytes_ + counts_.charged_bytes;
-  return limit_ - std::min(limit_, used);
+  if (more > limit_ - std::min(limit_, used)) {
+    return TakeResult::kOverLimit;
+  }
+  const bool rejected = more > rejection_limit_ - std::min(rejection_limit_, used);
+  return rejected ? TakeResult::kRejected : TakeResult::kOk;
 }
 
 void PageStore::raise_peaks() {
@@ -48,13 +52,11 @@ void PageStore::raise_peaks() {
       std::max(counts_.peak_bytes, counts_.held * page_bytes_ + counts_.charged_bytes);
 }
 
-bool PageStore::charge(std::size_t bytes) {
+TakeResult PageStore::charge(std::size_t bytes) {
   const MutexLock lock(mutex_);
-  if (bytes > left_under_limit()) {
-    return false;
-  }
-  counts_.charged_bytes += bytes;
-  return true;
+  const TakeResult room = check_limits(bytes);
+  counts_.charged_bytes += room == TakeResult::kOk ? bytes : 0;
+  return room;
 }
 
 void PageStore::settle() {
@@ -99,8 +101,8 @@ void PageStore::put(std::span<const PageHandle> pages) {
 
 TakeResult PageStore::take_run(std::size_t count, PageHandle* out) {
   const MutexLock lock(mutex_);
-  if (count > left_under_limit() / page_bytes_) {
-    return TakeResult::kOverLimit;
+  if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
+    return room;
   }
   const std::optional<PageHandle> created = driver_.create(count * page_bytes_);
   if (!created) {
@@ -139,6 +141,11 @@ std::size_t PageStore::trim(std::size_t count) {
 void PageStore::set_limit(std::size_t bytes) {
   const MutexLock lock(mutex_);
   limit_ = bytes;
+}
+
+void PageStore::set_rejection_limit(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  rejection_limit_ = bytes;
 }
 
 std::size_t PageStore::limit() const {

@@ -17,7 +17,7 @@
 
 namespace ferro {
 
-enum class [[nodiscard]] TakeResult{kOk, kOverLimit, kOutOfMemory};
+enum class [[nodiscard]] TakeResult{kOk, kOverLimit, kRejected, kOutOfMemory};
 
 struct PageCounts {
   std::size_t held = 0;       // pages that exist
@@ -53,12 +53,15 @@ class PageStore {
   // Returns a run, or a page that was lent, to the driver. One that the driver refuses is tried
   // again by `trim`, and counts as held and idle until then.
   void release_run(PageHandle handle, std::size_t count) FERRO_EXCLUDES(mutex_);
-  // Counts memory of other forms (segments) against the same limit. False and nothing counted when
-  // that would exceed it. The peak follows with `settle`, when the memory was really had.
-  [[nodiscard]] bool charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  // Counts memory of other forms (segments) against the same limits. Nothing is counted unless the
+  // result is kOk. The peak follows with `settle`, when the memory was really had.
+  TakeResult charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   void settle() FERRO_EXCLUDES(mutex_);
   void discharge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
+  // A second limit, for requests that shall fail at once instead of being waited for. Where the
+  // first is exceeded too, that one counts.
+  void set_rejection_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   // Pages beyond a lowered limit stay until they are trimmed.
   void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   std::size_t limit() const FERRO_EXCLUDES(mutex_);
@@ -66,8 +69,8 @@ class PageStore {
   void reset_peak() FERRO_EXCLUDES(mutex_);
 
  private:
-  // What the limit leaves, in bytes.
-  std::size_t left_under_limit() const FERRO_REQUIRES(mutex_);
+  // Which limit, if any, forbids so many bytes more.
+  TakeResult check_limits(std::size_t more) const FERRO_REQUIRES(mutex_);
   void raise_peaks() FERRO_REQUIRES(mutex_);
   std::size_t release_down_to(std::size_t idle_left) FERRO_REQUIRES(mutex_);
   void take_back(std::size_t count, std::vector<PageHandle>& out) FERRO_REQUIRES(mutex_);
@@ -85,6 +88,7 @@ class PageStore {
   std::vector<Run> refused_ FERRO_GUARDED_BY(mutex_);  // by the driver, which should take them back
   PageCounts counts_ FERRO_GUARDED_BY(mutex_);         // `idle` is not kept up to date
   std::size_t limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
+  std::size_t rejection_limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
 };
 
 }  // namespace ferro

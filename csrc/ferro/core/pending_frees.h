@@ -38,7 +38,6 @@ class PendingFrees {
   bool wait_for_one(std::vector<Block*>& ready);
 
   std::size_t count() const { return count_; }
-  bool has_deferred() const { return !deferred_.empty(); }
   void check_invariants() const;
 
  private:

@@ -23,6 +23,8 @@ struct OutOfMemoryFacts {
   std::size_t free_default = 0;  // free in the default pool, in pieces that do not fit
   std::size_t live_private = 0;  // part of `live` in private pools
   std::size_t free_private = 0;  // free in private pools
+  // Bytes beyond which requests are refused at once, when that is why this one failed.
+  std::optional<std::size_t> rejected_beyond;
 };
 
 enum class Verdict {

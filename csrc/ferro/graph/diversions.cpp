@@ -34,11 +34,24 @@ bool Diversions::end(const PoolId& pool) {
 }
 
 void Diversions::publish_counts() {
-  const auto captures =
-      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture));
   count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
-  captures_.store(captures, std::memory_order_relaxed);
-  device_.set_captures(captures);
+  const auto of_captures =
+      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture));
+  // Every capture has a diversion, so a mark that a failure left behind does no harm.
+  captures_.store(of_captures, std::memory_order_relaxed);
+  device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)));
+}
+
+void Diversions::mark_capture_begin() {
+  const MutexLock lock(mutex_);
+  marked_ = marked_.value_or(0) + 1;
+  publish_counts();
+}
+
+void Diversions::mark_capture_end() {
+  const MutexLock lock(mutex_);
+  marked_ = std::max(0, marked_.value_or(0) - 1);
+  publish_counts();
 }
 
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread

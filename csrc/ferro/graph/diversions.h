@@ -4,7 +4,9 @@
 // they are kept apart: that of a graph capture, whose filter accepts the streams of that capture,
 // and those of threads and streams (`use_mem_pool`, warm-up of cudagraph trees), under which
 // nothing is captured. Programs do not say which kind they begin; it shows, because the filter of a
-// capture refuses the current stream as long as the capture has not begun.
+// capture refuses the current stream as long as the capture has not begun. A capture counts as
+// running while its diversion lasts; where the program marks when captures really begin and end,
+// while it is marked.
 //
 // Thread-safe. Filters are called under this object's lock and must not come back here. The filter
 // of a capture is called only while the stream in question captures: the graph that it belongs to
@@ -17,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -37,6 +40,11 @@ class Diversions {
       FERRO_EXCLUDES(mutex_);
   // Ends the diversion to `pool`, which stays held. False: there is none.
   bool end(const PoolId& pool) FERRO_EXCLUDES(mutex_);
+
+  // A capture on this device has begun, or has ended. From the first mark on, a capture that is not
+  // marked does not count.
+  void mark_capture_begin() FERRO_EXCLUDES(mutex_);
+  void mark_capture_end() FERRO_EXCLUDES(mutex_);
 
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   // Captures, also those that failed and were not noticed yet.
@@ -62,6 +70,7 @@ class Diversions {
   DeviceMemory& device_;
   Mutex mutex_;
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
+  std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // captures that run, once any was marked
   std::atomic<int> count_{0};
   std::atomic<int> captures_{0};
 };

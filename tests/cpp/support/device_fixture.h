@@ -23,10 +23,12 @@ class DeviceFixture : public ::testing::Test {
   static constexpr PoolId kGraphPool{0, 7};
 
   explicit DeviceFixture(std::size_t device_pages = 16,
-                         const std::string& settings = SimGpu::kManual)
+                         const std::string& settings = SimGpu::kManual,
+                         AllocatorConfig config = {})
       : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
-    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, AllocatorConfig{},
+    config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
+    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, config,
                                              [this] { return on_shortage_ && on_shortage_(); });
   }
   // Nothing may be left of a test but what it still holds alive, and nothing at all after that.
@@ -41,7 +43,7 @@ class DeviceFixture : public ::testing::Test {
   AllocateResult try_allocate(std::size_t size, StreamId stream, const PoolId& pool) {
     AllocateResult result = device_->allocate(pool, stream, bytes(size));
     device_->check_invariants();
-    EXPECT_EQ(SimGpu::used_pages(), device_->store().counts().held);
+    EXPECT_EQ(SimGpu::used_pages() * kPageBytes, device_->held_bytes());
     return result;
   }
   DevicePtr allocate(std::size_t size, StreamId stream, const PoolId& pool = kDefaultPool) {
@@ -89,6 +91,7 @@ class DeviceFixture : public ::testing::Test {
   const StreamId side_;
   AddressIndex addresses_;
   std::function<bool()> on_shortage_;
+  std::size_t rejection_limit_ = PageStore::kNoLimit;
   std::unique_ptr<DeviceMemory> device_;
 };
 

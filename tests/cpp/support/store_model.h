@@ -82,6 +82,9 @@ class StoreModel {
       case TakeResult::kOverLimit:
         expect(limit_ != 0 && held() + missing > limit_ && pages.empty(), "over the limit");
         break;
+      case TakeResult::kRejected:
+        expect(false, "no rejection limit was set");
+        break;
       case TakeResult::kOutOfMemory:
         expect((full || fault_struck()) && pages.empty(), "a full device");
         after_failed_take();

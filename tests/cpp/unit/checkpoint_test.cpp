@@ -44,7 +44,7 @@ TEST_F(CheckpointTest, RecordsTheLiveBlocksOfEveryStreamInOrder) {
   EXPECT_EQ(checkpoint.pool, kGraphPool);
   ASSERT_EQ(checkpoint.heaps.size(), 2U);
   for (const PoolCheckpoint::HeapBlocks& heap : checkpoint.heaps) {
-    if (heap.stream == stream_) {
+    if (heap.heap.stream == stream_) {
       ASSERT_EQ(heap.live.size(), 2U);
       EXPECT_EQ(heap.live[0].ptr, a);
       EXPECT_EQ(heap.live[1].ptr, b);

@@ -220,13 +220,13 @@ TEST_F(DeviceMemoryTest, ReservedBytesFollowThePages) {
   free(allocate(4 * kPageBytes));
   device_->empty_cache();
   allocate(kPageBytes);
-  const StatValue before = device_->reserved();
+  const StatValue before = device_->reserved()[kAll];
   EXPECT_EQ(before.current, static_cast<std::int64_t>(kPageBytes));
   EXPECT_EQ(before.peak, static_cast<std::int64_t>(4 * kPageBytes));
   EXPECT_EQ(before.increased, static_cast<std::int64_t>(5 * kPageBytes));
   EXPECT_EQ(before.decreased, static_cast<std::int64_t>(4 * kPageBytes));
   device_->reset_accumulated_counters();
-  const StatValue after = device_->reserved();
+  const StatValue after = device_->reserved()[kAll];
   EXPECT_EQ(after.current, before.current);
   EXPECT_EQ(after.increased + after.decreased, 0);
   EXPECT_EQ(device_->counters().synchronisations, 0U);
@@ -251,6 +251,109 @@ TEST_F(DeviceMemoryTest, TwoAllocatorsOfOneProcessKeepTheirHeapsApart) {
   EXPECT_EQ(addresses.find(a), nullptr);
   EXPECT_EQ(addresses_.find(b), nullptr);
   EXPECT_EQ(addresses.find(b)->heap()->free(*addresses.find(b), b).error, FreeError::kNone);
+}
+
+TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
+  EXPECT_TRUE(device_->reserved_by_pool().empty());
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(2 * kPageBytes, stream_, kGraphPool);
+  const DevicePtr b = allocate(kPageBytes, side_, kGraphPool);
+  allocate(kPageBytes);
+  const auto bytes_of_pool = [this] { return device_->reserved_by_pool().at(kGraphPool)[kAll]; };
+  const auto page = static_cast<std::int64_t>(kPageBytes);
+  EXPECT_EQ(device_->reserved_by_pool().size(), 1U) << "the default pool is not among them";
+  EXPECT_EQ(bytes_of_pool().current, 3 * page);
+  EXPECT_EQ(bytes_of_pool().peak, 3 * page);
+  EXPECT_EQ(bytes_of_pool().increased, 3 * page);
+  EXPECT_EQ(bytes_of_pool().decreased, 0);
+
+  free(a);
+  free(b);
+  ASSERT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_cache();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1) << "the pool is gone";
+  EXPECT_EQ(bytes_of_pool().current, 0);
+  EXPECT_EQ(bytes_of_pool().peak, 3 * page) << "its numbers stay until they are reset";
+  EXPECT_EQ(bytes_of_pool().decreased, 3 * page);
+  device_->reset_peaks();
+  device_->reset_accumulated_counters();
+  EXPECT_EQ(bytes_of_pool().peak, 0);
+  EXPECT_EQ(bytes_of_pool().increased, 0);
+  EXPECT_EQ(bytes_of_pool().decreased, 0);
+}
+
+TEST_F(DeviceMemoryTest, SegmentsOfPrivatePoolsAreCountedByPoolToo) {
+  AllocatorConfig config;
+  config.layout = Layout::kSegments;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  device.hold_pool(kGraphPool);
+  const DevicePtr small = device.allocate(kGraphPool, stream_, bytes(512)).ptr;
+  const DevicePtr large = device.allocate(kGraphPool, stream_, bytes(2 * kMiB)).ptr;
+  device.check_invariants();
+  auto reserved = device.reserved_by_pool().at(kGraphPool);
+  EXPECT_EQ(reserved[kSmall].current, static_cast<std::int64_t>(2 * kMiB));
+  EXPECT_EQ(reserved[kAll].current, reserved[kSmall].current + reserved[kLarge].current);
+  for (const DevicePtr ptr : {small, large}) {
+    Span& span = *addresses.find(ptr);
+    EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
+  }
+  ASSERT_TRUE(device.release_pool(kGraphPool));
+  device.empty_cache();
+  reserved = device.reserved_by_pool().at(kGraphPool);
+  EXPECT_EQ(reserved[kAll].current, 0);
+  EXPECT_EQ(reserved[kAll].decreased, reserved[kAll].increased);
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressInASegmentKeepsToItsSizeClass) {
+  AllocatorConfig config;
+  config.layout = Layout::kSegments;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  const auto free = [&addresses](DevicePtr ptr) {
+    Span& span = *addresses.find(ptr);
+    EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
+  };
+  const DevicePtr a = device.allocate(kDefaultPool, stream_, bytes(8 * kMiB)).ptr;
+  free(a);
+  const auto place = [&](DevicePtr ptr, std::size_t size) {
+    const AllocateResult result = device.allocate_at(kDefaultPool, stream_, ptr, bytes(size));
+    device.check_invariants();
+    return result.ptr;
+  };
+  EXPECT_EQ(place(a + kMiB, 512), kNull) << "small blocks have segments of their own";
+  EXPECT_EQ(place(a + kMiB, 4 * kMiB), a + kMiB);
+  EXPECT_EQ(place(a + 2 * kMiB, 2 * kMiB), kNull) << "in use";
+  EXPECT_EQ(place(a, 64 * kMiB), kNull) << "longer than the segment";
+  free(a + kMiB);
+  device.empty_cache();
+  EXPECT_EQ(place(a, 4 * kMiB), kNull) << "the segment is gone";
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
+  const DevicePtr a = allocate(kPageBytes);
+  free(a);
+  const auto place = [&](const PoolId& pool, StreamId stream, std::size_t size) {
+    const AllocateResult result = device_->allocate_at(pool, stream, a, bytes(size));
+    device_->check_invariants();
+    return result.ptr;
+  };
+  EXPECT_EQ(place(kGraphPool, stream_, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, side_, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, stream_, 512), a);
+  EXPECT_EQ(device_->stats().read()[kBytes][kAll].current, 512);
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsTakesWholePages) {
+  device_->set_no_split(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(3 * kPageBytes, stream_, kGraphPool);
+  free(a);
+  const AllocateResult placed =
+      device_->allocate_at(kGraphPool, stream_, a + kPageBytes, bytes(512));
+  EXPECT_EQ(placed.ptr, a + kPageBytes);
+  EXPECT_EQ(layout_of(kGraphPool), "F1p L1p F1p");
+  device_->release_pool(kGraphPool);
 }
 
 }  // namespace

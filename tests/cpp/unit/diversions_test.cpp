@@ -108,6 +108,29 @@ TEST_F(DiversionsTest, AnAbandonedCaptureIsDroppedByTheThreadsNextBegin) {
   EXPECT_FALSE(diversions_.end(kGraphPool));
 }
 
+TEST_F(DiversionsTest, DroppingAnAbandonedCaptureShowsInTheCountsAlsoWhenTheNextIsRefused) {
+  ASSERT_TRUE(diversions_.begin(kOther, only(side_), side_));
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(diversions_.has_captures());
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  EXPECT_FALSE(diversions_.begin(kOther, only(side_), side_)) << "it runs already";
+  EXPECT_FALSE(diversions_.has_captures());
+  EXPECT_TRUE(diversions_.end(kOther));
+  EXPECT_FALSE(diversions_.any());
+}
+
+TEST_F(DiversionsTest, APoolOfAnotherAllocatorIsNotHeldHere) {
+  ASSERT_TRUE(diversions_.begin(kOther, captured_with(stream_), stream_, PoolHold::kElsewhere));
+  EXPECT_EQ(device_->pool_use_count(kOther), -1);
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kOther);
+  SimGpu::abandon_capture(stream_);
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kOther), -1) << "so dropping it releases nothing";
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+}
+
 TEST_F(DiversionsTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
   ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
@@ -145,6 +168,55 @@ TEST_F(DiversionsTest, AThreadsDiversionOutlivesTheCapturesInIt) {
   SimGpu::end_capture(stream_);
   EXPECT_TRUE(diversions_.end(kOther));
   EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+}
+
+class MarkedCapturesTest : public DiversionsTest {
+ protected:
+  // Private pools give nothing back while a capture counts as running.
+  bool captures_count() {
+    device_->hold_pool(kOther);
+    free(allocate(testing::kPageBytes, side_, kOther));
+    device_->release_pool(kOther);
+    device_->empty_cache();
+    return device_->pool_use_count(kOther) == 0;
+  }
+};
+
+TEST_F(MarkedCapturesTest, WithoutMarksACaptureCountsFromItsDiversionOn) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(captures_count());
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+  EXPECT_FALSE(captures_count());
+}
+
+TEST_F(MarkedCapturesTest, WithMarksACaptureCountsWhileItIsMarked) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  diversions_.mark_capture_begin();
+  EXPECT_TRUE(captures_count());
+  diversions_.mark_capture_end();
+  EXPECT_FALSE(captures_count());
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_FALSE(captures_count()) << "the next one has not begun";
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+}
+
+TEST_F(MarkedCapturesTest, AMarkLeftBehindEndsWithTheDiversion) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  diversions_.mark_capture_begin();
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+  EXPECT_FALSE(captures_count());
+  diversions_.mark_capture_end();
+  diversions_.mark_capture_end();
+  EXPECT_FALSE(captures_count());
+}
+
+TEST_F(MarkedCapturesTest, ADiversionOfAStreamIsNoCaptureWhateverIsMarked) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, only(stream_), stream_));
+  diversions_.mark_capture_begin();
+  EXPECT_FALSE(captures_count());
+  EXPECT_TRUE(diversions_.end(kGraphPool));
 }
 
 }  // namespace

@@ -287,5 +287,40 @@ TEST_F(LadderTest, LargerPagesWork) {
   EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
 }
 
+TEST_F(LadderTest, ARequestBeyondTheRejectionLimitIsRefusedAtOnce) {
+  const DevicePtr kept = allocate(2 * kPageBytes, side_);
+  const DevicePtr a = allocate(2 * kPageBytes);
+  free(a);
+  rejection_limit_ = 5 * kPageBytes;
+  on_shortage_ = [] {
+    ADD_FAILURE() << "nobody is asked to give back";
+    return false;
+  };
+  const auto failure = refuse(4 * kPageBytes, stream_);
+  EXPECT_EQ(failure->rejected_beyond, 5 * kPageBytes);
+  EXPECT_EQ(device_->counters().rejected, 1U);
+  EXPECT_EQ(device_->counters().out_of_memory, 0U);
+  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(pages().held, 4U) << "what is cached stays";
+  EXPECT_EQ(allocate(3 * kPageBytes), a) << "free pages count as room";
+  EXPECT_NE(kept, kNull);
+}
+
+TEST_F(LadderTest, TheOrdinaryLimitComesBeforeTheRejectionLimit) {
+  rejection_limit_ = 4 * kPageBytes;
+  device_->store().set_limit(4 * kPageBytes);
+  const DevicePtr a = allocate(3 * kPageBytes, side_);
+  free(a);
+  // It is reached by giving back, as without the other limit.
+  EXPECT_NE(allocate(4 * kPageBytes), kNull);
+  EXPECT_EQ(refuse(5 * kPageBytes, stream_)->rejected_beyond, std::nullopt);
+  EXPECT_EQ(device_->counters().rejected, 0U);
+}
+
+TEST_F(LadderTest, MoreThanTheDeviceHasIsRejectedToo) {
+  rejection_limit_ = 4 * kPageBytes;
+  EXPECT_EQ(refuse((kDevicePages + 1) * kPageBytes, stream_)->rejected_beyond, 4 * kPageBytes);
+}
+
 }  // namespace
 }  // namespace ferro

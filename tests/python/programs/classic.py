@@ -105,7 +105,9 @@ def allocate_in_pool() -> str:
     # cache back. Here both happen, so neither may matter.
     torch.cuda.synchronize()
     torch.empty(1, device="cuda")
-    room = torch.cuda.get_device_properties(0).total_memory * fraction - torch.cuda.memory_reserved()
+    room = (
+        torch.cuda.get_device_properties(0).total_memory * fraction - torch.cuda.memory_reserved()
+    )
     if not pools or room < 100 * MIB:
         return "no pool"
     with torch.cuda.use_mem_pool(random.choice(pools)):

@@ -55,6 +55,18 @@ def check(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
+def since(minor: int) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """`@check` for what torch 2.`minor` introduced."""
+    if int(torch.__version__.split(".")[1]) >= minor:
+        return check
+
+    def note_absence(function: Callable[[], Any]) -> Callable[[], Any]:
+        _results[function.__name__] = {"absent": f"torch 2.{minor} introduced it"}
+        return function
+
+    return note_absence
+
+
 def finish() -> None:
     print(json.dumps(_results))
 

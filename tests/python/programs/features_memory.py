@@ -110,7 +110,8 @@ def accelerator_calls_reach_the_allocator():
     kept = take(7 * MIB)
     assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() > 0
     assert torch.accelerator.memory_reserved() == torch.cuda.memory_reserved() > 0
-    assert torch.accelerator.memory_stats() == torch.cuda.memory_stats()
+    # Later versions of torch know more statistics of CUDA than of accelerators.
+    assert torch.accelerator.memory_stats().items() <= torch.cuda.memory_stats().items()
     torch.accelerator.reset_peak_memory_stats()
     assert torch.accelerator.max_memory_allocated() == torch.cuda.memory_allocated()
     torch.accelerator.reset_accumulated_memory_stats()

@@ -262,31 +262,27 @@ def switching_within_a_pools_scope():
 def streams_are_waited_for():
     side, seen = torch.cuda.Stream(), []
 
-    def round_trip(tensor, tag):
+    def round_trip(boxed, tag):
         """The side stream reads late; whoever reuses the memory too early spoils it."""
+        tensor = boxed.pop()
+        torch.cuda.synchronize()
         with torch.cuda.stream(side):
             copies = [tensor.clone() for _ in range(4)]
         tensor.record_stream(side)
         del tensor
         noise = [filled(2 * MIB, 900 + i) for i in range(6)]
+        side.synchronize()
         seen.extend(good(copy, tag) for copy in copies)
-        return noise
+        del noise
 
-    old, other = filled(2 * MIB, 1), filled(2 * MIB, 2)
-    torch.cuda.synchronize()
+    old, other = [filled(2 * MIB, 1)], [filled(2 * MIB, 2)]
     on()
     round_trip(old, 1)
-    del old
-    new = filled(2 * MIB, 3)
-    torch.cuda.synchronize()
+    new = [filled(2 * MIB, 3)]
     off()
     round_trip(new, 3)
-    del new
     round_trip(other, 2)
-    del other
-    last = filled(2 * MIB, 4)
-    torch.cuda.synchronize()
-    round_trip(last, 4)
+    round_trip([filled(2 * MIB, 4)], 4)
     return seen
 
 

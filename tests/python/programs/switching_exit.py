@@ -1,4 +1,4 @@
-"""Ends with memory of both allocators alive. Arguments: what dies in which order, who serves last."""
+"""Ends with memory of both allocators alive. Arguments: what dies first, who serves last."""
 
 import atexit
 import sys

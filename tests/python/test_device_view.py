@@ -1,0 +1,42 @@
+"""The view of a device for people who write tools."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferro_alloc import DeviceMemoryView, FerroError, device
+from tests.python.torch_programs import simulated
+
+
+def test_numbers_and_forecasts() -> None:
+    found = simulated("device_view.py", memory="1GiB")
+    not_installed = "ferro_alloc is not installed: call ferro_alloc.install() first"
+    assert found == {
+        "before": not_installed,
+        "initialised by install": False,
+        "wrong index": "there is no device 7: expected a number from 0 to 0",
+        "no index": "there is no device True: expected a number from 0 to 0",
+        "no size": "the size is -1: expected a number of bytes from 0 to 2**60 - 1",
+        "empty": [0] * 8,
+        "round": [0, 512, 512, 1024, 5120],
+        "forecast": [0, 2, 4],
+        "numbers": [True, True, True, True, [3, 1, 1, 4]],
+        "one by one": True,
+        "forecast of what is there": 0,
+        "forecast on another stream": 4,
+        "peak": True,
+        "emptied": 0,
+        "moved": 0,
+        "after": not_installed,
+    }
+
+
+def test_it_is_immutable_and_compares_by_device() -> None:
+    assert DeviceMemoryView(1) == DeviceMemoryView(1) != DeviceMemoryView(2)
+    with pytest.raises(AttributeError):
+        DeviceMemoryView(1).index = 2  # type: ignore[misc]
+
+
+def test_without_install_it_says_what_to_do() -> None:
+    with pytest.raises(FerroError, match=r"call ferro_alloc\.install\(\) first"):
+        device()

@@ -1,0 +1,111 @@
+"""Libraries and tools around PyTorch on a GPU: the same under ferro_alloc as under native."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROGRAMS, ROOT, clean_environment
+from tools.gpu import gpu_count
+
+pytestmark = pytest.mark.gpu
+
+needs_two = pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
+
+
+def checks_of(program: str) -> list[str]:
+    text = (PROGRAMS / program).read_text()
+    return re.findall(r"^@check\ndef (\w+)", text, re.MULTILINE)
+
+
+def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+@cache
+def outcomes(program: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of all checks of a program under ferro_alloc and under native."""
+    return tuple(
+        last_object(
+            subprocess.run(
+                [sys.executable, str(PROGRAMS / program), allocator],
+                env=clean_environment(),
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=240,
+            )
+        )
+        for allocator in ("ferro", "native")
+    )  # type: ignore[return-value]
+
+
+def compare(program: str, name: str) -> None:
+    found, native = (result[name] for result in outcomes(program))
+    assert "error" not in native, native["error"]
+    assert "error" not in found, found["error"]
+    assert found["value"] == native["value"]
+
+
+@pytest.mark.parametrize("name", checks_of("gpu_ecosystem.py"))
+def test_on_one_gpu(name: str) -> None:
+    compare("gpu_ecosystem.py", name)
+
+
+@needs_two
+@pytest.mark.parametrize("name", checks_of("gpu_peers.py"))
+def test_on_two_gpus_in_one_process(name: str) -> None:
+    compare("gpu_peers.py", name)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@cache
+def ranks(allocator: str) -> list[dict[str, Any]]:
+    """What the two ranks found."""
+    port = free_port()
+    program = str(PROGRAMS / "gpu_ranks.py")
+    running = [
+        subprocess.Popen(
+            [sys.executable, program, allocator, str(rank), port],
+            env=clean_environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    found = []
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=200)
+            done = subprocess.CompletedProcess([], process.returncode, output, errors)
+            found.append(last_object(done))
+    finally:
+        for process in running:
+            process.kill()
+    return found
+
+
+@needs_two
+@pytest.mark.parametrize("layout", ["pages", "segments"])
+@pytest.mark.parametrize("what", ["sums", "pool", "data_parallel", "sharded", "other_device"])
+def test_two_ranks(layout: str, what: str) -> None:
+    found, native = ranks(layout), ranks("native")
+    assert [result[what] for result in found] == [result[what] for result in native]

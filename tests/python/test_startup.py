@@ -1,0 +1,221 @@
+"""FERRO_ALLOC in the environment, and starting programs under launchers and in children."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ferro_alloc import _startup
+from tests.conftest import ROOT, SETTINGS
+
+SHOW = """\
+import sys
+torch_before = "torch" in sys.modules
+import torch
+import ferro_alloc
+print(torch_before, ferro_alloc.is_installed(), torch.cuda.get_allocator_backend())
+"""
+SIMULATED = "import ferro_alloc.sim\nferro_alloc.sim.activate(memory='1GiB')\n"
+ON, OFF = "False True ferro_alloc\n", "False False native\n"
+
+
+@pytest.fixture
+def site_folder(tmp_path: Path) -> Path:
+    """A folder whose .pth files Python reads when it starts, in place of an installed package's.
+
+    A sitecustomize module does the reading: it runs at the end of Python's start.
+    """
+    folder = tmp_path / "site"
+    folder.mkdir()
+    shutil.copy(ROOT / "ferro_alloc.pth", folder)
+    (folder / "sitecustomize.py").write_text(
+        "import site\nsite.addsitedir(__path__)\n".replace("__path__", repr(str(folder)))
+    )
+    return folder
+
+
+def start(
+    *command: str, site: Path, check: bool = True, **env: str
+) -> subprocess.CompletedProcess[str]:
+    skipped = (*SETTINGS, _startup.ENVIRONMENT_VARIABLE)
+    inherited = {key: value for key, value in os.environ.items() if key not in skipped}
+    path = os.pathsep.join([str(site), str(ROOT)])
+    done = subprocess.run(
+        command,
+        env={**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def python(folder: Path, program: str, site: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "program.py"
+    script.write_text(program)
+    return start(sys.executable, str(script), site=site, check=True, **env)
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON", " yes "])
+def test_on(tmp_path: Path, site_folder: Path, value: str) -> None:
+    done = python(tmp_path, SIMULATED + SHOW, site_folder, FERRO_ALLOC=value)
+    assert (done.stdout, done.stderr) == (ON, "")
+
+
+@pytest.mark.parametrize("env", [{}, *({"FERRO_ALLOC": v} for v in ("", "0", "false", "Off"))])
+def test_off(tmp_path: Path, site_folder: Path, env: Mapping[str, str]) -> None:
+    done = python(tmp_path, SIMULATED + SHOW, site_folder, **env)
+    assert (done.stdout, done.stderr) == (OFF, "")
+
+
+def test_another_value_is_named_and_means_off(tmp_path: Path, site_folder: Path) -> None:
+    done = python(tmp_path, SIMULATED + SHOW, site_folder, FERRO_ALLOC="2")
+    assert done.stdout == OFF
+    assert done.stderr == "ferro_alloc: FERRO_ALLOC is '2': expected 1 or 0, so it stays off\n"
+
+
+def test_unset_imports_nothing(site_folder: Path) -> None:
+    program = "import sys; print(sorted(name for name in sys.modules if 'ferro' in name))"
+    assert start(sys.executable, "-c", program, site=site_folder).stdout == "[]\n"
+
+
+def test_no_torch_before_the_program_imports_it(site_folder: Path) -> None:
+    program = "import sys; print('torch' in sys.modules, 'ferro_alloc' in sys.modules)"
+    done = start(sys.executable, "-c", program, site=site_folder, FERRO_ALLOC="1")
+    assert (done.stdout, done.stderr) == ("False True\n", "")
+
+
+def test_settings_come_from_the_environment(tmp_path: Path, site_folder: Path) -> None:
+    program = SIMULATED + "import torch, ferro_alloc\nprint(ferro_alloc.status().config)\n"
+    settings = {"FERRO_ALLOC": "1", "FERRO_ALLOC_CONF": "page_size_mb:4"}
+    done = python(tmp_path, program, site_folder, **settings)
+    assert done.stdout == "page_size_mb:4,memory_limit_mb:none,layout:pages\n"
+
+
+def test_the_programs_own_choice_comes_first(tmp_path: Path, site_folder: Path) -> None:
+    program = (
+        SIMULATED + "import ferro_alloc\nferro_alloc.install(ferro_alloc.Config(page_size_mb=8))\n"
+        "import torch\nprint(ferro_alloc.status().config)\n"
+    )
+    done = python(tmp_path, program, site_folder, FERRO_ALLOC="1")
+    assert (done.stdout, done.stderr) == ("page_size_mb:8,memory_limit_mb:none,layout:pages\n", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"FERRO_ALLOC_CONF": "page_size:2"}, "ferro_alloc: 'page_size' is no option of"),
+        ({}, "ferro_alloc: ferro_alloc cannot be installed on this machine: no CUDA driver"),
+    ],
+)
+def test_a_refusal_is_one_line_and_the_program_goes_on(
+    tmp_path: Path, site_folder: Path, settings: Mapping[str, str], said: str
+) -> None:
+    program = SHOW.replace("import torch\n", "import torch\ntorch.ones(2).sum()\n", 1)
+    done = python(
+        tmp_path,
+        (SIMULATED if settings else "") + program,
+        site_folder,
+        FERRO_ALLOC="1",
+        **settings,
+    )
+    assert done.stdout == OFF
+    assert done.stderr.startswith(said)
+    assert done.stderr.endswith("; the program goes on with PyTorch's own allocator\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_spawned_children_inherit_the_variable(tmp_path: Path, site_folder: Path) -> None:
+    program = (
+        SIMULATED + "import torch, ferro_alloc\nimport torch.multiprocessing as mp\n"
+        "def child(rank):\n    print(ferro_alloc.is_installed(), flush=True)\n"
+        "if __name__ == '__main__':\n    mp.spawn(child, nprocs=2)\n"
+    )
+    assert python(tmp_path, program, site_folder, FERRO_ALLOC="1").stdout == "True\nTrue\n"
+    assert python(tmp_path, program, site_folder).stdout == "False\nFalse\n"
+
+
+# ---- the launcher
+
+
+# As `python -m ferro_alloc`, on the simulated GPU.
+SIMULATED_LAUNCHER = SIMULATED + (
+    "import runpy, sys\nrunpy.run_module('ferro_alloc', run_name='__main__', alter_sys=True)\n"
+)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Path:
+    """A module `launch` that is `ferro_alloc` on the simulated GPU, and a program for it."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "launch.py").write_text(SIMULATED_LAUNCHER)
+    (folder / "show.py").write_text(
+        "import os, sys\nimport torch, ferro_alloc\n"
+        "rank = os.environ.get('RANK', '-')\n"
+        "sys.stdout.write(f'{rank} {ferro_alloc.is_installed()} {sys.argv[1:]}\\n')\n"
+    )
+    return folder
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize("program", [["show.py"], ["-m", "show"]])
+@pytest.mark.parametrize(
+    "launch", [["-m", "launch"], ["--no-python", sys.executable, "-m", "launch"]]
+)
+def test_under_torchrun(
+    launcher: Path, tmp_path: Path, launch: list[str], program: list[str]
+) -> None:
+    target = program if program[0] == "-m" else [str(launcher / program[0])]
+    command = [*TORCHRUN, *launch, "run", *target, "--lr", "1"]
+    done = start(*command, site=launcher)
+    assert sorted(done.stdout.splitlines()) == [f"{i} True ['--lr', '1']" for i in range(2)]
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], False), (["--children"], True)])
+def test_children_of_a_launched_program(
+    launcher: Path, site_folder: Path, options: list[str], expected: bool
+) -> None:
+    (launcher / "parent.py").write_text(
+        "import os\nimport ferro_alloc\nimport torch.multiprocessing as mp\n"
+        "def child(rank):\n    print(ferro_alloc.is_installed(), flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    print(ferro_alloc.is_installed(), os.environ.get('FERRO_ALLOC_CONF'), flush=True)\n"
+        "    mp.spawn(child, nprocs=1)\n"
+    )
+    # Children are plain Python: the simulated GPU comes to them through sitecustomize too, and the
+    # package counts as installed.
+    with (site_folder / "sitecustomize.py").open("a") as file:
+        file.write(SIMULATED)
+        file.write("import ferro_alloc._startup as s\ns.is_in_place = lambda: True\n")
+    (launcher / "launch.py").write_text(SIMULATED_LAUNCHER.replace(SIMULATED, ""))
+    command = [sys.executable, "-m", "launch", "run", *options, "--conf", "page_size_mb:4"]
+    done = start(
+        *command,
+        str(launcher / "parent.py"),
+        site=Path(os.pathsep.join([str(site_folder), str(launcher)])),
+    )
+    conf = "page_size_mb:4" if expected else "None"
+    assert done.stdout == f"True {conf}\n{expected}\n"
+
+
+def test_children_without_the_installed_package_are_refused(launcher: Path) -> None:
+    purelib = Path(sysconfig.get_paths()["purelib"])
+    if (purelib / "ferro_alloc.pth").exists():
+        pytest.skip("the package is installed here")
+    command = [sys.executable, "-m", "launch", "run", "--children", str(launcher / "show.py")]
+    done = start(*command, site=launcher, check=False)
+    assert done.returncode == 1
+    assert "--children needs the installed package" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,232 @@
+"""Builds and tests ferro_alloc with the versions of torch that it supports, on the simulated GPU.
+
+    make test-versions                         all of them
+    make test-versions VERSIONS="2.12 2.15"    these
+    python tools/versions.py 2.12 2.15         the same
+
+Each has a folder under build/versions: an environment with that torch, and a copy of the sources
+that is built in place. The build of this checkout is not touched. The environment that runs this
+serves the version that it has; the others are installed, or skipped without a package index.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools.results import Result, add, read_junit, skip  # noqa: E402
+
+FOLDER = ROOT / "build" / "versions"
+REQUIREMENTS = ROOT / "tools" / "requirements.txt"
+# It shares the files of equal packages between environments, which saves half of the 4 GB each.
+INSTALLER = "uv==0.13.9"
+TIMEOUT_S = 900
+
+# What a build and its tests read.
+COPIED = (
+    *("CMakeLists.txt", "README.md", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.py"),
+    *("benchmarks", "csrc", "ferro_alloc", "tests", "tools"),
+)
+BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
+# What depends on torch's interface. The whole of the tests runs with one version, by `make test`.
+TESTS = (
+    "tests/python/test_torch_versions.py",
+    "tests/python/test_torch_features.py",
+    "tests/python/test_torch_judge.py",
+    "tests/python/test_install.py",
+    "tests/python/test_cli.py",
+)
+
+
+@dataclass(frozen=True)
+class Version:
+    torch: str
+    cuda: str  # of the headers that torch's wheels lack
+
+    @property
+    def minor(self) -> str:
+        return self.torch.rpartition(".")[0]
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.minor
+
+    @property
+    def tree(self) -> Path:
+        return self.folder / "tree"
+
+
+VERSIONS = (
+    Version("2.11.0", "13.0"),
+    Version("2.12.1", "13.0"),
+    Version("2.13.0", "13.0"),
+    Version("2.14.0", "13.0"),
+    Version("2.15.0", "13.2"),
+)
+
+
+def installed() -> str:
+    """The minor version of the torch that this Python has."""
+    return ".".join(importlib.metadata.version("torch").split(".")[:2])
+
+
+def requirements(version: Version) -> str:
+    """tools/requirements.txt with that torch and its CUDA headers."""
+    pinned = {"torch": version.torch, "nvidia-cuda-crt": f"{version.cuda}.*"}
+    lines = []
+    for line in REQUIREMENTS.read_text().splitlines():
+        name = line.partition("==")[0]
+        lines.append(f"{name}=={pinned[name]}" if name in pinned else line)
+    return "\n".join(lines) + "\n"
+
+
+def execute(log: Path, command: Sequence[str | Path], cwd: Path = ROOT) -> bool:
+    """Runs a command into a log file. No setting that a person has for Python reaches it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHON")}
+    # Files of one cache are shared only where the environments lie, by hard links.
+    env |= {"UV_CACHE_DIR": str(FOLDER / "cache"), "UV_LINK_MODE": "hardlink"}
+    # The copy is no checkout; its warnings are errors all the same.
+    env["FERRO_STRICT"] = "1"
+    with log.open("w") as out:
+        try:
+            done = subprocess.run(
+                [str(word) for word in command],
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            out.write(f"\nstopped after {TIMEOUT_S} s\n")
+            return False
+    return done.returncode == 0
+
+
+def find_installer() -> Path | None:
+    """None: it is not here, and no package index is in reach."""
+    found = FOLDER / "tools" / "bin" / "uv"
+    if found.exists():
+        return found
+    log = FOLDER / "tools.log"
+    made = execute(log, [sys.executable, "-m", "venv", FOLDER / "tools"])
+    pip = [FOLDER / "tools" / "bin" / "python", "-m", "pip", "install", "--retries", "0", INSTALLER]
+    return found if made and execute(log, pip) and found.exists() else None
+
+
+def find_python(version: Version) -> Path | None:
+    """The interpreter of an environment with that torch; None where it can't be had."""
+    if version.minor == installed():
+        return Path(sys.executable)
+    venv = version.folder / "venv"
+    python = venv / "bin" / "python"
+    stamp = version.folder / "requirements.txt"
+    wanted = requirements(version)
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return python
+    installer = find_installer()
+    if installer is None:
+        return None
+    log = version.folder / "environment.log"
+    fresh = version.folder / "wanted.txt"
+    made = [installer, "venv", "--clear", "--python", sys.executable, venv]
+    fill = [installer, "pip", "install", "--python", python, "--requirements", fresh]
+    if not execute(log, made):
+        return None
+    fresh.write_text(wanted)
+    if not execute(log, fill):
+        return None
+    fresh.replace(stamp)
+    return python
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    """The files of COPIED below a folder, relative to it, without what a build makes."""
+    for name in COPIED:
+        top = folder / name
+        for path in [top] if top.is_file() else top.rglob("*"):
+            relative = path.relative_to(folder)
+            made = any(Path(part).match(pattern) for part in relative.parts for pattern in BUILT)
+            if path.is_file() and not made:
+                yield relative
+
+
+def copy_sources(version: Version) -> None:
+    """Makes the tree's sources those of this checkout; unchanged ones keep their times."""
+    wanted = set(files_of(ROOT))
+    for path in wanted:
+        source, copy = ROOT / path, version.tree / path
+        if copy.exists() and copy.stat().st_mtime == source.stat().st_mtime:
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, copy)
+    for path in set(files_of(version.tree)) - wanted:
+        (version.tree / path).unlink()
+
+
+def tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-60:])
+
+
+def test(version: Version) -> Result:
+    """Builds and tests with one version; the logs are in its folder."""
+    name = f"torch {version.minor}"
+    python = find_python(version)
+    if python is None:
+        return skip(name, f"torch {version.torch} is not here and can't be installed")
+    copy_sources(version)
+    log = version.folder / "build.log"
+    if not execute(log, [python, "setup.py", "-q", "build_ext", "--inplace"], cwd=version.tree):
+        print(f"the build with {name} failed; the end of {log}:\n{tail(log)}", flush=True)
+        return Result(name, failed=1)
+    log, report = version.folder / "test.log", version.folder / "test.xml"
+    report.unlink(missing_ok=True)
+    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    ok = execute(log, [*pytest, *TESTS], cwd=version.tree)
+    if not ok:
+        print(f"the tests with {name} failed; the end of {log}:\n{tail(log)}", flush=True)
+    return read_junit(name, report, ok) if report.exists() else Result(name, failed=1)
+
+
+def test_newest(name: str) -> Result:
+    """For `make test`, which runs everything with the installed version: the newest beside it."""
+    if installed() == VERSIONS[-1].minor:
+        return Result(name)
+    return replace(test(VERSIONS[-1]), name=name)
+
+
+def main() -> int:
+    known = {version.minor: version for version in VERSIONS}
+    asked = sys.argv[1:] or os.environ.get("VERSIONS", "").split() or list(known)
+    if unknown := [minor for minor in asked if minor not in known]:
+        print(f"expected versions of {', '.join(known)}; got {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    total = Result("all")
+    for minor in asked:
+        started = time.monotonic()
+        result = test(known[minor])
+        seconds = time.monotonic() - started
+        reasons = "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
+        print(
+            f"torch {minor}: {result.passed} passed, {result.failed} failed, "
+            f"{result.skipped} skipped ({seconds:.0f} s){reasons}",
+            flush=True,
+        )
+        total = add(total, result)
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
