@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one call: build, contract, tests, benchmarks, demo.
 #
-#   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity hit_path training demo
+#   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
+#                                       hit_path observing training demo
 #
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
@@ -84,15 +85,16 @@ export -f build contract tests benchmark demo
 export PYTHON OUT TREE
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(build contract tests fidelity hit_path training demo)
+[ ${#parts[@]} -gt 0 ] || parts=(build contract tests fidelity hit_path observing training demo)
 command -v nvidia-smi >/dev/null && nvidia-smi -L | tee -a "$LOG"
 for name in "${parts[@]}"; do
   case $name in
     build) part build 150 bash -c build ;;
     contract) part contract 90 bash -c contract ;;
-    tests) part tests 240 bash -c tests ;;
+    tests) part tests 400 bash -c tests ;;
     fidelity) part fidelity 120 bash -c 'benchmark fidelity' ;;
     hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
+    observing) part observing 120 bash -c 'benchmark observing' ;;
     training) part training 200 bash -c 'benchmark training' ;;
     demo) part demo 120 bash -c demo ;;
     *)
