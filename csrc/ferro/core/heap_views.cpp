@@ -158,6 +158,10 @@ std::size_t Heap::pages_missing_for(const Request& request) {
 }
 
 void Heap::check_exports() {
+  if (kind_ != HeapKind::kPages) {
+    FERRO_CHECK(exported_.empty());
+    return;
+  }
   std::size_t pages = 0;
   DevicePtr end{};
   for (const auto& [begin, unit] : exported_) {
