@@ -36,7 +36,9 @@ def shared(producer: str, consumer: str, mode: str, refuse_pidfd: bool) -> Resul
     sim: dict[str, Any] = {"memory": "2GiB", "mode": mode, "seed": 11}
     options = json.dumps({"sim": sim, "refuse_pidfd": refuse_pidfd})
     allocator = "native" if producer == "expandable" else producer
-    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if producer == "expandable" else {}
+    env = (
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if producer == "expandable" else {}
+    )
     return simulated("sharing.py", allocator, consumer, options, env=env, **sim)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from feature_checks import FERRO, KIB, MIB, check, error_of, finish
 
-import torch  # noqa: E402
+import torch
 
 COUNT = torch.cuda.device_count()
 PAIRS = [(a, b) for a in range(COUNT) for b in range(COUNT) if a != b]

@@ -23,9 +23,9 @@ os.environ["SHARING_PEER"] = json.dumps(
     }
 )
 
-import torch  # noqa: E402
-import torch.multiprocessing  # noqa: E402
-from sharing_peer import filled, is_filled, open_descriptors, refill, serve  # noqa: E402
+import torch
+import torch.multiprocessing
+from sharing_peer import filled, is_filled, open_descriptors, refill, serve
 
 # The other process has a module of its own; without a file, this one is not run there again.
 sys.modules["__main__"].__dict__.pop("__file__")
@@ -161,7 +161,7 @@ def events_order_the_processes() -> Any:
 @check
 def a_received_tensor_is_not_sent_on() -> Any:
     tensor = ask("make", 64 * KIB, 4)
-    kind, text = error_of(lambda: tensor.untyped_storage()._share_cuda_())
+    kind, text = error_of(tensor.untyped_storage()._share_cuda_)
     del tensor
     gc.collect()
     ask("drop", "made")
@@ -197,5 +197,5 @@ def nothing_stays_mapped() -> Any:
 
 _commands.put(None)
 _process.join(30)
-assert FERRO == (sys.argv[1] == "ferro")
+assert (sys.argv[1] == "ferro") == FERRO
 finish()

@@ -1,14 +1,14 @@
 """What a program is told when memory cannot be shared, and that the memory is unharmed."""
 
+import json
+from functools import partial
 from typing import Any
 
 from feature_checks import MIB, error_of, filled, words
 
-import json  # noqa: E402
+import torch
 
-import torch  # noqa: E402
-
-from ferro_alloc import _C, sim  # noqa: E402
+from ferro_alloc import _C, sim
 
 UNKNOWN, OUT_OF_MEMORY, NOT_SUPPORTED = 999, 2, 801
 SIZE = 80 * MIB
@@ -35,7 +35,7 @@ def with_fault(function: str, lasting: bool, result: int) -> list[Any]:
         sim.fault(function, after=0, result=result)
     else:
         sim.fault(function, call=1, result=result)
-    kind, text = error_of(lambda: share(tensor))
+    kind, text = error_of(partial(share, tensor))
     sim.clear_faults()
     _C.check_invariants(0)
     intact = is_intact(tensor, 5)
@@ -75,7 +75,11 @@ def open_changed(change: Any) -> tuple[str, str]:
 
 
 results["a process that is gone"] = open_changed(
-    lambda handle: handle[:2] + (4_000_000).to_bytes(4, "little") + handle[6:].replace(b"ferro_alloc-", b"ferro_gone!-")
+    lambda handle: (
+        handle[:2]
+        + (4_000_000).to_bytes(4, "little")
+        + handle[6:].replace(b"ferro_alloc-", b"ferro_gone!-")
+    )
 )
 results["a type nobody knows"] = open_changed(lambda handle: handle[:1] + b"x" + handle[2:])
 results["half a handle"] = open_changed(lambda handle: handle[:20])

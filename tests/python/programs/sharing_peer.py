@@ -32,13 +32,13 @@ if IS_PEER:
         refuse_pidfd.refuse()
 
 import torch
-import torch.multiprocessing  # noqa: F401  # teaches pickle to send CUDA tensors
+import torch.multiprocessing  # teaches pickle to send CUDA tensors
 
 HELD: dict[str, Any] = {}
 
 
 def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def filled(size: int, tag: int, device: str = "cuda") -> torch.Tensor:
