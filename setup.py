@@ -55,19 +55,30 @@ def cuda_roots() -> list[Path]:
     return [Path(name) for name in named if name] + [w for w in [cuda_wheel()] if w]
 
 
+def cuda_version(include: Path) -> str:
+    """Of the CUDA headers in that folder, as "13.0"; empty where there are none."""
+    header = include / "cuda.h"
+    found = (
+        re.search(r"#define CUDA_VERSION (\d+)", header.read_text()) if header.exists() else None
+    )
+    return f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}" if found else ""
+
+
 def cuda_include(major: int) -> Path:
     """The first complete set of CUDA headers of that major version."""
+    lacking = f"{major}.0"
     for root in cuda_roots():
         include = root / "include"
-        # The runtime wheel comes without crt/; nvidia-cuda-crt adds it.
-        if not all((include / name).exists() for name in ("cuda.h", "crt/host_defines.h")):
+        version = cuda_version(include)
+        if version.split(".")[0] != str(major):
             continue
-        version = re.search(r"#define CUDA_VERSION (\d+)", (include / "cuda.h").read_text())
-        if version and int(version.group(1)) // 1000 == major:
+        # The runtime wheel comes without crt/; nvidia-cuda-crt adds it.
+        if (include / "crt/host_defines.h").exists():
             return include
+        lacking = version
     raise SystemExit(
         f"no complete CUDA {major} headers were found: set CUDA_HOME, or install them with "
-        f"`pip install 'nvidia-cuda-runtime=={major}.0.*' 'nvidia-cuda-crt=={major}.0.*'`"
+        f"`pip install 'nvidia-cuda-runtime=={lacking}.*' 'nvidia-cuda-crt=={lacking}.*'`"
     )
 
 

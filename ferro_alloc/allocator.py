@@ -102,7 +102,8 @@ def install(config: Config | None = None) -> None:
         problem = extension.driver_problem()
         if problem:
             raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
-        _refuse_cudagraph_trees()
+        if not extension.is_in_place():
+            _refuse_cudagraph_trees()
         try:
             extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes, wanted.layout)
         except RuntimeError as error:

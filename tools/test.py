@@ -289,7 +289,9 @@ def show(results: list[Result]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("lint", "cpp", "python", "versions"), help="one group of steps")
+    parser.add_argument(
+        "--only", choices=("lint", "cpp", "python", "versions"), help="one group of steps"
+    )
     only = parser.parse_args().only
     results: list[Result] = []
     for step in STEPS:

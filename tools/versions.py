@@ -18,7 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,22 +31,35 @@ FOLDER = ROOT / "build" / "versions"
 REQUIREMENTS = ROOT / "tools" / "requirements.txt"
 # It shares the files of equal packages between environments, which saves half of the 4 GB each.
 INSTALLER = "uv==0.13.9"
+PIP_SETTINGS = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_CERT": "SSL_CERT_FILE",
+    "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
+}
 TIMEOUT_S = 900
 
 # What a build and its tests read.
 COPIED = (
     *("CMakeLists.txt", "README.md", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.py"),
-    *("benchmarks", "csrc", "ferro_alloc", "tests", "tools"),
+    *("benchmarks", "csrc", "docs", "ferro_alloc", "tests", "tools"),
 )
 BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
-# What depends on torch's interface. The whole of the tests runs with one version, by `make test`.
+# What depends on torch's interface, in two halves that run side by side. All tests run with one
+# version, by `make test`.
 TESTS = (
-    "tests/python/test_torch_versions.py",
-    "tests/python/test_torch_features.py",
-    "tests/python/test_torch_judge.py",
-    "tests/python/test_install.py",
-    "tests/python/test_cli.py",
+    ("tests/python/test_torch_features.py",),
+    (
+        "tests/python/test_torch_versions.py",
+        "tests/python/test_torch_judge.py",
+        "tests/python/test_install.py",
+        "tests/python/test_cli.py",
+    ),
 )
+
+
+Command = Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,10 @@ class Version:
     @property
     def minor(self) -> str:
         return self.torch.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return f"torch {self.minor}"
 
     @property
     def folder(self) -> Path:
@@ -89,11 +108,12 @@ def requirements(version: Version) -> str:
     return "\n".join(lines) + "\n"
 
 
-def execute(log: Path, command: Sequence[str | Path], cwd: Path = ROOT) -> bool:
+def execute(log: Path, command: Command, cwd: Path = ROOT) -> bool:
     """Runs a command into a log file. No setting that a person has for Python reaches it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHON")}
-    # Files of one cache are shared only where the environments lie, by hard links.
+    # The installer has names of its own for what pip is told, and shares files by hard links.
+    env |= {new: env[old] for old, new in PIP_SETTINGS.items() if old in env and new not in env}
     env |= {"UV_CACHE_DIR": str(FOLDER / "cache"), "UV_LINK_MODE": "hardlink"}
     # The copy is no checkout; its warnings are errors all the same.
     env["FERRO_STRICT"] = "1"
@@ -121,7 +141,17 @@ def find_installer() -> Path | None:
         return found
     log = FOLDER / "tools.log"
     made = execute(log, [sys.executable, "-m", "venv", FOLDER / "tools"])
-    pip = [FOLDER / "tools" / "bin" / "python", "-m", "pip", "install", "--retries", "0", INSTALLER]
+    pip: Command = [
+        FOLDER / "tools" / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--timeout",
+        "10",
+        "--retries",
+        "0",
+        INSTALLER,
+    ]
     return found if made and execute(log, pip) and found.exists() else None
 
 
@@ -140,8 +170,8 @@ def find_python(version: Version) -> Path | None:
         return None
     log = version.folder / "environment.log"
     fresh = version.folder / "wanted.txt"
-    made = [installer, "venv", "--clear", "--python", sys.executable, venv]
-    fill = [installer, "pip", "install", "--python", python, "--requirements", fresh]
+    made: Command = [installer, "venv", "--clear", "--python", sys.executable, venv]
+    fill: Command = [installer, "pip", "install", "--python", python, "--requirements", fresh]
     if not execute(log, made):
         return None
     fresh.write_text(wanted)
@@ -179,24 +209,46 @@ def tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-60:])
 
 
-def test(version: Version) -> Result:
-    """Builds and tests with one version; the logs are in its folder."""
-    name = f"torch {version.minor}"
-    python = find_python(version)
-    if python is None:
-        return skip(name, f"torch {version.torch} is not here and can't be installed")
+def build(version: Version, python: Path) -> bool:
     copy_sources(version)
     log = version.folder / "build.log"
-    if not execute(log, [python, "setup.py", "-q", "build_ext", "--inplace"], cwd=version.tree):
-        print(f"the build with {name} failed; the end of {log}:\n{tail(log)}", flush=True)
-        return Result(name, failed=1)
-    log, report = version.folder / "test.log", version.folder / "test.xml"
+    done = execute(log, [python, "setup.py", "-q", "build_ext", "--inplace"], cwd=version.tree)
+    if not done:
+        print(f"the build with {version.name} failed; the end of {log}:\n{tail(log)}", flush=True)
+    return done
+
+
+def run_tests(version: Version, python: Path, half: int) -> Result:
+    log = version.folder / f"test-{half}.log"
+    report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
-    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    ok = execute(log, [*pytest, *TESTS], cwd=version.tree)
+    pytest: Command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+    ]
+    ok = execute(log, [*pytest, *TESTS[half]], cwd=version.tree)
     if not ok:
-        print(f"the tests with {name} failed; the end of {log}:\n{tail(log)}", flush=True)
-    return read_junit(name, report, ok) if report.exists() else Result(name, failed=1)
+        print(f"tests with {version.name} failed; the end of {log}:\n{tail(log)}", flush=True)
+    if not report.exists():
+        return Result(version.name, failed=1)
+    return read_junit(version.name, report, ok)
+
+
+def test(version: Version) -> Result:
+    """Builds and tests with one version; the logs are in its folder."""
+    python = find_python(version)
+    if python is None:
+        return skip(version.name, f"torch {version.torch} is not here and can't be installed")
+    if not build(version, python):
+        return Result(version.name, failed=1)
+    with ThreadPoolExecutor(len(TESTS)) as pool:
+        halves = pool.map(lambda half: run_tests(version, python, half), range(len(TESTS)))
+        return reduce(add, halves)
 
 
 def test_newest(name: str) -> Result:

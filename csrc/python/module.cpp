@@ -118,6 +118,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("layout"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
+  module.def("is_in_place", &ferro::is_in_place);
   module.def("built_torch_version", [] { return std::string(ferro::kBuiltForTorch); });
   module.def("driver_problem", &driver_problem);
   module.def("device_report", &device_report, py::arg("device"));

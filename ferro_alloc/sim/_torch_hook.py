@@ -6,7 +6,17 @@ attention kernels stand in for it.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from types import ModuleType
+
+
+def has_nvml() -> bool:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def adjust_torch(torch: ModuleType, device_count: int) -> None:
@@ -14,3 +24,7 @@ def adjust_torch(torch: ModuleType, device_count: int) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     # Before its first use of CUDA torch counts devices through NVML, which knows the real ones.
     torch.cuda._cached_device_count = device_count
+    # From 2.13 on torch's own expandable segments ask NVML how they may be shared, and crash where
+    # there is none.
+    if int(torch.__version__.split(".")[1]) >= 13 and not has_nvml():
+        os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")

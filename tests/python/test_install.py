@@ -11,7 +11,7 @@ import pytest
 
 import setup as ferro_setup
 from ferro_alloc import FerroError, _load, allocator
-from tests.conftest import RunProgram, RunSimulated
+from tests.conftest import ROOT, RunProgram, RunSimulated
 from tools.gpu import gpu_count
 from tools.versions import VERSIONS
 
@@ -179,16 +179,32 @@ def test_settings_cannot_change_by_installing_again(run_simulated: RunSimulated)
     assert found["again"] == "ferro_alloc"
 
 
-def test_another_allocator_that_came_later_is_left_alone(run_simulated: RunSimulated) -> None:
+def test_installing_calls_nothing_of_cuda(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "from ferro_alloc import sim\n"
+        "before = sim.counters()\n"
+        "ferro_alloc.install()\n"
+        "ferro_alloc.uninstall()\n"
+        "ferro_alloc.install()\n"
+        "report['unchanged'] = sim.counters() == before\n"
+    )
+    assert seen(run_simulated(program).stdout) == {"unchanged": True}
+
+
+def test_beside_an_allocator_of_the_users_own_it_is_refused(run_simulated: RunSimulated) -> None:
     program = PRELUDE + (
         "import ferro_alloc, torch\n"
         "ferro_alloc.install()\n"
         "ferro_alloc.uninstall()\n"
-        "torch.cuda.memory.change_current_allocator(\n"
-        "    type('A', (), {'allocator': lambda self: torch._C._cuda_customAllocator(1, 1)})())\n"
-        "report['backend'] = torch.cuda.get_allocator_backend()\n"
+        "torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(1, 1))\n"
+        + REFUSED
+        + "report['backend'] = torch.cuda.get_allocator_backend()\n"
     )
-    assert seen(run_simulated(program).stdout)["backend"] == "pluggable"
+    found = seen(run_simulated(program).stdout)
+    assert "found the allocator 'pluggable' in PyTorch's place" in found["refusal"]
+    assert is_one_sentence(found["refusal"])
+    assert (found["installed"], found["backend"]) == (False, "pluggable")
 
 
 def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +312,10 @@ def test_the_range_is_the_same_everywhere() -> None:
     assert ferro_setup.supported_torch() == (oldest, (newest[0], newest[1] + 1))
     tested = [ferro_setup.minor_version(version.torch) for version in VERSIONS]
     assert tested == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
+    assert "torch 2.11 to 2.15 for CUDA 13" in (ROOT / "README.md").read_text()
+    table = (ROOT / "docs" / "compatibility.md").read_text()
+    for version in VERSIONS:
+        assert f"| {version.minor} | {version.torch}, CUDA {version.cuda} |" in table
 
 
 def test_running_torch_is_read_without_importing_it(run_program: RunProgram) -> None:

@@ -61,6 +61,7 @@ def test_cudagraph_trees() -> None:
         "installed": "ferro_alloc",
         "uninstalled": "native",
         "another function in the same trees": "native",
+        "installed once more": "ferro_alloc",
         "new trees": "native",
         "left": [0, 0],
         "installed again": "ferro_alloc",

@@ -29,14 +29,30 @@ bool operator==(const AllocatorConfig& a, const AllocatorConfig& b) {
   return a.page_bytes == b.page_bytes && a.memory_limit == b.memory_limit && a.layout == b.layout;
 }
 
+// User-made allocators throw in calls that are needed of the one before ours.
+bool answers(CUDAAllocator& allocator) {
+  try {
+    allocator.isEnabled();
+    if (allocator.initialized()) {
+      allocator.getDeviceStats(0);
+      allocator.getMemoryFraction(0);
+    }
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 CudaAllocator* installed_allocator() { return the_allocator.load(std::memory_order_acquire); }
 
-bool is_installed() {
+bool is_in_place() {
   CudaAllocator* ours = installed_allocator();
-  return ours != nullptr && ours->serves() && c10::cuda::CUDACachingAllocator::get() == ours;
+  return ours != nullptr && c10::cuda::CUDACachingAllocator::get() == ours;
 }
+
+bool is_installed() { return is_in_place() && installed_allocator()->serves(); }
 
 void install(const AllocatorConfig& config) {
   const MutexLock lock(install_mutex);
@@ -61,7 +77,14 @@ void install(const AllocatorConfig& config) {
         "ferro_alloc.install() came with other settings than before: they cannot change once CUDA "
         "memory was allocated with them.");
   }
-  if (capture_is_running([&](c10::DeviceIndex device) {
+  if (!was_used && !answers(*current)) {
+    throw std::runtime_error(
+        "ferro_alloc.install() found the allocator '" + current->name() +
+        "' in PyTorch's place, which cannot tell about its memory: ferro_alloc "
+        "works beside PyTorch's own allocators.");
+  }
+  // Looking for captures would initialise CUDA.
+  if (current->initialized() && capture_is_running([&](c10::DeviceIndex device) {
         return was_used ? ours->is_diverting(device) : is_diverting(*current, device);
       })) {
     throw std::runtime_error(
@@ -86,7 +109,8 @@ void uninstall() {
     return;
   }
   CudaAllocator* ours = installed_allocator();
-  if (capture_is_running([ours](c10::DeviceIndex device) { return ours->is_diverting(device); })) {
+  const auto may_capture = [ours](c10::DeviceIndex device) { return ours->is_diverting(device); };
+  if (ours->initialized() && capture_is_running(may_capture)) {
     throw std::runtime_error(
         "ferro_alloc.uninstall() came during the capture of a CUDA graph: call it before or "
         "after.");

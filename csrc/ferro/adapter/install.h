@@ -20,5 +20,7 @@ void uninstall();
 CudaAllocator* installed_allocator();
 // Is it the one that PyTorch's requests go to now?
 bool is_installed();
+// Is it in PyTorch's place, serving or not? Once CUDA was used, it stays there.
+bool is_in_place();
 
 }  // namespace ferro

@@ -20,10 +20,10 @@ std::vector<std::size_t> plan_collection(std::span<const std::size_t> sizes,
     if (old == left.end()) {
       break;
     }
-    for (auto i = old; i != left.end(); ++i) {
-      chosen.push_back(*i);
-      bytes += sizes[*i];
-      total_age -= ages[*i];
+    for (auto it = old; it != left.end(); ++it) {
+      chosen.push_back(*it);
+      bytes += sizes[*it];
+      total_age -= ages[*it];
     }
     left.erase(old, left.end());
   }

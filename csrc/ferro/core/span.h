@@ -87,9 +87,9 @@ class Span {
     return &leaf_chunks_.back()[--unused_leaves_];
   }
 
-  static inline std::atomic<std::uint64_t> next_number_{0};
+  static inline std::atomic<std::uint64_t> next_number{0};
 
-  const std::uint64_t number_ = next_number_.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t number_ = next_number.fetch_add(1, std::memory_order_relaxed);
   const DevicePtr base_;
   const std::size_t bytes_;
   const std::size_t page_bytes_;

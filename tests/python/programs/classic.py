@@ -132,11 +132,16 @@ ACTIONS = {
 
 def layout() -> list[object]:
     """Of all segments: what is in them, in their order."""
-    return [
-        (s["segment_type"], s["total_size"], s["is_expandable"], tuple(s["segment_pool_id"]) != (0, 0),
-         [(b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive")) for b in s["blocks"]])
-        for s in torch.cuda.memory_snapshot()
-    ]  # fmt: skip
+    found: list[object] = []
+    for segment in torch.cuda.memory_snapshot():
+        in_pool = tuple(segment["segment_pool_id"]) != (0, 0)
+        kind = segment["segment_type"], segment["is_expandable"], in_pool
+        blocks = []
+        for block in segment["blocks"]:
+            asked = block["requested_size"] if block["state"] != "inactive" else 0
+            blocks.append((block["size"], block["state"], asked))
+        found.append((kind, segment["total_size"], blocks))
+    return found
 
 
 def main() -> None:

@@ -370,7 +370,6 @@ def what_is_not_there_yet():
     kept = take(MIB)
     refused = {
         "shareIpcHandle": lambda: kept.untyped_storage()._share_cuda_(),
-        "MemPool with an allocator of its own": lambda: torch.cuda.MemPool(pluggable),
     }
     for name, call in refused.items():
         kind, text = error_of(call)

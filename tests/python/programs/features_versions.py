@@ -22,6 +22,19 @@ def kind_at(owner, size, address):
     return kind, text.split(" 0x")[0]
 
 
+# ---- 2.11
+
+
+@since(11)
+def native_expandable_segments_work_on_the_simulated_gpu():
+    settings("expandable_segments:True")
+    try:
+        kept = [take(30 * MIB) for _ in range(2)]
+        return [tensor.numel() for tensor in kept]
+    finally:
+        settings("expandable_segments:False")
+
+
 # ---- 2.12
 
 
@@ -345,7 +358,11 @@ def snapshots_show_pinned_memory():
     try:
         host = torch.empty(64 * KIB, dtype=torch.uint8, pin_memory=True)
         snapshot = memory._snapshot()
-        return len(snapshot["host_segments"]) > 0, len(snapshot["host_traces"]) > 0, host.is_pinned()
+        return (
+            len(snapshot["host_segments"]) > 0,
+            len(snapshot["host_traces"]) > 0,
+            host.is_pinned(),
+        )
     finally:
         memory._record_memory_history(None)
 
