@@ -338,7 +338,14 @@ void Driver::destroy_event(EventId event) noexcept {
 void Driver::record(EventId event, StreamId stream) {
   const CallScope scope(*this);
   count(kEventRecord);
-  expect(api_.event_record(raw(event), raw(stream)), "cuEventRecord");
+  const CUresult result = api_.event_record(raw(event), raw(stream));
+  // Callers of PyTorch may name a stream of another device, whose work no event of this one can be
+  // recorded behind: the host waits for that stream instead.
+  if (result == CUDA_ERROR_INVALID_HANDLE && stream != StreamId{0} &&
+      api_.stream_synchronize(raw(stream)) == CUDA_SUCCESS) {
+    return;
+  }
+  expect(result, "cuEventRecord");
 }
 
 bool Driver::is_complete(EventId event) {

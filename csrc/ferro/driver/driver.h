@@ -85,6 +85,7 @@ class Driver {
   // Ordering. Events carry no time.
   EventId create_event();
   void destroy_event(EventId event) noexcept;
+  // Behind the work of a stream of another device the host waits; the event is then as it was.
   void record(EventId event, StreamId stream);
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
