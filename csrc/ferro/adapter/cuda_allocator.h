@@ -9,7 +9,7 @@
 // graphs, pools and tensors of both live on, and each call reaches the one that it is about.
 //
 // Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is a DriverError with the
-// call's name; what is not there yet is a c10::Error that names the call.
+// call's name; a misuse is a c10::Error in PyTorch's words.
 #pragma once
 
 #include "ferro/adapter/descriptor_server.h"
