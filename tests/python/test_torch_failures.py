@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.conftest import PROGRAMS, RunSimulated
 from tests.python.torch_programs import Result, simulated
 
 UNKNOWN, OUT_OF_MEMORY = "999", "2"
-MACHINES = {
+MACHINES: dict[str, dict[str, Any]] = {
     "features_failures.py": {"memory": "256MiB"},
     "features_devices.py": {"memory": "256MiB", "count": 2},
 }
@@ -62,23 +63,20 @@ def test_each_driver_call_refused_once(allocator: str, result: str) -> None:
         assert found["cuCtxSynchronize"][0] > 0
 
 
-ORDERS = (
-    "nothing_dropped",
-    "graph_first",
-    "tensors_first",
-    "pool_first",
-    "at_exit",
-    "cycle",
-    "thread",
-    "exit_in_capture",
-    "exception",
-    "fork",
+# Each state with the orders that touch what it adds.
+EXITS = {
+    "segments": ("nothing_dropped", "graph_first", "pool_first", "exit_in_capture", "fork"),
+    "observed": ("nothing_dropped", "at_exit", "cycle", "thread", "fork"),
+    "own_pool": ("nothing_dropped", "tensors_first", "at_exit", "thread"),
+    "late": ("nothing_dropped", "graph_first", "cycle", "exit_in_capture"),
+    "uninstalled": ("nothing_dropped", "pool_first", "at_exit", "exception", "fork"),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "order"), [(state, order) for state, orders in EXITS.items() for order in orders]
 )
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("state", ["segments", "observed", "own_pool", "late", "uninstalled"])
-def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str, state: str) -> None:
+def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, state: str, order: str) -> None:
     ended = run_simulated("torch_exit.py", state, order, memory="256MiB")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 

@@ -43,6 +43,11 @@ def seeded(*arguments: str) -> Result:
     return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments], {})
 
 
+def fuzzed(*arguments: str) -> Result:
+    """The summary of fuzz_torch.py, whatever it found; what was wrong is in the test's output."""
+    return _result([sys.executable, str(PROGRAMS / "fuzz_torch.py"), *arguments], {})
+
+
 def _result(command: list[str], env: dict[str, str]) -> Result:
     inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     done = subprocess.run(
@@ -56,5 +61,6 @@ def _result(command: list[str], env: dict[str, str]) -> Result:
     lines = done.stdout.splitlines()
     if not lines or not lines[-1].startswith("{"):
         pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    print(done.stderr, file=sys.stderr)
     result: Result = json.loads(lines[-1])
     return result

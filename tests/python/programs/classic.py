@@ -134,10 +134,18 @@ ACTIONS = {
 def layout() -> list[object]:
     """Of all segments: what is in them. Their own order is that of addresses, which vary."""
     return sorted(
-        (s["segment_type"], s["total_size"], s["is_expandable"], tuple(s["segment_pool_id"]) != (0, 0),
-         [(b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive")) for b in s["blocks"]])
-        for s in torch.cuda.memory_snapshot()
-    )  # fmt: skip
+        (
+            segment["segment_type"],
+            segment["total_size"],
+            segment["is_expandable"],
+            tuple(segment["segment_pool_id"]) != (0, 0),
+            [
+                (b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive"))
+                for b in segment["blocks"]
+            ],
+        )
+        for segment in torch.cuda.memory_snapshot()
+    )
 
 
 def main() -> None:

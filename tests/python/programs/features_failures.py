@@ -28,10 +28,10 @@ TOTAL = torch.cuda.mem_get_info()[1]
 NAMES = ("allocation", "active", "allocated_bytes", "requested_bytes", "active_bytes")
 _SIZE = r"[\d.]+ (?:bytes|[KMG]iB)"
 SENTENCE = re.compile(
-    rf"CUDA out of memory\. Tried to allocate {_SIZE}\. GPU (?P<device>\d+) has a total capacity of "
-    rf"{_SIZE} of which {_SIZE} is free\. (?P<allowed>{_SIZE} allowed; )?(.*? )?Of the allocated "
-    rf"memory {_SIZE} is allocated by PyTorch, (with {_SIZE} allocated in private pools \(e\.g\., "
-    rf"CUDA Graphs\), )?and {_SIZE} is reserved by PyTorch but unallocated\."
+    rf"CUDA out of memory\. Tried to allocate {_SIZE}\. GPU (?P<device>\d+) has a total capacity "
+    rf"of {_SIZE} of which {_SIZE} is free\. (?P<allowed>{_SIZE} allowed; )?(.*? )?Of the "
+    rf"allocated memory {_SIZE} is allocated by PyTorch, (with {_SIZE} allocated in private "
+    rf"pools \(e\.g\., CUDA Graphs\), )?and {_SIZE} is reserved by PyTorch but unallocated\."
 )
 
 
@@ -199,7 +199,7 @@ def an_observer_that_raises():
     kinds = [refused(lambda: take(2 * TOTAL))[0] for _ in range(3)]
     # It stays for ever.
     raises.clear()
-    return kinds + [refused(lambda: take(2 * TOTAL))[0]], list(seen)
+    return [*kinds, refused(lambda: take(2 * TOTAL))[0]], list(seen)
 
 
 @check

@@ -158,8 +158,8 @@ def run_checked(*fault):
 
 
 guard, expected = filled(4 * MIB, 7), words(7, 4 * MIB)
-# While a graph lives, the next one finds the tensors that its generator reads. PyTorch 2.11 ends the
-# process when it cannot allocate them.
+# While a graph lives, the next one finds the tensors that its generator reads. PyTorch 2.11 ends
+# the process when it cannot allocate them.
 steady = torch.cuda.CUDAGraph()
 with torch.cuda.graph(steady, stream=capturing):
     steady_result = guard.clone()
@@ -167,10 +167,11 @@ run()
 held_at_start = held()
 sim.reset_counters()
 run_checked()
+counters = sim.counters()
 calls = {
-    name: sum(count.calls for symbol, count in sim.counters().items() if symbol in (name, f"{name}_v2"))
+    name: sum(counters[symbol].calls for symbol in (name, f"{name}_v2") if symbol in counters)
     for name in FUNCTIONS
-}  # fmt: skip
+}
 found = {}
 for function in FUNCTIONS:
     if RESULT == sim._control.OUT_OF_MEMORY and not function.startswith("cuMem"):
