@@ -256,6 +256,13 @@ void DeviceMemory::empty_cache(const CallContext& context) {
 }
 
 void DeviceMemory::give_back_everything(const CallContext& context) {
+  // In segments the frees of all pools are settled, as in PyTorch's; pools of pages are left alone,
+  // because their graphs may run for long.
+  if (layout_ == Layout::kSegments && captures_.load(std::memory_order_relaxed) == 0) {
+    for (Heap* heap : all_heaps()) {
+      heap->wait_for_pending();
+    }
+  }
   for (Heap* heap : heaps_that_give(Givers::kEverything)) {
     heap->wait_for_pending();
     give_back_all_of(*heap, context);
