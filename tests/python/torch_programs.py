@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,7 +20,12 @@ Result = dict[str, Any]
 
 
 def simulated(
-    program: str, *arguments: str, turn: str = "", conf: str = "", **activate: Any
+    program: str,
+    *arguments: str,
+    turn: str = "",
+    conf: str = "",
+    env: Mapping[str, str] | None = None,
+    **activate: Any,
 ) -> Result:
     """The program's result; the test fails when there is none.
 
@@ -28,7 +34,7 @@ def simulated(
     """
     options = json.dumps(activate)
     command = [sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments]
-    settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf}
+    settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf, **(env or {})}
     return _result(command, {key: value for key, value in settings.items() if value})
 
 

@@ -1,6 +1,5 @@
-// The way in and out: allocation, frees, life cycle, statistics. Pools, graphs, snapshots and what
-// is not there yet are in cuda_allocator_pools.cpp, what is sent elsewhere in
-// cuda_allocator_routing.cpp.
+// The way in and out: allocation, frees, life cycle, statistics. Pools and graphs, histories and
+// sharing are in files of their own; what is sent elsewhere is in cuda_allocator_routing.cpp.
 #include "ferro/adapter/cuda_allocator.h"
 
 #include "ferro/adapter/block_size.h"

@@ -15,7 +15,9 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
                                                   const Request& request) {
   const RecursiveMutexLock slow(slow_mutex_);
   if (captures_.load(std::memory_order_relaxed) == 0) {
-    collect_pending();
+    for (Heap* heap : all_heaps()) {
+      heap->collect_pending();
+    }
   }
   const HeapKind kind = segment_kind(request.size);
   Heap& heap = find_or_make_heap(id, {stream, kind});

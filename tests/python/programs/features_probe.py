@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-from feature_checks import MIB, error_of, finish, since, take
+from feature_checks import FERRO, MIB, error_of, finish, since, take
 
 import torch
 
@@ -59,7 +59,9 @@ def observers_hear_of_rejections():
     last = (ctypes.c_int64 * 4)()
     count = probe.probe_rejections(last)
     assert kept.numel()
-    return kind, "preemptively" in text, count, list(last)
+    if FERRO:  # the native allocator of 2.13 rejects and tells nobody
+        assert (count, list(last)) == (1, [0, TOTAL // 2, TOTAL // 4, TOTAL])
+    return kind, "preemptively" in text
 
 
 finish()
