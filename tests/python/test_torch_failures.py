@@ -88,3 +88,21 @@ def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, state: str, o
 def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: str) -> None:
     ended = run_simulated("torch_fork.py", allocator, "after", memory="256MiB", timeout=60)
     assert (ended.stdout, ended.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("layout", ["pages", "segments"])
+def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> None:
+    program = (
+        "import ferro_alloc, torch\n"
+        f"ferro_alloc.install(ferro_alloc.Config(memory_limit_mb=64, layout={layout!r}))\n"
+        "def take(size): return torch.empty(size << 20, dtype=torch.uint8, device='cuda')\n"
+        "kept = [take(20), take(20)]\n"
+        "try:\n"
+        "    take(30)\n"
+        "except torch.OutOfMemoryError as error:\n"
+        "    print('64.00 MiB allowed; ' in str(error))\n"
+        "del kept\n"
+        "print(take(60).numel() >> 20, torch.cuda.memory_reserved() <= 64 << 20)\n"
+    )
+    ended = run_simulated(program, memory="256MiB")
+    assert ended.stdout.split() == ["True", "60", "True"]

@@ -1,4 +1,4 @@
-"""A share of the fuzzing at PyTorch's level; docs/testing.md says what a long run found."""
+"""A share of the fuzzing at PyTorch's level; docs/testing.md says how to run more of it."""
 
 from __future__ import annotations
 
