@@ -91,13 +91,13 @@ def free_port() -> str:
 
 
 @cache
-def ranks(allocator: str) -> list[dict[str, Any]]:
+def ranks(allocator: str, registered_by: str) -> list[dict[str, Any]]:
     """What the two ranks found."""
     port = free_port()
     program = str(PROGRAMS / "gpu_ranks.py")
     running = [
         subprocess.Popen(
-            [sys.executable, program, allocator, str(rank), port],
+            [sys.executable, program, allocator, str(rank), port, registered_by],
             env=clean_environment(),
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -119,8 +119,9 @@ def ranks(allocator: str) -> list[dict[str, Any]]:
 
 
 @needs_two
+@pytest.mark.parametrize("registered_by", ["pool", "hook"])
 @pytest.mark.parametrize("layout", ["pages", "segments"])
 @pytest.mark.parametrize("what", ["sums", "pool", "data_parallel", "sharded", "other_device"])
-def test_two_ranks(layout: str, what: str) -> None:
-    found, native = ranks(layout), ranks("native")
+def test_two_ranks(layout: str, what: str, registered_by: str) -> None:
+    found, native = ranks(layout, registered_by), ranks("native", registered_by)
     assert [result[what] for result in found] == [result[what] for result in native]

@@ -1,6 +1,7 @@
 """One rank of two, each with a GPU of its own: collectives, data parallel and sharded training.
 
-Arguments: the allocator, the rank, the port. With the hook set, NCCL is told of every segment.
+Arguments: the allocator, the rank, the port, and who registers memory with NCCL: "hook" (every segment,
+by a tracker of the allocator) or "pool" (the segments of one pool, by the program).
 """
 
 import json
@@ -10,9 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-allocator, rank, port = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+allocator, rank, port, registered_by = sys.argv[1], int(sys.argv[2]), *sys.argv[3:5]
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, CUBLAS_WORKSPACE_CONFIG=":4096:8")
-os.environ.update(TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1", NCCL_NVLS_ENABLE="0")
+os.environ["NCCL_NVLS_ENABLE"] = "0"
+if registered_by == "hook":
+    os.environ["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = "1"
 
 import torch
 
@@ -69,17 +72,13 @@ pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     buffer = torch.full((8 << 20,), float(rank), device="cuda")
 backend = dist.group.WORLD._get_backend(torch.device("cuda", rank))
-try:
+if registered_by == "pool":
     backend.register_mem_pool(pool)
-    registered = "registered"
-except RuntimeError as error:
-    registered = str(error).splitlines()[0]
 dist.all_reduce(buffer)
 torch.cuda.synchronize()
 found["pool"] = [buffer.min().item(), buffer.max().item()]
-if registered == "registered":
+if registered_by == "pool":
     backend.deregister_mem_pool(pool)
-print("pool:", registered, file=sys.stderr)
 del buffer, pool
 
 found["data_parallel"] = trained(DistributedDataParallel(made(), device_ids=[rank]))
