@@ -2,7 +2,7 @@
 # Everything that needs a real GPU, in one call: build, contract, tests, benchmarks, demo.
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
-#                                       hit_path observing training demo
+#                                       hit_path observing sharing training demo
 #
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
@@ -85,7 +85,7 @@ export -f build contract tests benchmark demo
 export PYTHON OUT TREE
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(build contract tests fidelity hit_path observing training demo)
+[ ${#parts[@]} -gt 0 ] || parts=(build contract tests fidelity hit_path observing sharing training demo)
 command -v nvidia-smi >/dev/null && nvidia-smi -L | tee -a "$LOG"
 for name in "${parts[@]}"; do
   case $name in
@@ -95,6 +95,7 @@ for name in "${parts[@]}"; do
     fidelity) part fidelity 120 bash -c 'benchmark fidelity' ;;
     hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
     observing) part observing 120 bash -c 'benchmark observing' ;;
+    sharing) part sharing 120 bash -c 'benchmark sharing' ;;
     training) part training 200 bash -c 'benchmark training' ;;
     demo) part demo 120 bash -c demo ;;
     *)

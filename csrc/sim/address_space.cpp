@@ -10,6 +10,21 @@ void* host_address(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
 
 }  // namespace
 
+const SharedFile* Pages::share(bool backed) {
+  if (!file_) {
+    std::optional<SharedFile> file = SharedFile::create(bytes_, device_);
+    if (!file) {
+      return nullptr;
+    }
+    file_.emplace(std::move(*file));
+    auto shared = PhysicalMemory::shared(file_->descriptor(), bytes_, backed);
+    shared->copy(0, *own_memory_, own_offset_, bytes_);
+    own_memory_->discard(own_offset_, bytes_);
+    shared_ = std::move(shared);
+  }
+  return &*file_;
+}
+
 AddressSpace::~AddressSpace() {
   for (const auto& [base, reservation] : reservations_) {
     munmap(host_address(base), reservation.bytes);
@@ -71,10 +86,14 @@ std::shared_ptr<Pages> AddressSpace::create(PhysicalMemory& memory, int device, 
     return nullptr;
   }
   auto pages = std::make_shared<Pages>(memory, device, *offset, bytes);
+  adopt(pages);
+  return pages;
+}
+
+void AddressSpace::adopt(const std::shared_ptr<Pages>& pages) {
   pages->id = next_id_++;
   pages->references = 1;
   pages_.emplace(pages->id, pages);
-  return pages;
 }
 
 std::shared_ptr<Pages> AddressSpace::find_pages(CUmemGenericAllocationHandle id) const {
@@ -229,7 +248,7 @@ bool AddressSpace::is_reserved_range(CUdeviceptr at, std::size_t bytes) const {
   return true;
 }
 
-bool AddressSpace::resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,
+bool AddressSpace::resolve(CUdeviceptr at, std::size_t bytes, Accessor by, bool write,
                            std::vector<Segment>& segments) const {
   const auto allows = [write](Access access) {
     return write ? access == Access::kReadWrite : access != Access::kNone;
@@ -241,8 +260,9 @@ bool AddressSpace::resolve(CUdeviceptr at, std::size_t bytes, int device, bool w
       return false;
     }
     const Pages& pages = *mapping->pages;
-    if (!allows(mapping->access[static_cast<std::size_t>(device)]) &&
-        !allows(mapping->access[static_cast<std::size_t>(pages.device())])) {
+    const bool through_owner = by.through_owner || mapping->plain;
+    if (!allows(mapping->access[static_cast<std::size_t>(by.device)]) &&
+        !(through_owner && allows(mapping->access[static_cast<std::size_t>(pages.device())]))) {
       return false;
     }
     const std::size_t skipped = at - base;

@@ -10,6 +10,7 @@
 
 #include "ferro/base/bytes.h"
 #include "sim/physical_memory.h"
+#include "sim/shared_file.h"
 
 #include <cuda.h>
 
@@ -29,25 +30,41 @@ inline constexpr int kMaxDevices = 16;
 class Pages {
  public:
   Pages(PhysicalMemory& memory, int device, std::size_t offset, std::size_t bytes)
-      : memory_(memory), device_(device), offset_(offset), bytes_(bytes) {}
-  ~Pages() { memory_.free(offset_, bytes_); }
+      : own_memory_(&memory), device_(device), own_offset_(offset), bytes_(bytes) {}
+  // Pages of another process. They count there, not on a device of this machine.
+  Pages(SharedFile file, int device, bool backed)
+      : device_(device), bytes_(file.bytes()), file_(std::move(file)) {
+    shared_ = PhysicalMemory::shared(file_->descriptor(), bytes_, backed);
+  }
+  ~Pages() {
+    if (own_memory_ != nullptr) {
+      own_memory_->free(own_offset_, bytes_);
+    }
+  }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
-  PhysicalMemory& memory() const { return memory_; }
+  PhysicalMemory& memory() const { return shared_ != nullptr ? *shared_ : *own_memory_; }
+  std::size_t offset() const { return shared_ != nullptr ? 0 : own_offset_; }
   int device() const { return device_; }
-  std::size_t offset() const { return offset_; }
   std::size_t bytes() const { return bytes_; }
+  bool imported() const { return own_memory_ == nullptr; }
+
+  // Moves the bytes into a file of their own, the first time. Null when the process is out of file
+  // descriptors; then nothing changed.
+  const SharedFile* share(bool backed);
 
   CUmemGenericAllocationHandle id = 0;
   unsigned references = 0;
   CUmemAllocationProp properties{};
 
  private:
-  PhysicalMemory& memory_;
+  PhysicalMemory* const own_memory_ = nullptr;
   const int device_;
-  const std::size_t offset_;
+  const std::size_t own_offset_ = 0;
   const std::size_t bytes_;
+  std::optional<SharedFile> file_;
+  std::unique_ptr<PhysicalMemory> shared_;
 };
 
 enum class Access : std::uint8_t { kNone = 0, kRead = 1, kReadWrite = 3 };
@@ -55,7 +72,7 @@ enum class Access : std::uint8_t { kNone = 0, kRead = 1, kReadWrite = 3 };
 struct Mapping {
   std::shared_ptr<Pages> pages;
   std::array<Access, kMaxDevices> access{};
-  // Part of cuMemAlloc's memory, which the virtual-memory calls must not touch.
+  // Memory of cuMemAlloc or of cuIpcOpenMemHandle, which the virtual-memory calls must not touch.
   bool plain = false;
 
   std::size_t bytes() const { return pages->bytes(); }
@@ -67,6 +84,13 @@ struct Segment {
   int device = 0;
   std::size_t offset = 0;
   std::size_t bytes = 0;
+};
+
+// Who reaches for memory: a device. Copies between devices stage what their device may not access
+// through the device that owns it; other work finds only cuMemAlloc's memory that way.
+struct Accessor {
+  int device = 0;
+  bool through_owner = false;
 };
 
 class AddressSpace {
@@ -88,6 +112,8 @@ class AddressSpace {
 
   // Pages. Null when the memory is full.
   std::shared_ptr<Pages> create(PhysicalMemory& memory, int device, std::size_t bytes);
+  // Gives pages of another process a handle.
+  void adopt(const std::shared_ptr<Pages>& pages);
   std::shared_ptr<Pages> find_pages(CUmemGenericAllocationHandle id) const;
   // Takes away one owner.
   CUresult release(CUmemGenericAllocationHandle id);
@@ -111,9 +137,8 @@ class AddressSpace {
   // Null where nothing is mapped. `base` receives the start of the mapping.
   const Mapping* find_mapping(CUdeviceptr at, CUdeviceptr* base = nullptr) const;
   bool is_reserved(CUdeviceptr at) const { return find_reservation(at) != nullptr; }
-  // Appends the pieces behind a range that `device`, or the device that owns the pages, may access;
-  // false when any byte of it may not be accessed.
-  bool resolve(CUdeviceptr at, std::size_t bytes, int device, bool write,
+  // Appends the pieces behind a range; false when any byte of it may not be accessed by `by`.
+  bool resolve(CUdeviceptr at, std::size_t bytes, Accessor by, bool write,
                std::vector<Segment>& segments) const;
 
   struct Reservation {

@@ -15,6 +15,12 @@ Copy linear(std::uintptr_t to, std::uintptr_t from, std::size_t bytes) {
   return copy;
 }
 
+Copy between_devices(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  Copy copy = linear(to, from, bytes);
+  copy.peers = true;
+  return copy;
+}
+
 std::uintptr_t address(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
 
 // A copy of the synchronous kind, on the legacy default stream. The host waits unless both sides
@@ -106,13 +112,13 @@ FERRO_SIM_API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t byte
 
 FERRO_SIM_API cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
   FERRO_SIM_CONTEXT_CALL(bytes);
-  return call.finish(copy_now(call, linear(to, from, bytes)));
+  return call.finish(copy_now(call, between_devices(to, from, bytes)));
 }
 
 FERRO_SIM_API cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
                                 size_t bytes, CUstream stream) {
   FERRO_SIM_CONTEXT_CALL(bytes);
-  return call.finish(enqueue_copy(call.machine(), stream, linear(to, from, bytes)));
+  return call.finish(enqueue_copy(call.machine(), stream, between_devices(to, from, bytes)));
 }
 
 FERRO_SIM_API cuMemcpy2D_v2(const CUDA_MEMCPY2D* given) {

@@ -6,6 +6,8 @@ using ferro::is_aligned;
 using ferro::sim::Access;
 using ferro::sim::kGranularity;
 using ferro::sim::Machine;
+using ferro::sim::Pages;
+using ferro::sim::SharedFile;
 
 namespace {
 
@@ -13,7 +15,9 @@ CUresult check_properties(Machine& machine, const CUmemAllocationProp* propertie
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  constexpr auto kExportable = static_cast<unsigned>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      (static_cast<unsigned>(properties->requestedHandleTypes) & ~kExportable) != 0) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   return properties->location.id >= 0 && properties->location.id < machine.device_count()
@@ -165,14 +169,48 @@ FERRO_SIM_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* proper
   return CUDA_SUCCESS;
 }
 
-FERRO_SIM_API cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle,
-                                           CUmemAllocationHandleType, unsigned long long) {
+FERRO_SIM_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
+                                           CUmemAllocationHandleType type,
+                                           unsigned long long flags) {
   FERRO_SIM_FRAME(0, kNothing);
-  return call.finish(CUDA_ERROR_NOT_SUPPORTED);
+  const auto pages = call.machine().space().find_pages(handle);
+  if (out == nullptr || pages == nullptr || flags != 0 ||
+      (pages->properties.requestedHandleTypes & type) == 0) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  const SharedFile* file = pages->share(call.machine().config().backing);
+  const int descriptor = file == nullptr ? -1 : file->duplicate();
+  if (descriptor < 0) {
+    return call.finish(CUDA_ERROR_OPERATING_SYSTEM);
+  }
+  *static_cast<int*>(out) = descriptor;
+  return CUDA_SUCCESS;
 }
 
-FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle*, void*,
-                                             CUmemAllocationHandleType) {
+// The descriptor stays the caller's.
+FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* shared,
+                                             CUmemAllocationHandleType type) {
   FERRO_SIM_FRAME(0, kNothing);
-  return call.finish(CUDA_ERROR_NOT_SUPPORTED);
+  if (out == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return call.finish(CUDA_ERROR_NOT_SUPPORTED);
+  }
+  std::optional<SharedFile> file =
+      SharedFile::adopt(static_cast<int>(reinterpret_cast<std::intptr_t>(shared)));
+  if (!file) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  if (file->device() >= call.machine().device_count()) {
+    return call.finish(CUDA_ERROR_INVALID_DEVICE);
+  }
+  call.set_bytes(file->bytes());
+  const int device = file->device();
+  const auto pages =
+      std::make_shared<Pages>(std::move(*file), device, call.machine().config().backing);
+  pages->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  pages->properties.requestedHandleTypes = type;
+  pages->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  pages->properties.location.id = device;
+  call.machine().space().adopt(pages);
+  *out = pages->id;
+  return CUDA_SUCCESS;
 }

@@ -41,6 +41,8 @@ struct Event {
   Context* context = nullptr;
   unsigned flags = CU_EVENT_DEFAULT;
   bool recorded = false;
+  // Known to another process, or from there: the host waits for every record.
+  bool exported = false;
   // The version: the record that a wait or a query made now refers to. Null once it is known done.
   OperationPtr operation;
   Clock::time_point finished_at;

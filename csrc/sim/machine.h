@@ -19,6 +19,7 @@
 #include "sim/scheduler.h"
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -98,6 +99,13 @@ class Machine {
   std::unordered_map<Graph*, std::shared_ptr<Graph>>& graphs() { return graphs_; }
   std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>>& execs() { return execs_; }
   unsigned long long next_id() { return next_id_++; }
+  // Memory of other processes that cuIpcOpenMemHandle mapped, by address.
+  struct OpenedMemory {
+    std::uint64_t file_id = 0;
+    std::size_t bytes = 0;
+    unsigned references = 0;
+  };
+  std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
 
   // Reserved, mapped, live and pending, as one JSON object. `ranges`: also every mapped range.
   std::string report(bool ranges) const;
@@ -114,6 +122,7 @@ class Machine {
   std::vector<std::shared_ptr<Capture>> captures_;
   std::unordered_map<Graph*, std::shared_ptr<Graph>> graphs_;
   std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>> execs_;
+  std::map<CUdeviceptr, OpenedMemory> opened_memory_;
   unsigned long long next_id_ = 1;
   Scheduler scheduler_;
 };

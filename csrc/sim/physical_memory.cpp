@@ -38,9 +38,22 @@ PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed)
   bytes_ = static_cast<std::byte*>(mapped);
 }
 
+std::unique_ptr<PhysicalMemory> PhysicalMemory::shared(int file, std::size_t bytes, bool backed) {
+  std::unique_ptr<PhysicalMemory> memory(new PhysicalMemory(Shared{}, bytes));
+  if (backed) {
+    memory->written_.assign(align_up(bytes, kChunk) / kChunk, true);
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    FERRO_CHECK(mapped != MAP_FAILED, std::string(std::strerror(errno)));
+    memory->bytes_ = static_cast<std::byte*>(mapped);
+  }
+  return memory;
+}
+
 PhysicalMemory::~PhysicalMemory() {
   if (bytes_ != nullptr) {
     munmap(bytes_, length_);
+  }
+  if (file_ >= 0) {
     close(file_);
   }
 }
@@ -151,6 +164,10 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
   if (bytes_ == nullptr) {
     return;
   }
+  if (source.bytes_ == nullptr) {
+    clear(to, bytes);
+    return;
+  }
   source.for_each_chunk(from, bytes, [&](std::size_t at, std::size_t piece, bool written) {
     if (written) {
       std::memmove(begin_write(to, piece), source.bytes_ + at, piece);
@@ -171,7 +188,7 @@ void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
     }
     const std::size_t begin = align_up(at, kHostPage);
     const std::size_t end = align_down(at + piece, kHostPage);
-    if (piece < kClearByPages) {
+    if (piece < kClearByPages || file_ < 0) {
       std::memset(bytes_ + at, 0, piece);
       return;
     }

@@ -1,4 +1,5 @@
-// The physical memory of one device: a sparse memory file.
+// The physical memory of one device, or the bytes that several processes share: a sparse memory
+// file.
 //
 // Offsets are handed out lowest first and contiguous; the file is longer than the capacity, so that
 // fragments of it never make an allocation fail that the capacity allows. Host memory is spent only
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -21,6 +23,9 @@ class PhysicalMemory {
  public:
   // Unbacked memory has offsets but no bytes: writes are dropped, reads give zeros.
   PhysicalMemory(std::size_t capacity, bool backed);
+  // The first `bytes` of a file that other processes may write to, all of them handed out. The file
+  // stays the caller's.
+  static std::unique_ptr<PhysicalMemory> shared(int file, std::size_t bytes, bool backed);
   ~PhysicalMemory();
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
@@ -37,6 +42,8 @@ class PhysicalMemory {
   std::optional<std::size_t> allocate(std::size_t bytes);
   // Gives the range back and forgets its contents.
   void free(std::size_t offset, std::size_t bytes);
+  // Forgets the contents of a range that stays allocated: its bytes are zero.
+  void discard(std::size_t offset, std::size_t bytes) { clear(offset, bytes); }
 
   void read(std::size_t offset, void* destination, std::size_t bytes) const;
   void write(std::size_t offset, const void* source, std::size_t bytes);
@@ -48,6 +55,9 @@ class PhysicalMemory {
   std::size_t host_bytes() const;
 
  private:
+  struct Shared {};
+  PhysicalMemory(Shared, std::size_t bytes) : capacity_(bytes), allocated_(bytes), length_(bytes) {}
+
   void add(std::size_t bytes) {
     allocated_ += bytes;
     peak_ = std::max(peak_, allocated_);
@@ -63,9 +73,9 @@ class PhysicalMemory {
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
   const std::size_t length_;
-  int file_ = -1;
+  int file_ = -1;               // -1 when unbacked or shared
   std::byte* bytes_ = nullptr;  // the file, mapped; null when unbacked
-  std::vector<bool> written_;   // by chunk
+  std::vector<bool> written_;   // by chunk; all of them when shared
   // Free ranges of the file by offset; neighbours are merged.
   std::map<std::size_t, std::size_t> free_;
 };

@@ -12,13 +12,13 @@ namespace {
 class Side {
  public:
   // False: an illegal address.
-  bool open(const Machine& machine, std::uintptr_t at, std::size_t bytes, int device, bool write,
+  bool open(const Machine& machine, std::uintptr_t at, std::size_t bytes, Accessor by, bool write,
             bool on_device) {
     segments_.clear();
     host_ = nullptr;
     if (on_device || machine.space().is_reserved(at)) {
       return machine.space().is_reserved(at) &&
-             machine.space().resolve(at, bytes, device, write, segments_);
+             machine.space().resolve(at, bytes, by, write, segments_);
     }
     host_ = reinterpret_cast<std::byte*>(at);
     return true;
@@ -77,14 +77,14 @@ void copy_row(const Side& to, const Side& from, std::size_t bytes) {
 bool do_copy(Machine& machine, const Copy& copy, int device) {
   Side to;
   Side from;
+  const Accessor by{device, copy.peers};
   for (std::size_t row = 0; row < copy.height; ++row) {
     const std::uintptr_t source =
         copy.staged != nullptr
             ? reinterpret_cast<std::uintptr_t>(copy.staged->data()) + row * copy.width
             : copy.from + row * copy.from_pitch;
-    if (!to.open(machine, copy.to + row * copy.to_pitch, copy.width, device, true,
-                 copy.to_device) ||
-        !from.open(machine, source, copy.width, device, false, copy.from_device)) {
+    if (!to.open(machine, copy.to + row * copy.to_pitch, copy.width, by, true, copy.to_device) ||
+        !from.open(machine, source, copy.width, by, false, copy.from_device)) {
       return false;
     }
     copy_row(to, from, copy.width);
@@ -102,7 +102,7 @@ bool do_fill(Machine& machine, const Fill& fill, int device) {
   Side to;
   const std::size_t bytes = fill.width * fill.element;
   for (std::size_t row = 0; row < fill.height; ++row) {
-    if (!to.open(machine, fill.to + row * fill.pitch, bytes, device, true, false)) {
+    if (!to.open(machine, fill.to + row * fill.pitch, bytes, {device}, true, false)) {
       return false;
     }
     if (to.host() != nullptr) {
@@ -118,7 +118,7 @@ bool do_fill(Machine& machine, const Fill& fill, int device) {
 // A copy must stay inside the allocation it begins in.
 bool is_within_allocation(const Machine& machine, std::uintptr_t at, std::size_t bytes) {
   const Mapping* mapping = bytes == 0 ? nullptr : machine.space().find_mapping(at);
-  if (mapping == nullptr || !mapping->plain) {
+  if (mapping == nullptr || !mapping->plain || mapping->pages->imported()) {
     return true;
   }
   const auto range = machine.device(mapping->pages->device()).allocations.find(at);
@@ -129,12 +129,12 @@ std::size_t span(std::size_t width, std::size_t height, std::size_t pitch) {
   return width == 0 || height == 0 ? 0 : (height - 1) * pitch + width;
 }
 
-// Is the range host memory, or device memory that `device` may access?
-bool is_accessible_range(const Machine& machine, std::uintptr_t at, std::size_t bytes, int device,
+// Is the range host memory, or device memory that `by` may access?
+bool is_accessible_range(const Machine& machine, std::uintptr_t at, std::size_t bytes, Accessor by,
                          bool write) {
   std::vector<Segment> segments;
   return !machine.space().is_reserved(at) ||
-         machine.space().resolve(at, bytes, device, write, segments);
+         machine.space().resolve(at, bytes, by, write, segments);
 }
 
 std::size_t target_span(const Copy& copy) { return span(copy.width, copy.height, copy.to_pitch); }
@@ -162,14 +162,15 @@ void perform(Machine& machine, const Work& work, int device) {
 
 bool is_accessible(const Machine& machine, const Work& work, int device) {
   if (const Copy* copy = std::get_if<Copy>(&work)) {
-    return is_accessible_range(machine, copy->to, target_span(*copy), device, true) &&
-           is_accessible_range(machine, copy->from, source_span(*copy), device, false);
+    const Accessor by{device, copy->peers};
+    return is_accessible_range(machine, copy->to, target_span(*copy), by, true) &&
+           is_accessible_range(machine, copy->from, source_span(*copy), by, false);
   }
   if (const Fill* fill = std::get_if<Fill>(&work)) {
     const bool known = machine.space().is_reserved(fill->to) ||
                        machine.host().find(reinterpret_cast<const void*>(fill->to)).has_value();
     const std::size_t bytes = span(fill->width * fill->element, fill->height, fill->pitch);
-    return known && is_accessible_range(machine, fill->to, bytes, device, true);
+    return known && is_accessible_range(machine, fill->to, bytes, {device}, true);
   }
   return true;
 }

@@ -32,6 +32,8 @@ struct Copy {
   std::shared_ptr<std::vector<std::byte>> staged = nullptr;
   bool to_device = false;
   bool from_device = false;
+  // Between two devices, of which the one that copies need not have access to the other's memory.
+  bool peers = false;
 };
 
 // Rows of `width` elements of `element` bytes (1, 2 or 4).

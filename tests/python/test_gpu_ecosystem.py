@@ -34,25 +34,21 @@ def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @cache
-def outcomes(program: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of all checks of a program under ferro_alloc and under native."""
-    return tuple(
-        last_object(
-            subprocess.run(
-                [sys.executable, str(PROGRAMS / program), allocator],
-                env=clean_environment(),
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=240,
-            )
-        )
-        for allocator in ("ferro", "native")
-    )  # type: ignore[return-value]
+def run(program: str, *arguments: str) -> dict[str, Any]:
+    """What all checks of a program returned."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / program), *arguments],
+        env=clean_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return last_object(done)
 
 
 def compare(program: str, name: str) -> None:
-    found, native = (result[name] for result in outcomes(program))
+    found, native = (run(program, allocator)[name] for allocator in ("ferro", "native"))
     assert "error" not in native, native["error"]
     assert "error" not in found, found["error"]
     assert found["value"] == native["value"]
@@ -61,6 +57,25 @@ def compare(program: str, name: str) -> None:
 @pytest.mark.parametrize("name", checks_of("gpu_ecosystem.py"))
 def test_on_one_gpu(name: str) -> None:
     compare("gpu_ecosystem.py", name)
+
+
+SHARING = (("ferro", "ferro", False), ("ferro", "ferro", True), ("ferro", "native", False),
+           ("native", "ferro", False), ("native", "native", False))  # fmt: skip
+
+
+@cache
+def shared(producer: str, consumer: str, refuse_pidfd: bool) -> dict[str, Any]:
+    options = json.dumps({"sim": None, "refuse_pidfd": refuse_pidfd})
+    return run("sharing.py", producer, consumer, options)
+
+
+@pytest.mark.parametrize("pair", SHARING, ids=lambda pair: "-".join(map(str, pair)))
+@pytest.mark.parametrize("name", checks_of("sharing.py"))
+def test_sharing_between_processes(pair: tuple[str, str, bool], name: str) -> None:
+    found, native = shared(*pair)[name], shared("native", "native", False)[name]
+    assert "error" not in native, native["error"]
+    assert "error" not in found, found["error"]
+    assert found["value"] == native["value"]
 
 
 @needs_two

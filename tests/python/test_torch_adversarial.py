@@ -38,8 +38,17 @@ def assert_clean(result: Result, operations: int) -> None:
         (2000, ("--memory", "160MiB", "--turn", "0.003", "--without", "empty_cache")),
         (3000, ("--at-once", "--threads", "3", "--memory", "4GiB")),
         (4000, ("--threads", "4", "--without", "graphs", "mempools")),
+        (5000, ("--extras", "history", "own_pools", "switches", "uncached")),
+        (6000, ("--allocator", "segments", "--extras", "history", "own_pools", "uncached")),
     ],
-    ids=["in_turns", "short_of_memory", "at_once", "without_graphs"],
+    ids=[
+        "in_turns",
+        "short_of_memory",
+        "at_once",
+        "without_graphs",
+        "switched_and_observed",
+        "classic_layout",
+    ],
 )
 def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:
     assert_clean(seeded("--seed", str(seed), "--programs", "5", *words), 10_000)

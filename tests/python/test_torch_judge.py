@@ -20,6 +20,8 @@ SAME = (
     "requested_bytes/allocated",
 )
 
+EXTRAS = ("history", "own_pools", "switches", "uncached")
+
 
 class Run(NamedTuple):
     columns: list[str]
@@ -45,8 +47,9 @@ def run(folder: Path, allocator: str, *words: str) -> Run:
         ("--threads", "1", "--seed", "11", "--programs", "3"),
         ("--threads", "3", "--seed", "21", "--programs", "3"),
         ("--threads", "2", "--seed", "31", "--programs", "3", "--without", "empty_cache"),
+        ("--threads", "2", "--seed", "41", "--programs", "3", "--extras", *EXTRAS),
     ],
-    ids=["one_thread", "three_threads", "full_cache"],
+    ids=["one_thread", "three_threads", "full_cache", "extras"],
 )
 def test_native_and_ferro_agree_after_every_operation(
     tmp_path: Path, words: tuple[str, ...]

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,7 +20,12 @@ Result = dict[str, Any]
 
 
 def simulated(
-    program: str, *arguments: str, turn: str = "", conf: str = "", **activate: Any
+    program: str,
+    *arguments: str,
+    turn: str = "",
+    conf: str = "",
+    env: Mapping[str, str] | None = None,
+    **activate: Any,
 ) -> Result:
     """The program's result; the test fails when there is none.
 
@@ -28,13 +34,18 @@ def simulated(
     """
     options = json.dumps(activate)
     command = [sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments]
-    settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf}
+    settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf, **(env or {})}
     return _result(command, {key: value for key, value in settings.items() if value})
 
 
 def seeded(*arguments: str) -> Result:
     """The summary of seeded.py, whatever it found."""
     return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments], {})
+
+
+def fuzzed(*arguments: str) -> Result:
+    """The summary of fuzz_torch.py, whatever it found; what was wrong is in the test's output."""
+    return _result([sys.executable, str(PROGRAMS / "fuzz_torch.py"), *arguments], {})
 
 
 def _result(command: list[str], env: dict[str, str]) -> Result:
@@ -50,5 +61,6 @@ def _result(command: list[str], env: dict[str, str]) -> Result:
     lines = done.stdout.splitlines()
     if not lines or not lines[-1].startswith("{"):
         pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    print(done.stderr, file=sys.stderr)
     result: Result = json.loads(lines[-1])
     return result

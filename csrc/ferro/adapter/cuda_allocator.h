@@ -9,10 +9,13 @@
 // graphs, pools and tensors of both live on, and each call reaches the one that it is about.
 //
 // Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is a DriverError with the
-// call's name; what is not there yet is a c10::Error that names the call.
+// call's name; a misuse is a c10::Error in PyTorch's words.
 #pragma once
 
+#include "ferro/adapter/descriptor_server.h"
 #include "ferro/adapter/history.h"
+#include "ferro/adapter/ipc_handle.h"
+#include "ferro/adapter/ipc_receiver.h"
 #include "ferro/adapter/previous_allocator.h"
 #include "ferro/adapter/rejections.h"
 #include "ferro/adapter/torch_compat.h"
@@ -150,6 +153,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
+  // Sharing (cuda_allocator_ipc.cpp).
+  void describe(const SharedRange& range, IpcHandle& handle);
+  // A descriptor of an exported unit, of any device; -1 for an unknown id.
+  int duplicate_export(std::uint64_t id);
 
   // Requests and blocks that are not ours (cuda_allocator_routing.cpp).
   enum class Route : std::uint8_t { kOurs, kPrevious, kUncached };
@@ -189,6 +196,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Mutex init_mutex_;
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
+  DescriptorServer descriptor_server_{[this](std::uint64_t id) { return duplicate_export(id); }};
+  IpcReceiver received_;
 
   // What observes the devices, also those that are still to come.
   HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);

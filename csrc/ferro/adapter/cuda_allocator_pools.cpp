@@ -1,4 +1,4 @@
-// Pools, graphs and snapshots, and the calls that are not there yet.
+// Pools and graphs.
 #include "ferro/adapter/convert.h"
 #include "ferro/adapter/cuda_allocator.h"
 #include "ferro/graph/checkpoint.h"
@@ -59,10 +59,6 @@ void check(CheckpointError error) {
     case CheckpointError::kPagesGone:
       TORCH_CHECK(false, "The memory of the checkpointed blocks was given back since");
   }
-}
-
-[[noreturn]] void not_there_yet(const char* call, const char* instead) {
-  TORCH_CHECK(false, "ferro_alloc does not support ", call, " yet. ", instead);
 }
 
 }  // namespace
@@ -231,25 +227,6 @@ std::vector<StreamSegmentSize> CudaAllocator::getExpandableSegmentSizes(c10::Dev
                       std::back_inserter(sizes));
   }
   return sizes;
-}
-
-void* CudaAllocator::getBaseAllocation(void*, std::size_t*) {
-  not_there_yet("getBaseAllocation", "It serves sharing between processes.");
-}
-
-ShareableHandle CudaAllocator::shareIpcHandle(void*) {
-  not_there_yet("shareIpcHandle (sharing CUDA tensors between processes)",
-                "Share a copy in host memory.");
-}
-
-std::shared_ptr<void> CudaAllocator::getIpcDevPtr(std::string) {
-  not_there_yet("getIpcDevPtr (receiving CUDA tensors of other processes)",
-                "Receive a copy in host memory.");
-}
-
-void CudaAllocator::enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) {
-  not_there_yet("enablePeerAccess (direct access between two GPUs)",
-                "Use one GPU per process, or copy through host memory.");
 }
 
 }  // namespace ferro

@@ -46,9 +46,18 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       events_(driver_),
       driver_segments_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
-      heap_context_{
-          driver_,   store_,    events_,        addresses, stats_,
-          captures_, observer_, segment_stats_, searches_, default_span_bytes(total_memory_)},
+      imports_(driver_, captures_),
+      heap_context_{driver_,
+                    store_,
+                    events_,
+                    exports_,
+                    addresses,
+                    stats_,
+                    captures_,
+                    observer_,
+                    segment_stats_,
+                    searches_,
+                    default_span_bytes(total_memory_)},
       on_shortage_(std::move(on_shortage)) {
   store_.set_limit(config.memory_limit);
   pools_[kDefaultPool].use_count = 1;
@@ -247,12 +256,20 @@ void DeviceMemory::empty_cache(const CallContext& context) {
 }
 
 void DeviceMemory::give_back_everything(const CallContext& context) {
+  // In segments the frees of all pools are settled, as in PyTorch's; pools of pages are left alone,
+  // because their graphs may run for long.
+  if (layout_ == Layout::kSegments && captures_.load(std::memory_order_relaxed) == 0) {
+    for (Heap* heap : all_heaps()) {
+      heap->wait_for_pending();
+    }
+  }
   for (Heap* heap : heaps_that_give(Givers::kEverything)) {
     heap->wait_for_pending();
     give_back_all_of(*heap, context);
   }
   drop_unused_pools();
   store_.trim(~std::size_t{0});
+  imports_.collect();
 }
 
 void DeviceMemory::give_back_all_of(Heap& heap, const CallContext& context) {
@@ -276,18 +293,39 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   drop_unused_pools();
 }
 
-void DeviceMemory::collect_pending() {
-  const RecursiveMutexLock slow(slow_mutex_);
+std::vector<Heap*> DeviceMemory::all_heaps() {
+  const MutexLock lock(pools_mutex_);
   std::vector<Heap*> heaps;
-  {
-    const MutexLock lock(pools_mutex_);
-    for (auto& [id, pool] : pools_) {
-      for (auto& [key, heap] : pool.heaps) {
-        heaps.push_back(heap.get());
-      }
+  for (auto& [id, pool] : pools_) {
+    for (auto& [key, heap] : pool.heaps) {
+      heaps.push_back(heap.get());
     }
   }
-  for (Heap* heap : heaps) {
+  return heaps;
+}
+
+ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
+  const RecursiveMutexLock slow(slow_mutex_);
+  return span.heap()->export_block(span, ptr, out);
+}
+
+void DeviceMemory::add_peer(DeviceId peer) {
+  const RecursiveMutexLock slow(slow_mutex_);
+  driver_.add_peer(peer);
+  try {
+    for (Heap* heap : all_heaps()) {
+      heap->grant(peer);
+    }
+    imports_.grant(peer);
+  } catch (...) {
+    driver_.remove_peer(peer);
+    throw;
+  }
+}
+
+void DeviceMemory::collect_pending() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  for (Heap* heap : all_heaps()) {
     heap->collect_pending();
   }
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "ferro/base/mutex.h"
+#include "ferro/core/imports.h"
 #include "ferro/core/ladder.h"
 #include "ferro/core/pool.h"
 #include "ferro/core/report.h"
@@ -129,6 +130,15 @@ class DeviceMemory {
   // The same for one pool, if nobody holds it; else nothing.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(slow_mutex_);
+  // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device.
+  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)
+      FERRO_EXCLUDES(slow_mutex_);
+  ExportTable& exports() { return exports_; }
+  Imports& imports() { return imports_; }
+  // Another device may access all memory of this one, present and future. DriverError: it may not
+  // access what comes later, and perhaps some of what there is.
+  void add_peer(DeviceId peer) FERRO_EXCLUDES(slow_mutex_);
+
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(slow_mutex_);
   // The same before numbers are shown, so that complete frees count as done although no request
@@ -218,6 +228,7 @@ class DeviceMemory {
 
   enum class Givers { kAllowing, kDefaultPool, kEverything };
   std::vector<Heap*> heaps_that_give(Givers which) FERRO_EXCLUDES(pools_mutex_);
+  std::vector<Heap*> all_heaps() FERRO_EXCLUDES(pools_mutex_);
   void drop_unused_pools() FERRO_REQUIRES(slow_mutex_) FERRO_EXCLUDES(pools_mutex_);
   void read_rejection_limit() FERRO_REQUIRES(slow_mutex_);
   AllocateResult reject(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
@@ -229,12 +240,14 @@ class DeviceMemory {
   const std::size_t total_memory_;
   PageStore store_;
   EventPool events_;
+  ExportTable exports_;
   DeviceStats stats_;
   SegmentStats segment_stats_;
   std::atomic<std::uint32_t> searches_{0};
   DriverSegments driver_segments_;
   const Layout layout_;
   std::atomic<int> captures_{0};
+  Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   const HeapContext heap_context_;
   const MemoryShortageCallback on_shortage_;

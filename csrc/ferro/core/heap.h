@@ -14,6 +14,8 @@
 //  * a block is a gap or stale exactly when no page of its own is behind any of its bytes, all
 //    others are backed wholly; a page is behind one address; stale addresses are never handed out;
 //  * no two neighbours are both free or both gaps;
+//  * the pages of an exported unit are behind its addresses; no other page was exported, and every
+//    handle of more than one page is a unit;
 //  * backed bytes == live + pending + free + unmerged bytes;
 //  * lent pages of this heap == pages behind its spans == backed bytes / page_bytes;
 //  * the counters equal the recount of the blocks.
@@ -24,6 +26,7 @@
 #include "ferro/core/block.h"
 #include "ferro/core/block_slab.h"
 #include "ferro/core/event_pool.h"
+#include "ferro/core/exports.h"
 #include "ferro/core/free_index.h"
 #include "ferro/core/give_back.h"
 #include "ferro/core/growth.h"
@@ -47,6 +50,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace ferro {
@@ -63,6 +67,7 @@ struct HeapContext {
   Driver& driver;
   PageStore& store;
   EventPool& events;
+  ExportTable& exports;
   AddressIndex& addresses;
   DeviceStats& stats;
   const std::atomic<int>& captures;              // that run on the device, as far as anybody said
@@ -180,7 +185,8 @@ class Heap {
   // Puts one back that could not be released.
   void attach_segment(std::unique_ptr<Span> segment) FERRO_EXCLUDES(mutex_);
 
-  // Gives whole free pages to the store, at most `max_pages`; the number given is the result. The
+  // Gives whole free pages to the store, at most `max_pages`, and exported units, which go to the
+  // driver, until there are as many; the number given is the result. The
   // host waits first: in the default pool for this heap's stream, in a private one for the whole
   // device, because graphs replay on its pages on any stream. 0 while a capture forbids that, and of
   // segments.
@@ -190,6 +196,14 @@ class Heap {
   bool collect_pending() FERRO_EXCLUDES(mutex_);
   // The host waits until nothing is pending but what running captures defer.
   void wait_for_pending() FERRO_EXCLUDES(mutex_);
+
+  // The handles behind the live block that contains `ptr`, for another process. A block of many
+  // pages is moved behind one handle first, for which the host waits for the whole device and
+  // during which no other thread may give it work on the block. On any failure the block is as it
+  // was.
+  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
+  // Gives a peer access to all pages that are behind the line now; segments have it from the driver.
+  void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
   // For checkpoints. `live` is in order of address. Can it be restored: is nothing pending, and
   // every range of it still backed here?
@@ -285,6 +299,26 @@ class Heap {
   bool is_capturing() FERRO_REQUIRES(mutex_);
   bool wait_for_last_uses() FERRO_REQUIRES(mutex_);
   EventId record_fence() FERRO_REQUIRES(mutex_);
+
+  // Exports (heap_exports.cpp).
+  struct Unit {
+    DevicePtr begin;
+    ExportedUnit unit;
+  };
+  std::map<DevicePtr, ExportedUnit>::iterator exported_around(DevicePtr ptr) FERRO_REQUIRES(mutex_);
+  std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
+  bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
+  ExportResult join(Span& span, std::span<const Unit> units) FERRO_REQUIRES(mutex_);
+  Status copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) FERRO_REQUIRES(mutex_);
+  void drop_leftovers() FERRO_REQUIRES(mutex_);
+  Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
+      FERRO_REQUIRES(mutex_);
+  void append_unpinned(const Hole& hole, std::vector<Hole>& parts) FERRO_REQUIRES(mutex_);
+  std::vector<Hole> free_exports() FERRO_REQUIRES(mutex_);
+  bool give_back_export(const Hole& hole, const CallContext& context) FERRO_REQUIRES(mutex_);
+  void check_exports() FERRO_REQUIRES(mutex_);
+
+  Block* live_around(Span& span, DevicePtr ptr) FERRO_REQUIRES(mutex_);
   // Blocks in order of address; `function(Block&)` must not change the tiling.
   template <typename Function>
   void for_each_block(Function function) FERRO_REQUIRES(mutex_);
@@ -311,7 +345,9 @@ class Heap {
   std::uint64_t pages_moved_ FERRO_GUARDED_BY(mutex_) = 0;
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Span>> spans_ FERRO_GUARDED_BY(mutex_);  // ascending by base
+  std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);              // see drop_leftovers
+  std::map<DevicePtr, ExportedUnit> exported_ FERRO_GUARDED_BY(mutex_);  // by their first address
+  std::vector<std::unique_ptr<Span>> spans_ FERRO_GUARDED_BY(mutex_);    // ascending by base
 };
 
 }  // namespace ferro

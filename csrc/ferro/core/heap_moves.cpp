@@ -3,13 +3,18 @@
 #include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace ferro {
 
-// Takes `run` out of the free block that contains it. What is left on both sides stays free; the
-// cut-out block is in no index and its state is the caller's to set.
+// Takes `run` out of the free block that contains it, which is `block`, or was a part of it when the
+// caller looked. What is left on both sides stays free; the cut-out block is in no index and its
+// state is the caller's to set.
 Block* Heap::cut_out(Block* block, const PageRun& run) {
+  while (block->end() <= run.begin) {
+    block = block->next;
+  }
   free_.remove(block);
   Block* cut = block;
   if (block->ptr < run.begin) {
@@ -44,17 +49,24 @@ std::vector<PageHandle> Heap::take_pages_behind(Span& span, const PageRun& run) 
   return pages;
 }
 
-// The whole free pages of the line, in order of address.
+// The whole free pages of the line that are not pinned, in order of address.
 std::vector<Heap::Hole> Heap::holes() {
-  std::vector<Hole> holes;
+  std::vector<Hole> whole;
   for_each_block([&](Block& block) {
     if (block.is_free()) {
       if (const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_)) {
-        holes.push_back({&block, *run});
+        whole.push_back({&block, *run});
       }
     }
   });
-  return holes;
+  if (exported_.empty()) {
+    return whole;
+  }
+  std::vector<Hole> unpinned;
+  for (const Hole& hole : whole) {
+    append_unpinned(hole, unpinned);
+  }
+  return unpinned;
 }
 
 // At most `wanted` pages from holes that do not touch `gap`. Only in the default pool: graphs
@@ -173,7 +185,10 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   const SpinLock lock(mutex_);
   collect_locked();
   merge_all();
+  drop_leftovers();
   std::vector<Hole> candidates = holes();
+  std::ranges::move(free_exports(), std::back_inserter(candidates));
+  std::ranges::sort(candidates, {}, [](const Hole& hole) { return hole.run.begin; });
   if (max_pages == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
     return 0;
   }
@@ -186,6 +201,13 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   // From the far end of the line, where large requests will ask for room again last.
   for (auto it = candidates.rbegin(); it != candidates.rend() && given < max_pages; ++it) {
     PageRun run = it->run;
+    if (exported_.contains(run.begin)) {
+      if (!give_back_export(*it, context)) {
+        break;
+      }
+      given += run.bytes / page_bytes_;
+      continue;
+    }
     const std::size_t allowed = (max_pages - given) * page_bytes_;
     if (run.bytes > allowed) {
       run.begin = run.begin + (run.bytes - allowed);

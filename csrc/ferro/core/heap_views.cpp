@@ -4,6 +4,7 @@
 #include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
+#include <set>
 
 namespace ferro {
 namespace {
@@ -39,9 +40,19 @@ bool Heap::is_unused() {
 
 bool Heap::is_empty() {
   const SpinLock lock(mutex_);
-  return stale_.empty() && std::ranges::all_of(spans_, [](const std::unique_ptr<Span>& span) {
-           return span->backed_pages() == 0;
-         });
+  return stale_.empty() && leftovers_.empty() &&
+         std::ranges::all_of(
+             spans_, [](const std::unique_ptr<Span>& span) { return span->backed_pages() == 0; });
+}
+
+Block* Heap::live_around(Span& span, DevicePtr ptr) {
+  Block* block = span.block_at(ptr);
+  for (block = block != nullptr ? block : span.first; block != nullptr; block = block->next) {
+    if (ptr < block->end()) {
+      return block->state == BlockState::kLive ? block : nullptr;
+    }
+  }
+  return nullptr;
 }
 
 std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {
@@ -53,15 +64,11 @@ std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {
 
 std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
   const SpinLock lock(mutex_);
-  for (const Block* block = span.first; block != nullptr; block = block->next) {
-    if (ptr < block->end()) {
-      if (block->state != BlockState::kLive) {
-        return std::nullopt;
-      }
-      return view_of(*block);
-    }
+  const Block* block = live_around(span, ptr);
+  if (block == nullptr) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  return view_of(*block);
 }
 
 std::vector<SegmentView> Heap::segments() {
@@ -119,12 +126,15 @@ HeapView Heap::view() {
       ++view.free_blocks;
       view.free_bytes += block.size;
       view.largest_free = std::max(view.largest_free, block.size);
-      if (kind_ == HeapKind::kPages) {
-        const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_);
-        view.whole_free_page_bytes += run ? run->bytes : 0;
-      }
     }
   });
+  if (kind_ == HeapKind::kPages) {
+    for (const std::vector<Hole>& holes : {holes(), free_exports()}) {
+      for (const Hole& hole : holes) {
+        view.whole_free_page_bytes += hole.run.bytes;
+      }
+    }
+  }
   return view;
 }
 
@@ -147,8 +157,41 @@ std::size_t Heap::pages_missing_for(const Request& request) {
   return wanted - moved;
 }
 
+void Heap::check_exports() {
+  if (kind_ != HeapKind::kPages) {
+    FERRO_CHECK(exported_.empty());
+    return;
+  }
+  std::size_t pages = 0;
+  DevicePtr end{};
+  for (const auto& [begin, unit] : exported_) {
+    const Span* span = context_.addresses.find(begin);
+    FERRO_CHECK(span != nullptr && span->heap() == this && unit.pages > 0 && begin >= end);
+    for (std::size_t i = 0; i < unit.pages; ++i) {
+      FERRO_CHECK(span->page(span->page_slot(begin) + i) == unit.handle);
+    }
+    FERRO_CHECK(unit.id == 0 || context_.exports.descriptor(unit.id) >= 0);
+    FERRO_CHECK(unit.id != 0 || unit.pages > 1);
+    end = begin + unit.pages * page_bytes_;
+    pages += unit.pages;
+  }
+  // Outside of units every page has a handle of its own.
+  std::set<PageHandle> handles;
+  std::size_t backed = 0;
+  for (const std::unique_ptr<Span>& span : spans_) {
+    for (std::size_t slot = 0; slot < span->page_slots(); ++slot) {
+      if (const PageHandle handle = span->page(slot); handle != kNoPage) {
+        handles.insert(handle);
+        ++backed;
+      }
+    }
+  }
+  FERRO_CHECK(handles.size() == backed - pages + exported_.size());
+}
+
 void Heap::check_invariants() {
   const SpinLock lock(mutex_);
+  check_exports();
   free_.check_invariants();
   unmerged_.check_invariants();
   pending_.check_invariants();

@@ -15,7 +15,9 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
                                                   const Request& request) {
   const RecursiveMutexLock slow(slow_mutex_);
   if (captures_.load(std::memory_order_relaxed) == 0) {
-    collect_pending();
+    for (Heap* heap : all_heaps()) {
+      heap->collect_pending();
+    }
   }
   const HeapKind kind = segment_kind(request.size);
   Heap& heap = find_or_make_heap(id, {stream, kind});
@@ -131,7 +133,8 @@ BlockView DeviceMemory::borrow_from_pools(const HeapKey& key, const Request& req
     }
   }
   for (Heap* lender : lenders) {
-    if (const BlockView block = lender->allocate_in_segments(request, rules); block.ptr != kNull) {
+    BlockView block = lender->allocate_in_segments(request, rules);
+    if (block.ptr != kNull) {
       return block;
     }
   }
@@ -196,10 +199,8 @@ void DeviceMemory::collect_old_segments(const SegmentRules& rules, const CallCon
 bool DeviceMemory::release_oversize_segments(Heap& heap, const Request& request,
                                              const SegmentRules& rules) {
   const std::vector<FreeSegment> segments = heap.free_segments();
-  std::vector<std::size_t> sizes;
-  for (const FreeSegment& segment : segments) {
-    sizes.push_back(segment.bytes);
-  }
+  std::vector<std::size_t> sizes(segments.size());
+  std::ranges::transform(segments, sizes.begin(), &FreeSegment::bytes);
   const OversizeRelease plan = plan_oversize_release(sizes, request.size, rules);
   for (const std::size_t i : plan.segments) {
     release_segment(heap, segments[i].base, request.context);

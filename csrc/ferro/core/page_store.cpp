@@ -99,8 +99,42 @@ void PageStore::put(std::span<const PageHandle> pages) {
   idle_.insert(idle_.end(), pages.begin(), pages.end());
 }
 
+TakeResult PageStore::take_run(std::size_t count, PageHandle* out) {
+  const MutexLock lock(mutex_);
+  if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
+    return room;
+  }
+  const std::optional<PageHandle> created = driver_.create(count * page_bytes_);
+  if (!created) {
+    return TakeResult::kOutOfMemory;
+  }
+  counts_.created += count;
+  counts_.held += count;
+  raise_peaks();
+  *out = *created;
+  return TakeResult::kOk;
+}
+
+bool PageStore::try_release(const Run& run) {
+  if (!driver_.release(run.handle)) {
+    return false;
+  }
+  counts_.held -= run.pages;
+  counts_.released += run.pages;
+  return true;
+}
+
+void PageStore::release_run(PageHandle handle, std::size_t count) {
+  const MutexLock lock(mutex_);
+  if (const Run run{handle, count}; !try_release(run)) {
+    refused_.push_back(run);
+  }
+}
+
 std::size_t PageStore::trim(std::size_t count) {
   const MutexLock lock(mutex_);
+  std::erase_if(refused_,
+                [this](const Run& run) FERRO_REQUIRES(mutex_) { return try_release(run); });
   return release_down_to(idle_.size() - std::min(count, idle_.size()));
 }
 
@@ -123,6 +157,9 @@ PageCounts PageStore::counts() const {
   const MutexLock lock(mutex_);
   PageCounts counts = counts_;
   counts.idle = idle_.size();
+  for (const Run& run : refused_) {
+    counts.idle += run.pages;
+  }
   return counts;
 }
 

@@ -1,7 +1,9 @@
 // All pages of one device, whoever uses them at the moment.
 //
-// Thread-safe. Invariants, in pages: held == idle + lent; held * page_bytes + charged_bytes <=
-// limit_bytes at the time of every creation and charge; peak_held >= held. An idle page is mapped nowhere and no work on the
+// A run is one handle of several pages' size, for memory that other processes map; it counts as its
+// pages and is never idle. Thread-safe. Invariants, in pages: held == idle + lent; held *
+// page_bytes + charged_bytes <= limit_bytes at the time of every creation and charge; peak_held >=
+// held. An idle page is mapped nowhere and no work on the
 // device uses it, so any heap may take it without waiting.
 #pragma once
 
@@ -46,6 +48,11 @@ class PageStore {
   // the first page that the driver refuses, which stays idle.
   std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
 
+  // One handle of `count` pages' size. `*out` is written on kOk only.
+  TakeResult take_run(std::size_t count, PageHandle* out) FERRO_EXCLUDES(mutex_);
+  // Returns a run, or a page that was lent, to the driver. One that the driver refuses is tried
+  // again by `trim`, and counts as held and idle until then.
+  void release_run(PageHandle handle, std::size_t count) FERRO_EXCLUDES(mutex_);
   // Counts memory of other forms (segments) against the same limits. Nothing is counted unless the
   // result is kOk. The peak follows with `settle`, when the memory was really had.
   TakeResult charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
@@ -68,11 +75,18 @@ class PageStore {
   std::size_t release_down_to(std::size_t idle_left) FERRO_REQUIRES(mutex_);
   void take_back(std::size_t count, std::vector<PageHandle>& out) FERRO_REQUIRES(mutex_);
 
+  struct Run {
+    PageHandle handle;
+    std::size_t pages;
+  };
+  bool try_release(const Run& run) FERRO_REQUIRES(mutex_);
+
   Driver& driver_;
   const std::size_t page_bytes_;
   mutable Mutex mutex_;
   std::vector<PageHandle> idle_ FERRO_GUARDED_BY(mutex_);
-  PageCounts counts_ FERRO_GUARDED_BY(mutex_);  // `idle` is kept in idle_.size()
+  std::vector<Run> refused_ FERRO_GUARDED_BY(mutex_);  // by the driver, which should take them back
+  PageCounts counts_ FERRO_GUARDED_BY(mutex_);         // `idle` is not kept up to date
   std::size_t limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
 };

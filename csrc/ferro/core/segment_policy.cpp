@@ -14,17 +14,18 @@ std::vector<std::size_t> plan_collection(std::span<const std::size_t> sizes,
   std::size_t bytes = 0;
   while (bytes < wanted && !left.empty()) {
     const double average = total_age / static_cast<double>(left.size());
-    const auto old = std::ranges::stable_partition(
-        left, [&](std::size_t i) { return static_cast<double>(ages[i]) < average; });
-    if (old.empty()) {
+    const auto old = std::stable_partition(left.begin(), left.end(), [&](std::size_t i) {
+      return static_cast<double>(ages[i]) < average;
+    });
+    if (old == left.end()) {
       break;
     }
-    for (const std::size_t i : old) {
-      chosen.push_back(i);
-      bytes += sizes[i];
-      total_age -= ages[i];
+    for (auto it = old; it != left.end(); ++it) {
+      chosen.push_back(*it);
+      bytes += sizes[*it];
+      total_age -= ages[*it];
     }
-    left.erase(old.begin(), old.end());
+    left.erase(old, left.end());
   }
   return chosen;
 }

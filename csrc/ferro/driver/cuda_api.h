@@ -38,6 +38,8 @@
   X(mem_map, cuMemMap)                                                         \
   X(mem_unmap, cuMemUnmap)                                                     \
   X(mem_set_access, cuMemSetAccess)                                            \
+  X(mem_export, cuMemExportToShareableHandle)                                  \
+  X(mem_import, cuMemImportFromShareableHandle)                                \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   /* events and streams */                                                     \
   X(event_create, cuEventCreate)                                               \
@@ -52,6 +54,15 @@
   X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode)           \
   /* tests: work to order, capture and replay */                               \
   X(mem_get_access, cuMemGetAccess)                                            \
+  X(ipc_get_mem_handle, cuIpcGetMemHandle)                                     \
+  X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2)                                \
+  X(ipc_close_mem_handle, cuIpcCloseMemHandle)                                 \
+  X(ipc_get_event_handle, cuIpcGetEventHandle)                                 \
+  X(ipc_open_event_handle, cuIpcOpenEventHandle)                               \
+  X(device_can_access_peer, cuDeviceCanAccessPeer)                             \
+  X(ctx_enable_peer_access, cuCtxEnablePeerAccess)                             \
+  X(ctx_disable_peer_access, cuCtxDisablePeerAccess)                           \
+  X(memcpy_peer_async, cuMemcpyPeerAsync)                                      \
   X(mem_host_alloc, cuMemHostAlloc)                                            \
   X(mem_free_host, cuMemFreeHost)                                              \
   X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                                   \

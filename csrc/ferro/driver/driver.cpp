@@ -2,6 +2,9 @@
 
 #include "ferro/driver/error.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace ferro {
 namespace {
 
@@ -10,6 +13,14 @@ CUstream raw(StreamId stream) { return reinterpret_cast<CUstream>(stream); }
 CUevent raw(EventId event) { return reinterpret_cast<CUevent>(event); }
 CUmemGenericAllocationHandle raw(PageHandle handle) {
   return static_cast<CUmemGenericAllocationHandle>(handle);
+}
+
+CUmemAccessDesc access_for(DeviceId device) {
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
 }
 
 }  // namespace
@@ -141,16 +152,50 @@ bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
   }
 }
 
-std::optional<PageHandle> Driver::create(std::size_t bytes) {
-  const CallScope scope(*this);
-  count(kCreate);
-  const CUmemAllocationProp properties = page_properties();
+bool Driver::exports() {
+  if (exports_.load(std::memory_order_relaxed) == Exports::kUnknown) {
+    const CallScope scope(*this);
+    int supported = 0;
+    expect(
+        api_.device_get_attribute(
+            &supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device_),
+        "cuDeviceGetAttribute");
+    exports_.store(supported != 0 ? Exports::kPossible : Exports::kNo, std::memory_order_relaxed);
+  }
+  return exports_.load(std::memory_order_relaxed) != Exports::kNo;
+}
+
+CUresult Driver::create_page(PageHandle* out, std::size_t bytes, bool exportable) {
+  CUmemAllocationProp properties = page_properties();
+  if (exportable) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
   CUmemGenericAllocationHandle handle = 0;
   const CUresult result = api_.mem_create(&handle, bytes, &properties, 0);
+  *out = PageHandle{handle};
+  return result;
+}
+
+std::optional<PageHandle> Driver::create(std::size_t bytes) {
+  const bool exportable = exports();
+  const CallScope scope(*this);
+  count(kCreate);
+  PageHandle handle{};
+  CUresult result = create_page(&handle, bytes, exportable);
+  if (exports_.load(std::memory_order_relaxed) == Exports::kPossible) {
+    // Containers may forbid what the device could do.
+    const bool refused = result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
+    if (refused) {
+      result = create_page(&handle, bytes, false);
+    }
+    if (result == CUDA_SUCCESS) {
+      exports_.store(refused ? Exports::kNo : Exports::kYes, std::memory_order_relaxed);
+    }
+  }
   if (expect_memory(result, "cuMemCreate", bytes) == Status::kOutOfMemory) {
     return std::nullopt;
   }
-  return PageHandle{handle};
+  return handle;
 }
 
 bool Driver::release(PageHandle handle) noexcept {
@@ -172,11 +217,67 @@ Status Driver::map(DevicePtr at, std::size_t bytes, PageHandle handle) {
 Status Driver::set_access(DevicePtr at, std::size_t bytes) {
   const CallScope scope(*this);
   count(kSetAccess);
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = device_;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  return expect_memory(api_.mem_set_access(raw(at), bytes, &access, 1), "cuMemSetAccess", bytes);
+  std::vector<CUmemAccessDesc> access{access_for(device_)};
+  {
+    const MutexLock lock(peers_mutex_);
+    for (const DeviceId peer : peers_) {
+      access.push_back(access_for(peer));
+    }
+  }
+  return expect_memory(api_.mem_set_access(raw(at), bytes, access.data(), access.size()),
+                       "cuMemSetAccess", bytes);
+}
+
+void Driver::add_peer(DeviceId peer) {
+  const MutexLock lock(peers_mutex_);
+  if (std::ranges::find(peers_, peer) == peers_.end()) {
+    peers_.push_back(peer);
+  }
+}
+
+void Driver::remove_peer(DeviceId peer) {
+  const MutexLock lock(peers_mutex_);
+  std::erase(peers_, peer);
+}
+
+void Driver::grant(DevicePtr at, std::size_t bytes, DeviceId to) {
+  const CallScope scope(*this);
+  count(kSetAccess);
+  const CUmemAccessDesc access = access_for(to);
+  expect(api_.mem_set_access(raw(at), bytes, &access, 1), "cuMemSetAccess", bytes);
+}
+
+int Driver::export_page(PageHandle handle) {
+  const CallScope scope(*this);
+  count(kExport);
+  int descriptor = -1;
+  expect(api_.mem_export(&descriptor, raw(handle), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+         "cuMemExportToShareableHandle");
+  return descriptor;
+}
+
+PageHandle Driver::import_page(ForeignKind kind, const void* shared) {
+  const CallScope scope(*this);
+  count(kImport);
+  CUmemGenericAllocationHandle handle = 0;
+  if (kind == ForeignKind::kFabric) {
+    CUmemFabricHandle fabric;
+    std::memcpy(&fabric, shared, sizeof(fabric));
+    expect(api_.mem_import(&handle, &fabric, CU_MEM_HANDLE_TYPE_FABRIC),
+           "cuMemImportFromShareableHandle");
+  } else {
+    int descriptor = -1;
+    std::memcpy(&descriptor, shared, sizeof(descriptor));
+    expect(api_.mem_import(&handle, reinterpret_cast<void*>(std::intptr_t{descriptor}),
+                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+           "cuMemImportFromShareableHandle");
+  }
+  return PageHandle{handle};
+}
+
+void Driver::copy(DevicePtr to, DevicePtr from, std::size_t bytes) {
+  const CallScope scope(*this);
+  expect(api_.memcpy_dtod_async(raw(to), raw(from), bytes, nullptr), "cuMemcpyDtoDAsync", bytes);
 }
 
 DevicePtr Driver::allocate(std::size_t bytes) {
@@ -237,7 +338,14 @@ void Driver::destroy_event(EventId event) noexcept {
 void Driver::record(EventId event, StreamId stream) {
   const CallScope scope(*this);
   count(kEventRecord);
-  expect(api_.event_record(raw(event), raw(stream)), "cuEventRecord");
+  const CUresult result = api_.event_record(raw(event), raw(stream));
+  // Callers of PyTorch may name a stream of another device, whose work no event of this one can be
+  // recorded behind: the host waits for that stream instead.
+  if (result == CUDA_ERROR_INVALID_HANDLE && stream != StreamId{0} &&
+      api_.stream_synchronize(raw(stream)) == CUDA_SUCCESS) {
+    return;
+  }
+  expect(result, "cuEventRecord");
 }
 
 bool Driver::is_complete(EventId event) {
@@ -290,7 +398,7 @@ DriverCalls Driver::calls() const {
   const auto read = [this](CallKind kind) { return calls_[kind].load(std::memory_order_relaxed); };
   return {read(kReserve),    read(kUnreserve), read(kCreate), read(kRelease),
           read(kMap),        read(kSetAccess), read(kUnmap),  read(kEventRecord),
-          read(kEventQuery), read(kEventWait)};
+          read(kEventQuery), read(kEventWait), read(kExport), read(kImport)};
 }
 
 }  // namespace ferro

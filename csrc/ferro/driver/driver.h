@@ -20,14 +20,19 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace ferro {
 
 // Calls by kind since construction, for statistics and tests.
 struct DriverCalls {
   std::uint64_t reserve = 0, unreserve = 0, create = 0, release = 0, map = 0, set_access = 0,
-                unmap = 0, event_record = 0, event_query = 0, event_wait = 0;
+                unmap = 0, event_record = 0, event_query = 0, event_wait = 0, exported = 0,
+                imported = 0;
 };
+
+// What cuMemImportFromShareableHandle can be given.
+enum class ForeignKind { kDescriptor, kFabric };
 
 class Driver {
  public:
@@ -45,12 +50,18 @@ class Driver {
   // Reserves addresses without memory behind them; none when the address space is exhausted.
   std::optional<DevicePtr> reserve(std::size_t bytes, std::size_t alignment);
   bool unreserve(DevicePtr base, std::size_t bytes) noexcept;
-  // Creates one physical page; none when the device is full.
+  // Creates one physical page; none when the device is full. It can be exported where the device
+  // allows that.
   std::optional<PageHandle> create(std::size_t bytes);
   bool release(PageHandle handle) noexcept;
   Status map(DevicePtr at, std::size_t bytes, PageHandle handle);
-  // Gives this device read and write access to mapped pages.
+  // Gives this device and its peers read and write access to mapped pages.
   Status set_access(DevicePtr at, std::size_t bytes);
+  // From now on `set_access` means this device too. What is mapped already needs `grant`.
+  void add_peer(DeviceId peer);
+  void remove_peer(DeviceId peer);
+  // Gives one device access to mapped pages, beside those that have it.
+  void grant(DevicePtr at, std::size_t bytes, DeviceId to);
   // Memory with addresses of its own, for devices and libraries without the calls above; kNull when
   // the device is full. Freeing waits for the device; false: the driver refused.
   DevicePtr allocate(std::size_t bytes);
@@ -60,9 +71,21 @@ class Driver {
   // Removes the mappings of whole pages. False: the driver refused and they are as before.
   bool unmap(DevicePtr at, std::size_t bytes) noexcept;
 
+  // Sharing between processes.
+  // Whether new pages can be exported; settled by the first page.
+  bool exports();
+  // A file descriptor of the page, which the caller closes; it keeps the memory, as a mapping does.
+  int export_page(PageHandle handle);
+  // A page of another process: `shared` holds a descriptor (int), which stays the caller's, or a
+  // CUmemFabricHandle.
+  PageHandle import_page(ForeignKind kind, const void* shared);
+  // Copies behind all work of the legacy default stream; the host does not wait.
+  void copy(DevicePtr to, DevicePtr from, std::size_t bytes);
+
   // Ordering. Events carry no time.
   EventId create_event();
   void destroy_event(EventId event) noexcept;
+  // Behind the work of a stream of another device the host waits; the event is then as it was.
   void record(EventId event, StreamId stream);
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
@@ -92,11 +115,14 @@ class Driver {
     kEventRecord,
     kEventQuery,
     kEventWait,
+    kExport,
+    kImport,
     kCallKinds
   };
 
   CUcontext context();
   CUmemAllocationProp page_properties() const;
+  CUresult create_page(PageHandle* out, std::size_t bytes, bool exportable);
   void count(CallKind kind) { calls_[kind].fetch_add(1, std::memory_order_relaxed); }
   std::string error_name(CUresult result) const;
   [[noreturn]] void refuse(const char* call, CUresult result, std::size_t bytes = 0) const;
@@ -111,6 +137,11 @@ class Driver {
   const DeviceId device_;
   Mutex context_mutex_;
   std::atomic<CUcontext> context_{nullptr};
+  // The device says whether it can; the first page shows whether it may.
+  enum class Exports : std::uint8_t { kUnknown, kPossible, kYes, kNo };
+  std::atomic<Exports> exports_{Exports::kUnknown};
+  Mutex peers_mutex_;
+  std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);
   std::array<std::atomic<std::uint64_t>, kCallKinds> calls_{};
 };
 

@@ -46,6 +46,16 @@ CUDA_MEMCPY2D rectangle(void* to, size_t to_pitch, const void* from, size_t from
   return c;
 }
 
+// The primary contexts of a copy between two devices.
+struct Contexts {
+  Contexts(int to_device, int from_device) : error(ferro::sim::primary_context(to_device, &to)) {
+    if (error == cudaSuccess) error = ferro::sim::primary_context(from_device, &from);
+  }
+  CUcontext to = nullptr;
+  CUcontext from = nullptr;
+  cudaError_t error;
+};
+
 }  // namespace
 
 extern "C" {
@@ -139,14 +149,20 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   FERRO_SIM_FORWARD(copy_async(to, from, bytes, stream));
 }
 
-cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) {
-  FERRO_SIM_FORWARD(copy(to, from, bytes));
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device,
+                           size_t bytes) {
+  const Contexts contexts(to_device, from_device);
+  if (contexts.error != cudaSuccess) return finish(contexts.error);
+  FERRO_SIM_FORWARD(
+      cuMemcpyPeer(device_ptr(to), contexts.to, device_ptr(from), contexts.from, bytes));
 }
 
-// Addresses are unified over all devices, so a copy between devices needs no contexts.
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes,
-                                cudaStream_t stream) {
-  FERRO_SIM_FORWARD(copy_async(to, from, bytes, stream));
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                                size_t bytes, cudaStream_t stream) {
+  const Contexts contexts(to_device, from_device);
+  if (contexts.error != cudaSuccess) return finish(contexts.error);
+  FERRO_SIM_FORWARD(cuMemcpyPeerAsync(device_ptr(to), contexts.to, device_ptr(from), contexts.from,
+                                      bytes, stream));
 }
 
 cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* bytes,

@@ -39,6 +39,8 @@ struct Env {
   bool simulated = false;
   // Work is complete when its call returns.
   bool eager = false;
+  // The program of the other process in cases about sharing; empty where there is none.
+  std::string peer_program;
 
   // For cases that need work to stay unfinished while the host goes on.
   void require_queued_work() const {
@@ -83,13 +85,14 @@ inline void expect_true(bool condition, const char* text, const char* file, int 
 
 inline constexpr std::size_t kPage = 2 * kMiB;
 
-inline CUmemAllocationProp page_properties(const Env& env) {
+inline CUmemAllocationProp page_properties(CUdevice device) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = env.device;
+  properties.location.id = device;
   return properties;
 }
+inline CUmemAllocationProp page_properties(const Env& env) { return page_properties(env.device); }
 
 inline CUmemGenericAllocationHandle create_page(const Env& env, std::size_t bytes = kPage) {
   const CUmemAllocationProp properties = page_properties(env);
@@ -98,11 +101,16 @@ inline CUmemGenericAllocationHandle create_page(const Env& env, std::size_t byte
   return handle;
 }
 
-inline CUresult set_access(const Env& env, CUdeviceptr at, std::size_t bytes) {
+inline CUmemAccessDesc access_for(CUdevice device) {
   CUmemAccessDesc access = {};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = env.device;
+  access.location.id = device;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
+}
+
+inline CUresult set_access(const Env& env, CUdeviceptr at, std::size_t bytes) {
+  const CUmemAccessDesc access = access_for(env.device);
   return env.api.mem_set_access(at, bytes, &access, 1);
 }
 
@@ -188,8 +196,8 @@ class Stream {
 
 class Event {
  public:
-  explicit Event(const Env& env) : env_(env) {
-    CONTRACT_OK(env.api.event_create(&handle_, CU_EVENT_DISABLE_TIMING));
+  explicit Event(const Env& env, unsigned flags = CU_EVENT_DISABLE_TIMING) : env_(env) {
+    CONTRACT_OK(env.api.event_create(&handle_, flags));
   }
   ~Event() { env_.api.event_destroy(handle_); }
   Event(const Event&) = delete;

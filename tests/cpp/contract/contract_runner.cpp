@@ -41,6 +41,7 @@ int run_simulated() {
   Tally tally;
   for (const auto& the_case : ferro::contract::all_cases()) {
     ferro::sim::MachineConfig config;
+    config.devices = 2;
     config.memory_bytes = 256 * ferro::kMiB;
     config.mode = ferro::sim::TimeMode::kAdversarial;
     ferro::sim::Machine::start(config);

@@ -21,6 +21,7 @@ class SimContract : public testing::TestWithParam<std::tuple<Case, int>> {
 TEST_P(SimContract, Holds) {
   const auto& [the_case, seed] = GetParam();
   sim::MachineConfig config;
+  config.devices = 2;
   config.memory_bytes = 256 * kMiB;
   config.mode = seed == kEager ? sim::TimeMode::kEager : sim::TimeMode::kAdversarial;
   config.seed = static_cast<std::uint64_t>(seed);
@@ -42,9 +43,11 @@ TEST_P(SimContract, Holds) {
     EXPECT_EQ(machine.space().mappings().size(), 0U);
     EXPECT_EQ(machine.space().reservations().size(), 0U);
     EXPECT_EQ(machine.space().handle_count(), 0U);
-    EXPECT_EQ(machine.device(0).memory.allocated(), 0U);
-    EXPECT_EQ(machine.device(0).context.streams.size(), 0U);
-    EXPECT_EQ(machine.device(0).context.events.size(), 0U);
+    for (int i = 0; i < machine.device_count(); ++i) {
+      EXPECT_EQ(machine.device(i).memory.allocated(), 0U);
+      EXPECT_EQ(machine.device(i).context.streams.size(), 0U);
+      EXPECT_EQ(machine.device(i).context.events.size(), 0U);
+    }
     EXPECT_EQ(machine.graphs().size(), 0U);
     EXPECT_EQ(machine.execs().size(), 0U);
     EXPECT_EQ(machine.captures().size(), 0U);

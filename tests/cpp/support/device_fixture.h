@@ -24,9 +24,10 @@ class DeviceFixture : public ::testing::Test {
 
   explicit DeviceFixture(std::size_t device_pages = 16,
                          const std::string& settings = SimGpu::kManual,
-                         const AllocatorConfig& config = {})
+                         AllocatorConfig config = {})
       : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
+    config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, config,
                                              [this] { return on_shortage_ && on_shortage_(); });
   }
@@ -90,6 +91,7 @@ class DeviceFixture : public ::testing::Test {
   const StreamId side_;
   AddressIndex addresses_;
   std::function<bool()> on_shortage_;
+  std::size_t rejection_limit_ = PageStore::kNoLimit;
   std::unique_ptr<DeviceMemory> device_;
 };
 

@@ -43,8 +43,8 @@ class HeapFixture : public ::testing::Test {
         driver_(FaultyApi::table(), 0),
         store_(driver_, kPageBytes),
         events_(driver_),
-        context_{driver_,   store_,    events_,   addresses_, stats_,
-                 captures_, observer_, segments_, searches_,  kSpanAlignment} {
+        context_{driver_,   store_,    events_,   exports_,  addresses_,    stats_,
+                 captures_, observer_, segments_, searches_, kSpanAlignment} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -100,6 +100,7 @@ class HeapFixture : public ::testing::Test {
   Driver driver_;
   PageStore store_;
   EventPool events_;
+  ExportTable exports_;
   AddressIndex addresses_;
   DeviceStats stats_;
   std::atomic<int> captures_{0};

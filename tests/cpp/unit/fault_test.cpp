@@ -26,7 +26,9 @@ constexpr PoolId kPool{0, 7};
 
 // A fresh device for each run of a scenario.
 struct World {
-  explicit World(std::size_t pages) : gpu(pages) { FaultyApi::reset(); }
+  explicit World(std::size_t pages) : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
+    FaultyApi::reset();
+  }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
     return device->allocate(pool, on, bytes(size)).ptr;
@@ -70,8 +72,12 @@ struct World {
   AddressIndex addresses;
   std::unique_ptr<DeviceMemory> device =
       std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses, AllocatorConfig{}, nullptr);
+  bool share(DevicePtr ptr) {
+    return device->export_block(span_of(ptr), ptr, &shared) == ExportResult::kOk;
+  }
   std::vector<DevicePtr> blocks;
   PoolCheckpoint checkpoint;
+  SharedRange shared;
 };
 
 enum class Promise {
@@ -304,6 +310,53 @@ const std::vector<Scenario>& scenarios() {
       {"PagesOfAnotherStream", 8, Promise::kProgramUnharmed,
        [](World& w) { w.free(w.allocate(8 * kPageBytes, w.side)); },
        [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},
+      {"ShareAFewPages", 16, Promise::kNothingChanged,
+       [](World& w) { w.blocks.push_back(w.allocate(3 * kPageBytes, w.stream)); },
+       [](World& w) { return w.share(w.blocks[0]) && w.shared.units.size() == 3; }},
+      {"ShareManyPages", 64, Promise::kNothingChanged,
+       [](World& w) {
+         w.allocate(512, w.stream);
+         w.blocks.push_back(w.allocate(20 * kPageBytes, w.stream));
+         w.allocate(512, w.stream);
+       },
+       [](World& w) { return w.share(w.blocks[0]) && w.shared.units.size() <= 16; }},
+      {"GiveBackWhatWasShared", 64, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.allocate(512, w.stream);
+         w.blocks.push_back(w.allocate(20 * kPageBytes, w.stream));
+         FERRO_CHECK(w.share(w.blocks[0]));
+         w.free(w.blocks[0]);
+       },
+       [](World& w) {
+         w.device->empty_cache();
+         return w.device->store().counts().held == 1;
+       }},
+      {"OpenSharedMemory", 16, Promise::kNothingChanged,
+       [](World& w) {
+         w.blocks.push_back(w.allocate(3 * kPageBytes, w.stream));
+         FERRO_CHECK(w.share(w.blocks[0]));
+       },
+       [](World& w) {
+         std::vector<ForeignUnit> units;
+         for (const SharedUnit& unit : w.shared.units) {
+           units.push_back({ForeignKind::kDescriptor, &unit.descriptor, unit.bytes});
+         }
+         const DevicePtr base = w.device->imports().open(units);
+         if (base != kNull) {
+           w.device->imports().close(base);
+           w.device->imports().collect();
+         }
+         return base != kNull && w.device->imports().count() == 0;
+       }},
+      {"AccessForAPeer", 16, Promise::kNothingChanged,
+       [](World& w) {
+         w.allocate(3 * kPageBytes, w.stream);
+         w.allocate(kPageBytes, w.side);
+       },
+       [](World& w) {
+         w.device->add_peer(1);
+         return true;
+       }},
       {"RestoreACheckpoint", 16, Promise::kNothingChanged,
        [](World& w) {
          w.device->hold_pool(kPool);

@@ -96,7 +96,7 @@ class SimAddressSpace : public testing::Test {
   }
   bool can_use(CUdeviceptr at, std::size_t bytes, int device = 0) {
     std::vector<Segment> segments;
-    return space_.resolve(at, bytes, device, true, segments);
+    return space_.resolve(at, bytes, {device}, true, segments);
   }
 
   PhysicalMemory memory_{64 * kMiB, true};
@@ -159,8 +159,10 @@ TEST_F(SimAddressSpace, AccessIsPerDeviceAndOwnersReachTheirPages) {
   EXPECT_FALSE(can_use(base, 8, 0));
   EXPECT_EQ(give_access(base, kPage, 0), CUDA_SUCCESS);
   EXPECT_TRUE(can_use(base, kPage, 0));
+  EXPECT_FALSE(can_use(base, kPage, 2));
   // Copies between devices work through the owner of the pages.
-  EXPECT_TRUE(can_use(base, kPage, 2));
+  std::vector<Segment> segments;
+  EXPECT_TRUE(space_.resolve(base, kPage, {2, true}, true, segments));
   EXPECT_FALSE(can_use(base, kPage + 1, 0));
 }
 
@@ -173,7 +175,7 @@ TEST_F(SimAddressSpace, ResolvesAcrossMappings) {
   space_.map(base + kPage, kPage, 0, first);
   give_access(base, 2 * kPage);
   std::vector<Segment> segments;
-  ASSERT_TRUE(space_.resolve(base + kPage - 16, 32, 0, false, segments));
+  ASSERT_TRUE(space_.resolve(base + kPage - 16, 32, {0}, false, segments));
   ASSERT_EQ(segments.size(), 2U);
   EXPECT_EQ(segments[0].offset, 2 * kPage - 16);
   EXPECT_EQ(segments[0].bytes, 16U);

@@ -23,6 +23,7 @@ if allocator == "segments":
     ferro_alloc.install(ferro_alloc.Config(layout="segments"))
 random.seed(int(seed))
 torch.cuda.set_per_process_memory_fraction(fraction)
+FREE_AT_START = torch.cuda.mem_get_info()[0]
 
 NAMES = [
     f"{kind}.{pool}.{column}"
@@ -131,12 +132,20 @@ ACTIONS = {
 
 
 def layout() -> list[object]:
-    """Of all segments: what is in them, in their order."""
-    return [
-        (s["segment_type"], s["total_size"], s["is_expandable"], tuple(s["segment_pool_id"]) != (0, 0),
-         [(b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive")) for b in s["blocks"]])
-        for s in torch.cuda.memory_snapshot()
-    ]  # fmt: skip
+    """Of all segments: what is in them. Their own order is that of addresses, which vary."""
+    return sorted(
+        (
+            segment["segment_type"],
+            segment["total_size"],
+            segment["is_expandable"],
+            tuple(segment["segment_pool_id"]) != (0, 0),
+            [
+                (b["size"], b["state"], b["requested_size"] * (b["state"] != "inactive"))
+                for b in segment["blocks"]
+            ],
+        )
+        for segment in torch.cuda.memory_snapshot()
+    )
 
 
 def main() -> None:
@@ -157,7 +166,9 @@ def main() -> None:
     pools.clear()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    print(json.dumps({"step": -1, "reserved": torch.cuda.memory_reserved(), "names": NAMES}))
+    leaked = FREE_AT_START - torch.cuda.mem_get_info()[0]
+    end = {"reserved": torch.cuda.memory_reserved(), "leaked": leaked, "names": NAMES}
+    print(json.dumps(end))
 
 
 main()

@@ -1,6 +1,7 @@
 """What the feature programs share: the set-up, and `@check`, which records each outcome.
 
-The program's argument is the allocator. It prints one JSON object: what each check returned, or
+The program's argument is the allocator: "native", "ferro", or "segments" for the classic layout of
+ferro_alloc. It prints one JSON object: what each check returned, or
 the error that it ended with. Values that do not depend on the allocator are compared by the test.
 """
 
@@ -19,10 +20,13 @@ import torch
 
 import ferro_alloc
 
-FERRO = len(sys.argv) > 1 and sys.argv[1] == "ferro"
+ALLOCATOR = sys.argv[1] if len(sys.argv) > 1 else "native"
+FERRO = ALLOCATOR in ("ferro", "segments")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-if FERRO:
+if ALLOCATOR == "segments":
+    ferro_alloc.install(ferro_alloc.Config(layout="segments"))
+elif FERRO:
     ferro_alloc.install()
 
 torch.set_num_threads(1)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+ALLOCATORS = ("native", "expandable", "ferro", "segments")
+EXTRAS = ("history", "own_pools", "switches", "uncached")
 arguments = argparse.ArgumentParser()
-arguments.add_argument("--allocator", choices=("native", "expandable", "ferro"), default="ferro")
+arguments.add_argument("--allocator", choices=ALLOCATORS, default="ferro")
 arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")
 arguments.add_argument("--seed", type=int, default=0)
 arguments.add_argument("--programs", type=int, default=1, help="with seeds SEED, SEED + 1, ...")
@@ -29,6 +31,7 @@ arguments.add_argument("--turn", default="0.01", help="how likely a CUDA call do
 arguments.add_argument("--memory", default="2GiB", help="of the simulated device")
 arguments.add_argument("--mistake", choices=("", "wait", "record_stream"), default="")
 arguments.add_argument("--without", nargs="*", default=[], help="graphs, mempools, empty_cache")
+arguments.add_argument("--extras", nargs="*", default=[], choices=EXTRAS)
 arguments.add_argument("--orderly-drops", action="store_true")
 arguments.add_argument("--stop-when-caught", action="store_true")
 arguments.add_argument("--mutant", help="library and name of a planted fault, as in path:name")
@@ -48,17 +51,29 @@ sim.activate(mode=options.mode, seed=options.seed, memory=options.memory)
 import torch
 
 import ferro_alloc
+import seeded_operations as ops
 import seeded_plan as plan
 import seeded_run
 
 torch.set_num_threads(1)
 check_invariants = None
-if options.allocator == "ferro":
-    ferro_alloc.install()
+ours = options.allocator in ("ferro", "segments")
+layout = "segments" if options.allocator == "segments" else "pages"
+config = ferro_alloc.Config(layout=layout)
+if ours:
+    ferro_alloc.install(config)
     from ferro_alloc import _C
 
     def check_invariants() -> None:
         _C.check_invariants(0)
+
+
+def switch() -> None:
+    if ours:
+        if ferro_alloc.is_installed():
+            ferro_alloc.uninstall()
+        else:
+            ferro_alloc.install(config)
 
 
 torch.cuda.init()
@@ -68,13 +83,14 @@ if options.mutant:
 
     mutant.plant(*options.mutant.rsplit(":", 1))
 
-shape = plan.Shape(
+shape = ops.Shape(
     threads=1 if options.at_once else options.threads,
     graphs="graphs" not in options.without,
     mempools="mempools" not in options.without,
     empty_cache="empty_cache" not in options.without,
     orderly_drops=options.orderly_drops,
     mistake=options.mistake,
+    extras=frozenset(options.extras),
 )
 parallel = options.threads if options.at_once else 1
 hosts = [seeded_run.host_memory() for _ in range(parallel)]
@@ -82,13 +98,13 @@ streams = [[torch.cuda.Stream() for _ in range(shape.streams)] for _ in range(pa
 log = []
 
 
-def log_step(operation: plan.Operation) -> None:
+def log_step(operation: ops.Operation) -> None:
     log.append([type(operation).__name__, *seeded_run.statistics()])
 
 
 def run_program(seed: int) -> seeded_run.Tally:
     if not options.at_once:
-        executor = seeded_run.Executor(streams[0], hosts[0], check_invariants)
+        executor = seeded_run.Executor(streams[0], hosts[0], check_invariants, switch=switch)
         program = plan.Planner(seed, options.steps, shape)
         observer = log_step if options.judge_log else None
         return seeded_run.run_in_turns(program, executor, shape.threads, observer)
@@ -132,7 +148,7 @@ if not total.errors:
     result["reserved_at_end"] = torch.cuda.memory_reserved()
     result["allocated_at_end"] = torch.cuda.memory_allocated()
     result["free_lost"] = free_at_start - torch.cuda.mem_get_info()[0]
-    if options.allocator == "ferro":
+    if ours and ferro_alloc.is_installed():
         result["report"] = _C.device_report(0)
 if options.judge_log:
     columns = ["operation", *("/".join(pair) for pair in seeded_run.STATISTICS)]

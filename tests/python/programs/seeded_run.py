@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+import seeded_operations as ops
 import seeded_plan as plan
 
 STATISTICS = (
@@ -29,10 +30,10 @@ STATISTICS = (
 )
 """What the judge's log holds of `torch.cuda.memory_stats()` after each step, in this order."""
 
-_WORDS = torch.arange(plan.HOST_BYTES // 4 + 2, dtype=torch.int32)
+_WORDS = torch.arange(ops.HOST_BYTES // 4 + 2, dtype=torch.int32)
 
 
-def pattern(piece: plan.Piece) -> torch.Tensor:
+def pattern(piece: ops.Piece) -> torch.Tensor:
     """The bytes of a piece. Word i of pattern `tag` is i XOR a hash of the tag."""
     if piece.byte is not None:
         return torch.full((piece.length,), piece.byte, dtype=torch.uint8)
@@ -44,7 +45,7 @@ def pattern(piece: plan.Piece) -> torch.Tensor:
     return words.view(torch.uint8)[skipped : skipped + piece.length]
 
 
-def content(pieces: plan.Content) -> torch.Tensor:
+def content(pieces: ops.Content) -> torch.Tensor:
     parts = [pattern(piece) for piece in pieces]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -73,8 +74,41 @@ class Tally:
 
 def host_memory() -> tuple[torch.Tensor, torch.Tensor]:
     """Pinned sources and pinned results; one pair for each executor that runs at a time."""
-    pair = [torch.empty(plan.HOST_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    pair = [torch.empty(ops.HOST_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     return pair[0], pair[1]
+
+
+class OwnAllocator:
+    """cudaMalloc and cudaFree behind the two functions that a MemPool asks for."""
+
+    _instance: OwnAllocator | None = None
+
+    @classmethod
+    def instance(cls) -> OwnAllocator:
+        # Pools may outlive whoever made them.
+        if cls._instance is None:
+            cls._instance = cls()
+        return cls._instance
+
+    def __init__(self) -> None:
+        runtime = ctypes.CDLL("libcudart.so.13")
+        word, pointer = ctypes.c_size_t, ctypes.c_void_p
+        runtime.cudaMalloc.argtypes = (ctypes.POINTER(pointer), word)
+        runtime.cudaFree.argtypes = (pointer,)
+
+        def allocate(size: int, device: int, stream: int) -> int | None:
+            made = pointer()
+            return made.value if runtime.cudaMalloc(ctypes.byref(made), size) == 0 else None
+
+        def free(address: int, size: int, device: int, stream: int) -> None:
+            runtime.cudaFree(address)
+
+        self._kept = (
+            ctypes.CFUNCTYPE(pointer, word, ctypes.c_int, pointer)(allocate),
+            ctypes.CFUNCTYPE(None, pointer, word, ctypes.c_int, pointer)(free),
+        )
+        addresses = [ctypes.cast(function, pointer).value for function in self._kept]
+        self.functions = torch._C._cuda_customAllocator(*addresses)
 
 
 class Executor:
@@ -88,11 +122,13 @@ class Executor:
         alone: threading.RLock | None = None,
         inbox: queue.SimpleQueue[torch.Tensor] | None = None,
         outbox: queue.SimpleQueue[torch.Tensor] | None = None,
+        switch: Callable[[], None] | None = None,
     ) -> None:
         self.tally = Tally()
         self._streams = streams
         self._source, self._result = host
         self._check_invariants = check_invariants or (lambda: None)
+        self._switch = switch or (lambda: None)
         self._alone = alone or threading.RLock()
         # Freed tensors leave by the outbox of one thread and die in the inbox of another.
         self._inbox, self._outbox = inbox, outbox
@@ -100,14 +136,14 @@ class Executor:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._mempools: dict[int, torch.cuda.MemPool] = {}
         self._handles: dict[int, tuple[int, int]] = {}
-        self._reads: list[plan.Read] = []
+        self._reads: list[ops.Read] = []
         self._capturing = False
         self._memset = ctypes.CDLL("libcudart.so.13").cudaMemsetAsync
         self._memset.argtypes = (
             ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p,
         )  # fmt: skip
 
-    def run(self, operation: plan.Operation) -> None:
+    def run(self, operation: ops.Operation) -> None:
         name = type(operation).__name__
         self.tally.operations[name] += 1
         words = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
@@ -118,35 +154,42 @@ class Executor:
         while self._inbox is not None and not self._inbox.empty():
             self._inbox.get()
 
-    def _run_alloc(self, op: plan.Alloc) -> None:
+    def _run_alloc(self, op: ops.Alloc) -> None:
         with torch.cuda.stream(self._streams[op.stream]):
-            if op.mempool is None:
+            if not op.cached:
+                with self._alone:
+                    torch.cuda.caching_allocator_enable(False)
+                    try:
+                        made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
+                    finally:
+                        torch.cuda.caching_allocator_enable(True)
+            elif op.mempool is None:
                 made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
             else:
                 with torch.cuda.use_mem_pool(self._mempools[op.mempool]):
                     made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
         self._tensors[op.tensor] = made
 
-    def _run_fill(self, op: plan.Fill) -> None:
+    def _run_fill(self, op: ops.Fill) -> None:
         slot = self._source[op.slot : op.slot + op.size]
-        slot.copy_(pattern(plan.Piece(op.tag, 0, op.size)))
+        slot.copy_(pattern(ops.Piece(op.tag, 0, op.size)))
         with torch.cuda.stream(self._streams[op.stream]):
             self._tensors[op.tensor].copy_(slot, non_blocking=True)
 
-    def _run_copy(self, op: plan.Copy) -> None:
+    def _run_copy(self, op: ops.Copy) -> None:
         source = self._tensors[op.source][op.source_offset : op.source_offset + op.length]
         target = self._tensors[op.target][op.target_offset : op.target_offset + op.length]
         with torch.cuda.stream(self._streams[op.stream]):
             target.copy_(source)
 
-    def _run_memset(self, op: plan.Memset) -> None:
+    def _run_memset(self, op: ops.Memset) -> None:
         # zero_() and fill_() are kernels, which do nothing on the simulated GPU.
         target, stream = self._tensors[op.tensor], self._streams[op.stream]
         status = self._memset(target.data_ptr(), op.byte, target.numel(), stream.cuda_stream)
         if status:
             raise RuntimeError(f"cudaMemsetAsync returned {status}")
 
-    def _run_wait(self, op: plan.Wait) -> None:
+    def _run_wait(self, op: ops.Wait) -> None:
         stream, other = self._streams[op.stream], self._streams[op.other]
         if (op.stream + op.other) % 2:
             stream.wait_stream(other)
@@ -155,48 +198,56 @@ class Executor:
             event.record(other)
             stream.wait_event(event)
 
-    def _run_record_stream(self, op: plan.RecordStream) -> None:
+    def _run_record_stream(self, op: ops.RecordStream) -> None:
         self._tensors[op.tensor].record_stream(self._streams[op.stream])
 
-    def _run_free(self, op: plan.Free) -> None:
+    def _run_free(self, op: ops.Free) -> None:
         tensor = self._tensors.pop(op.tensor)
         if self._outbox is not None and not self._capturing:
             self._outbox.put(tensor)
 
-    def _run_read(self, op: plan.Read) -> None:
+    def _run_read(self, op: ops.Read) -> None:
         tensor = self._tensors[op.tensor]
         slot = self._result[op.slot : op.slot + tensor.numel()]
         with torch.cuda.stream(self._streams[op.stream]):
             slot.copy_(tensor, non_blocking=True)
         self._reads.append(op)
 
-    def _run_sync_device(self, op: plan.SyncDevice) -> None:
+    def _run_sync_device(self, op: ops.SyncDevice) -> None:
         with self._alone:
             torch.cuda.synchronize()
         self._compare(lambda read: True)
 
-    def _run_sync_stream(self, op: plan.SyncStream) -> None:
+    def _run_sync_stream(self, op: ops.SyncStream) -> None:
         self._streams[op.stream].synchronize()
         self._compare(lambda read: read.stream == op.stream)
 
-    def _run_empty_cache(self, op: plan.EmptyCache) -> None:
+    def _run_empty_cache(self, op: ops.EmptyCache) -> None:
         with self._alone:
             torch.cuda.empty_cache()
 
-    def _run_ask_statistics(self, op: plan.AskStatistics) -> None:
+    def _run_ask_statistics(self, op: ops.AskStatistics) -> None:
         statistics()
 
-    def _run_check_invariants(self, op: plan.CheckInvariants) -> None:
+    def _run_check_invariants(self, op: ops.CheckInvariants) -> None:
         self._check_invariants()
 
-    def _run_make_mempool(self, op: plan.MakeMempool) -> None:
-        self._mempools[op.mempool] = torch.cuda.MemPool()
+    def _run_make_mempool(self, op: ops.MakeMempool) -> None:
+        own = OwnAllocator.instance().functions if op.own_allocator else None
+        self._mempools[op.mempool] = torch.cuda.MemPool(own)
 
-    def _run_drop_mempool(self, op: plan.DropMempool) -> None:
+    def _run_record_history(self, op: ops.RecordHistory) -> None:
+        torch.cuda.memory._record_memory_history("all" if op.enabled else None, stacks="python")
+
+    def _run_switch(self, op: ops.Switch) -> None:
+        with self._alone:
+            self._switch()
+
+    def _run_drop_mempool(self, op: ops.DropMempool) -> None:
         with self._alone:
             del self._mempools[op.mempool]
 
-    def _run_capture(self, op: plan.Capture) -> None:
+    def _run_capture(self, op: ops.Capture) -> None:
         pool = None
         if op.handle is not None:
             pool = self._handles.setdefault(op.handle, torch.cuda.graph_pool_handle())
@@ -216,19 +267,19 @@ class Executor:
             self._capturing = False
         self._graphs[op.graph] = graph
 
-    def _run_body(self, op: plan.Capture) -> None:
+    def _run_body(self, op: ops.Capture) -> None:
         for operation in op.body:
             self.run(operation)
 
-    def _run_replay(self, op: plan.Replay) -> None:
+    def _run_replay(self, op: ops.Replay) -> None:
         with torch.cuda.stream(self._streams[op.stream]):
             self._graphs[op.graph].replay()
 
-    def _run_drop_graph(self, op: plan.DropGraph) -> None:
+    def _run_drop_graph(self, op: ops.DropGraph) -> None:
         with self._alone:
             del self._graphs[op.graph]
 
-    def _compare(self, ready: Callable[[plan.Read], bool]) -> None:
+    def _compare(self, ready: Callable[[ops.Read], bool]) -> None:
         waiting = []
         for read in self._reads:
             if not ready(read):
@@ -287,7 +338,7 @@ def run_in_turns(
     program: plan.Planner,
     executor: Executor,
     threads: int,
-    after_step: Callable[[plan.Operation], None] | None = None,
+    after_step: Callable[[ops.Operation], None] | None = None,
 ) -> Tally:
     """Several threads, one at a time: the order of all operations is that of the program."""
     workers = Workers(threads)

@@ -1,0 +1,103 @@
+"""What it costs to share a tensor with another process: sent through a queue, opened, let go.
+
+The tensor is a new one for "first" and the same one again for "again"; the other process answers
+when it has seen it and dropped it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks import turns
+from benchmarks.processes import use_allocator
+
+ROUNDS = 3
+SECONDS_PER_CASE = 0.5
+SIZES = {"64 KiB": 1 << 16, "64 MiB": 1 << 26, "1 GiB": 1 << 30}
+
+
+def consume(allocator: str, simulated: bool, tensors: Any, answers: Any) -> None:
+    """The other process: takes tensors until it gets none."""
+    use_allocator(allocator, simulated)
+    import torch
+    import torch.multiprocessing
+
+    torch.empty(1, device="cuda")
+    answers.put(0)
+    while (tensor := tensors.get()) is not None:
+        size = tensor.numel()
+        del tensor
+        gc.collect()
+        torch.cuda.ipc_collect()
+        answers.put(size)
+
+
+def cases(allocator: str, simulated: bool) -> Mapping[str, turns.Case]:
+    import torch
+    import torch.multiprocessing
+
+    context = torch.multiprocessing.get_context("spawn")
+    tensors, answers = context.Queue(), context.Queue()
+    arguments = (allocator, simulated, tensors, answers)
+    process = context.Process(target=consume, args=arguments, daemon=True)
+    process.start()
+    answers.get()
+
+    def share(tensor: torch.Tensor) -> None:
+        tensors.put(tensor)
+        assert answers.get() == tensor.numel()
+
+    def first(size: int, seconds: float) -> float:
+        spent, done = 0.0, 0
+        while spent < seconds or done < 3:
+            tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+            started = time.perf_counter()
+            share(tensor)
+            spent += time.perf_counter() - started
+            done += 1
+            del tensor
+            gc.collect()
+            torch.cuda.ipc_collect()
+            torch.cuda.empty_cache()
+        return spent / done * 1e9
+
+    def again(size: int, seconds: float) -> float:
+        tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+        share(tensor)
+        spent, done = 0.0, 0
+        while spent < seconds or done < 3:
+            started = time.perf_counter()
+            share(tensor)
+            spent += time.perf_counter() - started
+            done += 1
+        return spent / done * 1e9
+
+    found: dict[str, turns.Case] = {}
+    for name, size in SIZES.items():
+        found[f"{name}, first"] = partial(first, size)
+        found[f"{name}, again"] = partial(again, size)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
+    options: argparse.Namespace = parser.parse_args(argv)
+    if options.smoke:
+        options.rounds, options.seconds = 1, 0.01
+    if options.child is not None:
+        return turns.child(options, partial(cases, options.child, options.simulated))
+    if options.allocators is None:
+        # PyTorch's stream-ordered allocator cannot share.
+        options.allocators = ["native", "expandable", "ferro_alloc"]
+    records = turns.run("benchmarks.sharing", [], options)
+    return turns.report(records, "a tensor shared with another process", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

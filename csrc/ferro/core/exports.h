@@ -1,0 +1,69 @@
+// What other processes may map: handles that were exported, and their file descriptors.
+//
+// A unit is one handle: a single page, or a run of pages behind one handle. Its pages are pinned:
+// they stay behind their addresses until no live byte is on any of them, and then the whole unit
+// goes back to the driver. The descriptor is made once and kept as long as the unit is.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro {
+
+struct ExportedUnit {
+  PageHandle handle = kNoPage;
+  std::size_t pages = 0;
+  std::uint64_t id = 0;  // in the ExportTable; 0: there is no descriptor yet
+};
+
+// What one block is shared as: units side by side from `begin` on, in order of address.
+struct SharedUnit {
+  std::uint64_t id = 0;
+  std::size_t bytes = 0;
+  int descriptor = -1;  // valid while the unit is exported
+};
+struct SharedRange {
+  DevicePtr begin{};
+  std::vector<SharedUnit> units;
+};
+
+enum class [[nodiscard]] ExportResult{
+    kOk,
+    kSegment,        // the block is part of a segment, which is `begin` of the range; no units
+    kNotLive,        // no live block is there
+    kNotExportable,  // the device's pages have no descriptors
+    kCapturing,    // pages would have to be exchanged, and a capture forbids to wait for the device
+    kOutOfMemory,  // there is no room for a copy of the block
+};
+
+// The descriptors of one device's units by ids that no unit of the process ever had before.
+// Thread-safe.
+class ExportTable {
+ public:
+  ExportTable() = default;
+  // Closes what is left.
+  ~ExportTable();
+  ExportTable(const ExportTable&) = delete;
+  ExportTable& operator=(const ExportTable&) = delete;
+
+  // Takes the descriptor over.
+  std::uint64_t add(int descriptor) FERRO_EXCLUDES(mutex_);
+  // Closes the descriptor; 0 does nothing.
+  void retire(std::uint64_t id) FERRO_EXCLUDES(mutex_);
+  // -1 for an unknown or retired id.
+  int descriptor(std::uint64_t id) FERRO_EXCLUDES(mutex_);
+  // A descriptor of the caller's own; -1 also when the process is out of them.
+  int duplicate(std::uint64_t id) FERRO_EXCLUDES(mutex_);
+  std::size_t count() FERRO_EXCLUDES(mutex_);
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<std::uint64_t, int> descriptors_ FERRO_GUARDED_BY(mutex_);
+};
+
+}  // namespace ferro

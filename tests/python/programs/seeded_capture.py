@@ -1,0 +1,113 @@
+"""What a graph of a seeded program captures."""
+
+from __future__ import annotations
+
+from seeded_moves import (
+    Moves,
+    Tensor,
+)
+from seeded_operations import (
+    Operation,
+    Piece,
+    Wait,
+)
+
+
+class Body(Moves):
+    """Draws what a graph captures, on its stream and on streams forked from it."""
+
+    def __init__(self, outer: Moves, stream: int, inputs: list[Tensor]) -> None:
+        super().__init__(outer._random.getrandbits(32), outer._shape)
+        self._outer = outer
+        self._capturing = [stream]
+        # In the capture no earlier work counts; what the inputs see of it is settled on replay.
+        views = [Tensor(t.number, t.size, -1, (Piece(t.number, 0, t.size),)) for t in inputs]
+        self._inputs = {view.number: view for view in views}
+        self.tensors: dict[int, Tensor] = {}
+        self.sizes = {tensor.number: tensor.size for tensor in inputs}
+
+    def draw(self) -> tuple[tuple[Operation, ...], list[int], list[int]]:
+        """The body, the tensors it leaves for replays, those to be freed after the capture."""
+        main = self._capturing[0]
+        for _ in range(self._random.randint(3, 14)):
+            name = self._random.choice(
+                ["fork", "new", "new", "copy", "memset", "drop", "handoff", "handoff"]
+            )
+            getattr(self, f"_body_{name}")()
+        if not self._tensors:
+            self._body_new()
+        kept = list(self._tensors.values())
+        self._random.shuffle(kept)
+        outputs, rest = kept[:2], kept[2:]
+        doomed = rest[: len(rest) // 2]
+        for tensor in rest[len(rest) // 2 :]:
+            self._free(tensor)
+        for stream in self._capturing[1:]:
+            self._out.append(Wait(main, stream))
+        for tensor in [*outputs, *doomed]:
+            # The end of the capture joins its streams.
+            tensor.foreign.clear()
+            tensor.recorded.clear()
+        return tuple(self._out), [t.number for t in outputs], [t.number for t in doomed]
+
+    def _body_fork(self) -> None:
+        free = [s for s in range(self._shape.streams) if s not in self._capturing]
+        if free and len(self._capturing) < 3:
+            side = self._random.choice(free)
+            self._out.append(Wait(side, self._random.choice(self._capturing)))
+            self._capturing.append(side)
+
+    def _body_new(self) -> None:
+        sources = [*self._inputs.values(), *self._tensors.values()]
+        source = self._random.choice([s for s in sources if s.content is not None])
+        tensor = self._allocate(self._random.randint(1, 2 * source.size), self._stream(), None)
+        self.tensors[tensor.number] = tensor
+        self.sizes[tensor.number] = tensor.size
+        if tensor.size > source.size:
+            self._memset(tensor, tensor.home)
+        self._copy(source, tensor, self._stream())
+        # Copies of a part leave unknown bytes; a body must define all it hands on.
+        if tensor.content is None:
+            self._memset(tensor, tensor.home)
+
+    def _body_copy(self) -> None:
+        source = self._pick(lambda t: True)
+        target = self._pick(lambda t: t is not source)
+        if source is not None and target is not None:
+            self._copy(source, target, self._stream())
+
+    def _body_memset(self) -> None:
+        target = self._pick(lambda t: True)
+        if target is not None:
+            self._memset(target, self._stream())
+
+    def _body_handoff(self) -> None:
+        """As in eager code: what is freed here must not be handed out before the streams join."""
+        source = self._pick(lambda t: True)
+        if source is None or len(self._capturing) < 2:
+            return
+        first = self._allocate(source.size, self._capturing[0], None)
+        self.sizes[first.number] = first.size
+        self._memset(first, first.home)
+        self._copy(source, first, first.home)
+        second = self._allocate(source.size, self._capturing[-1], None)
+        self.tensors[second.number] = second
+        self.sizes[second.number] = second.size
+        self._memset(second, second.home)
+        self._copy(first, second, second.home)
+        self._free(first, by_event=False)
+        third = self._allocate(source.size, self._capturing[0], None)
+        self.tensors[third.number] = third
+        self.sizes[third.number] = third.size
+        self._memset(third, third.home)
+
+    def _body_drop(self) -> None:
+        tensor = self._pick(lambda t: True)
+        if tensor is not None:
+            self._free(tensor)
+
+    def _number(self) -> int:
+        return self._outer._number()
+
+    def _stream(self) -> int:
+        return self._random.choice(self._capturing)

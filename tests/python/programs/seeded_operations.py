@@ -1,0 +1,234 @@
+"""What seeded programs consist of: contents of tensors, operations on them, and shapes of programs.
+
+It imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB, MIB = 1 << 10, 1 << 20
+
+HOST_BYTES = 48 * MIB
+"""Room for pinned sources, and as much again for what is read back, between two drains."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`length` bytes of the pattern number `tag` from `offset` on; or one byte value throughout."""
+
+    tag: int
+    offset: int
+    length: int
+    byte: int | None = None
+
+
+Content = tuple[Piece, ...]
+
+
+def part(content: Content, offset: int, length: int) -> Content:
+    pieces = []
+    for piece in content:
+        skipped = min(offset, piece.length)
+        taken = min(piece.length - skipped, length)
+        if taken:
+            pieces.append(Piece(piece.tag, piece.offset + skipped, taken, piece.byte))
+        offset -= skipped
+        length -= taken
+    return tuple(pieces)
+
+
+def overwritten(old: Content | None, size: int, offset: int, new: Content) -> Content | None:
+    """`new` over `old` from `offset` on; None when that leaves unknown bytes."""
+    length = sum(piece.length for piece in new)
+    if length == size:
+        return new
+    if old is None:
+        return None
+    end = offset + length
+    return part(old, 0, offset) + new + part(old, end, size - end)
+
+
+# ---- operations; numbers name tensors, streams, pools and graphs
+
+
+@dataclass(frozen=True)
+class Alloc:
+    tensor: int
+    size: int
+    stream: int
+    mempool: int | None = None
+    cached: bool = True
+    """Whether `caching_allocator_enable()` lets the allocator keep the memory."""
+
+
+@dataclass(frozen=True)
+class Fill:
+    """An asynchronous copy of a whole pattern from pinned memory."""
+
+    tensor: int
+    stream: int
+    tag: int
+    slot: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    source: int
+    target: int
+    stream: int
+    source_offset: int
+    target_offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Memset:
+    tensor: int
+    stream: int
+    byte: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """`stream` waits for all work that `other` was given so far."""
+
+    stream: int
+    other: int
+
+
+@dataclass(frozen=True)
+class RecordStream:
+    tensor: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class Free:
+    tensor: int
+
+
+@dataclass(frozen=True)
+class Read:
+    """An asynchronous copy to pinned memory, compared with `expected` once it is there."""
+
+    tensor: int
+    stream: int
+    slot: int
+    expected: Content
+
+
+@dataclass(frozen=True)
+class SyncDevice:
+    pass
+
+
+@dataclass(frozen=True)
+class SyncStream:
+    stream: int
+
+
+@dataclass(frozen=True)
+class EmptyCache:
+    pass
+
+
+@dataclass(frozen=True)
+class AskStatistics:
+    """Which also makes an allocator look for frees that are complete."""
+
+
+@dataclass(frozen=True)
+class CheckInvariants:
+    pass
+
+
+@dataclass(frozen=True)
+class RecordHistory:
+    enabled: bool
+
+
+@dataclass(frozen=True)
+class Switch:
+    """From ferro_alloc to the allocator before it, or back."""
+
+
+@dataclass(frozen=True)
+class MakeMempool:
+    mempool: int
+    own_allocator: bool = False
+
+
+@dataclass(frozen=True)
+class DropMempool:
+    mempool: int
+
+
+@dataclass(frozen=True)
+class Capture:
+    graph: int
+    stream: int
+    handle: int | None
+    """Which `graph_pool_handle()` the graph shares; None: a pool of its own."""
+    with_context_manager: bool
+    body: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class Replay:
+    graph: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class DropGraph:
+    graph: int
+
+
+Operation = (
+    Alloc
+    | Fill
+    | Copy
+    | Memset
+    | Wait
+    | RecordStream
+    | Free
+    | Read
+    | SyncDevice
+    | SyncStream
+    | EmptyCache
+    | AskStatistics
+    | CheckInvariants
+    | RecordHistory
+    | Switch
+    | MakeMempool
+    | DropMempool
+    | Capture
+    | Replay
+    | DropGraph
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    thread: int
+    operation: Operation
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What programs consist of."""
+
+    streams: int = 4
+    threads: int = 2
+    graphs: bool = True
+    mempools: bool = True
+    empty_cache: bool = True
+    extras: frozenset[str] = frozenset()
+    """Of "history", "own_pools", "switches" and "uncached"; a program has none by default."""
+    live_bytes: int = 64 * MIB
+    orderly_drops: bool = False
+    """Whether a graph's own stream waits for the last replay before the graph is dropped."""
+    mistake: str = ""
+    """`wait` or `record_stream`: what the program leaves out now and then."""

@@ -1,0 +1,132 @@
+"""The other process of sharing.py: does what it is told with the tensors that it is sent.
+
+Started by spawn, so it sets up its own simulated GPU and allocator when this module is imported,
+from the JSON in SHARING_PEER.
+"""
+
+import gc
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import refuse_pidfd
+
+_settings = json.loads(os.environ["SHARING_PEER"])
+IS_PEER = os.getpid() != _settings["parent"]
+
+if IS_PEER:
+    if _settings["simulated"]:
+        from ferro_alloc import sim
+
+        sim.activate(**_settings["sim"])
+    if _settings["allocator"] == "ferro":
+        import ferro_alloc
+
+        ferro_alloc.install()
+    if _settings["refuse_pidfd"]:
+        refuse_pidfd.refuse()
+
+import torch
+import torch.multiprocessing  # teaches pickle to send CUDA tensors
+
+HELD: dict[str, Any] = {}
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def filled(size: int, tag: int, device: str = "cuda") -> torch.Tensor:
+    """Words `tag`, `tag + 1`, ... moved by a copy, which the simulated GPU carries out."""
+    host = torch.arange(tag, tag + size // 4, dtype=torch.int32)
+    return host.pin_memory().to(device, non_blocking=True)
+
+
+def is_filled(tensor: torch.Tensor, tag: int) -> bool:
+    words = torch.arange(tag, tag + tensor.numel(), dtype=torch.int32)
+    return bool(torch.equal(tensor.cpu(), words))
+
+
+def refill(tensor: torch.Tensor, tag: int) -> None:
+    words = torch.arange(tag, tag + tensor.numel(), dtype=torch.int32)
+    tensor.copy_(words.pin_memory(), non_blocking=True)
+    torch.cuda.synchronize()
+
+
+class Commands:
+    @staticmethod
+    def check(tensor: torch.Tensor, tag: int) -> bool:
+        return is_filled(tensor, tag)
+
+    @staticmethod
+    def refill(tensor: torch.Tensor, tag: int) -> bool:
+        refill(tensor, tag)
+        return True
+
+    @staticmethod
+    def hold(name: str, value: Any) -> int:
+        HELD[name] = value
+        return int(value.data_ptr()) if isinstance(value, torch.Tensor) else 0
+
+    @staticmethod
+    def check_held(name: str, tag: int) -> bool:
+        return is_filled(HELD[name], tag)
+
+    @staticmethod
+    def drop(name: str) -> bool:
+        del HELD[name]
+        gc.collect()
+        return True
+
+    @staticmethod
+    def make(size: int, tag: int) -> torch.Tensor:
+        HELD["made"] = filled(size, tag)
+        return HELD["made"]
+
+    @staticmethod
+    def wait_for(event: torch.cuda.Event, tensor: torch.Tensor, tag: int) -> bool:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            stream.wait_event(event)
+            return is_filled(tensor, tag)
+
+    @staticmethod
+    def takes_descriptors_of(process: int) -> bool:
+        """Does the kernel let this process take a descriptor of another one?"""
+        return refuse_pidfd.take_descriptor(os.pidfd_open(process), 0)
+
+    @staticmethod
+    def descriptors() -> int:
+        return open_descriptors()
+
+    @staticmethod
+    def mapped() -> int:
+        """Ranges of device memory that this process has mapped, whoever they belong to."""
+        from ferro_alloc import sim
+
+        return int(sim.report()["mappings"])
+
+    @staticmethod
+    def reserved() -> int:
+        return int(torch.cuda.memory_reserved())
+
+
+def serve(commands: Any, answers: Any) -> None:
+    torch.set_num_threads(1)
+    torch.zeros(1, device="cuda")
+    answers.put("ready")
+    while (command := commands.get()) is not None:
+        name, arguments = command
+        try:
+            answer = getattr(Commands, name)(*arguments)
+        except Exception:
+            answer = "failed: " + traceback.format_exc()
+        answers.put(answer)
+        del command, arguments, answer
+        gc.collect()
+    HELD.clear()

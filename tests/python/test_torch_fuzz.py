@@ -1,0 +1,20 @@
+"""A share of the fuzzing at PyTorch's level; docs/testing.md says what a long run found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.python.torch_programs import fuzzed
+
+OFTEN = ("allocate", "free", "replay", "capture", "allocate_in_pool", "resize", "record_stream")
+EACH = ("toggle_install", "toggle_caching", "history", "checkpoint", "snapshot", "thread")
+
+
+@pytest.mark.parametrize(("layout", "seed"), [("pages", 11), ("segments", 12)])
+def test_memory_is_what_the_model_says(layout: str, seed: int) -> None:
+    found = fuzzed("--layout", layout, "--seed", str(seed), "--steps", "50000", "--seconds", "30")
+    assert found["good"], f"seed {seed}, layout {layout}: stopped at step {found['steps']}"
+    assert found["steps"] > 1000
+    assert all(found["done"][name] > 10 for name in OFTEN)
+    assert all(found["done"][name] > 0 for name in EACH)
+    assert found["allocated_at_end"] == found["reserved_at_end"] == 0

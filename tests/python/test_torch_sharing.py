@@ -1,0 +1,113 @@
+"""CUDA tensors shared with other processes and other devices, as native does it.
+
+Two processes, each with its own simulated GPU, share memory for real; either may run ferro_alloc or
+PyTorch's own allocator, with or without expandable segments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROGRAMS
+from tests.python.torch_programs import Result, simulated
+
+
+def checks_of(program: str) -> list[str]:
+    return re.findall(r"^@check\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
+
+
+# The producer's and the consumer's allocator, the order of work, and whether the kernel lets the
+# consumer take descriptors.
+PAIRS = [
+    ("ferro", "ferro", "eager", False),
+    ("ferro", "ferro", "adversarial", True),
+    ("ferro", "native", "adversarial", False),
+    ("expandable", "ferro", "eager", False),
+]
+
+
+@cache
+def shared(producer: str, consumer: str, mode: str, refuse_pidfd: bool) -> Result:
+    sim: dict[str, Any] = {"memory": "2GiB", "mode": mode, "seed": 11}
+    options = json.dumps({"sim": sim, "refuse_pidfd": refuse_pidfd})
+    allocator = "native" if producer == "expandable" else producer
+    env = (
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if producer == "expandable" else {}
+    )
+    return simulated("sharing.py", allocator, consumer, options, env=env, **sim)
+
+
+@pytest.mark.parametrize("name", checks_of("sharing.py"))
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(map(str, pair)))
+def test_sharing_as_native(pair: tuple[str, str, str, bool], name: str) -> None:
+    native = shared("native", "native", "eager", False)[name]
+    found = shared(*pair)[name]
+    assert "error" not in native, native["error"]
+    assert "error" not in found, found["error"]
+    assert found["value"] == native["value"]
+
+
+@cache
+def with_peers(allocator: str, count: int, mode: str) -> Result:
+    return simulated("features_peers.py", allocator, memory="1GiB", count=count, mode=mode)
+
+
+@pytest.mark.parametrize("name", checks_of("features_peers.py"))
+@pytest.mark.parametrize(("count", "mode"), [(2, "adversarial"), (4, "eager")])
+def test_peers_as_native(count: int, mode: str, name: str) -> None:
+    native = with_peers("native", count, mode)[name]
+    found = with_peers("ferro", count, mode)[name]
+    assert "error" not in native, native["error"]
+    assert "error" not in found, found["error"]
+    assert found["value"] == native["value"]
+
+
+@cache
+def refusals() -> Result:
+    return simulated("sharing_faults.py", "ferro", memory="1GiB", count=2)
+
+
+@pytest.mark.parametrize(
+    "function", ["cuMemExportToShareableHandle", "cuCtxSynchronize", "cuMemcpyDtoDAsync"]
+)
+def test_a_refusal_while_sharing_names_the_driver_call(function: str) -> None:
+    kind, text, intact, again = refusals()[f"{function} unknown"]
+    assert kind == "RuntimeError"
+    assert f"ferro_alloc: {function} failed with CUDA_ERROR_UNKNOWN" in text
+    assert (intact, again) == (True, True)
+
+
+@pytest.mark.parametrize("function", ["cuMemCreate", "cuMemMap", "cuMemUnmap"])
+def test_no_room_for_sharing_is_out_of_memory(function: str) -> None:
+    kind, text, intact, again = refusals()[f"{function} out of memory"]
+    assert kind == "OutOfMemoryError"
+    assert "Sharing a large block for the first time needs room for a copy" in text
+    assert (intact, again) == (True, True)
+
+
+def test_sharing_under_a_capture() -> None:
+    kind, text = refusals()["under a capture"]
+    assert kind == "RuntimeError"
+    assert "while a CUDA graph is captured" in text
+
+
+def test_a_device_that_exports_nothing() -> None:
+    kind, text = refusals()["not exportable"]
+    assert kind == "RuntimeError"
+    assert "cannot be shared between processes" in text
+
+
+def test_handles_that_cannot_be_opened() -> None:
+    for name, reason in {
+        "a process that is gone": "there is no process",
+        "a type nobody knows": "unexpected or illformed shareable handle type",
+        "half a handle": "ends too early",
+        "memory given back": "has given it back since",
+    }.items():
+        kind, text = refusals()[name]
+        assert (kind, reason in text) == ("RuntimeError", True), (name, text)
