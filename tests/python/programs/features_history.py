@@ -389,7 +389,7 @@ def two_snapshots_compare():
 
 @check
 def the_profiler_sees_allocations():
-    # Without a GPU CUPTI 13.2 never returns from its initialisation; memory is the host's to report.
+    # Without a GPU CUPTI 13.2 crashes as it starts; memory is the host's to report.
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(
         activities=activities, profile_memory=True, record_shapes=True
