@@ -59,7 +59,7 @@ def observers_hear_of_rejections():
     last = (ctypes.c_int64 * 4)()
     count = probe.probe_rejections(last)
     assert kept.numel()
-    if FERRO:  # the native allocator of 2.13 rejects and tells nobody
+    if FERRO:  # native of 2.13 and 2.14 told nobody here
         assert (count, list(last)) == (1, [0, TOTAL // 2, TOTAL // 4, TOTAL])
     return kind, "preemptively" in text
 
