@@ -12,6 +12,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,22 @@ def fidelity(records: Records) -> str:
     return markdown(["workload", "allocated, GB", *allocators], rows)
 
 
-def hit_path(records: Records) -> str:
+def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
+    """Of a benchmark that takes turns: medians, in units of so many nanoseconds."""
     working = [record for record in records if not record["problem"]]
     native = find(working, allocator="native")
     assert native is not None, "there is no run of the native allocator to compare with"
     rows = []
     for case, reference in native["nanoseconds"].items():
         base = statistics.median(reference)
-        medians = [statistics.median(record["nanoseconds"][case]) for record in working]
-        rows.append([case, *(f"{ns:,.0f} ({ns / base:.2f})" for ns in medians)])
+        cells = []
+        for record in working:
+            if case not in record["nanoseconds"]:
+                cells.append("-")
+                continue
+            median = statistics.median(record["nanoseconds"][case])
+            cells.append(f"{median / nanoseconds_a_unit:,.0f} ({median / base:.2f})")
+        rows.append([case, *cells])
     return markdown(["case", *(record["allocator"] for record in working)], rows)
 
 
@@ -112,7 +120,9 @@ def replay(records: Records) -> str:
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "fidelity": ("fidelity_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
-    "hit_path": ("hit_path_gpu.json", hit_path),
+    "hit_path": ("hit_path_gpu.json", turns),
+    "observing": ("observing_gpu.json", turns),
+    "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e6)),
     "training": ("training_gpu.json", training),
     "replay": ("replay.json", replay),
 }

@@ -91,6 +91,24 @@ def test_hit_path(run_program: RunProgram, tmp_path: Path) -> None:
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
 
 
+@on_simulated_gpu
+def test_observing(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "observing")
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    for record in records:
+        assert len(record["nanoseconds"]) == 8
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+@on_simulated_gpu
+def test_sharing(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "sharing", "--allocators", "native", "ferro_alloc")
+    assert [r["allocator"] for r in records] == ["native", "ferro_alloc"]
+    for record in records:
+        assert len(record["nanoseconds"]) == 6
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
 # Recorded on a GPU, where expandable segments reserved 1.098 and 1.145 of the peak.
 MOST_RESERVED = {"full_varlen": 1.02, "offload": 1.06}
 

@@ -383,4 +383,36 @@ def what_is_not_there_yet():
     assert take(MIB).numel() == kept.numel()
 
 
+@check
+def lazy_clones_copy_when_they_are_written():
+    original = filled(64 * KIB, 5)
+    clone = torch._lazy_clone(original)
+    before = torch.cuda.memory_allocated()
+    clone.copy_(words(9, 64 * KIB).pin_memory())
+    taken = torch.cuda.memory_allocated() - before
+    torch.cuda.synchronize()
+    right = [
+        torch.equal(original.cpu(), words(5, 64 * KIB)),
+        torch.equal(clone.cpu(), words(9, 64 * KIB)),
+    ]
+    return taken, right
+
+
+@check
+def nested_statistics_are_the_flat_ones():
+    kept = take(3 * MIB)
+    nested = torch.cuda.memory_stats_as_nested_dict()
+    flat = torch.cuda.memory_stats()
+    assert nested["allocated_bytes"]["all"]["current"] == flat["allocated_bytes.all.current"] > 0
+    del kept
+    return sorted(nested)
+
+
+@check
+def the_allocator_in_use_cannot_be_swapped():
+    own = torch.cuda.memory.CUDAPluggableAllocator.__new__(torch.cuda.memory.CUDAPluggableAllocator)
+    own._allocator = torch._C._cuda_customAllocator(1, 1)
+    return error_of(lambda: torch.cuda.memory.change_current_allocator(own))
+
+
 finish()

@@ -1,7 +1,7 @@
 """One rank of two, each with a GPU of its own: collectives, data parallel and sharded training.
 
-Arguments: the allocator, the rank, the port, and who registers memory with NCCL: "hook" (every segment,
-by a tracker of the allocator) or "pool" (the segments of one pool, by the program).
+Arguments: the allocator, the rank, the port, and who registers memory with NCCL: "hook" (every
+segment, by a tracker of the allocator) or "pool" (the segments of one pool, by the program).
 """
 
 import json
