@@ -362,28 +362,6 @@ def settings_in_the_snapshot():
 
 
 @check
-def what_is_not_there_yet():
-    """Ferro only: each refusal names the call, and nothing is changed by it."""
-    if not FERRO:
-        return
-    pluggable = torch._C._cuda_customAllocator(1, 1)
-    kept = take(MIB)
-    refused = {
-        "shareIpcHandle": lambda: kept.untyped_storage()._share_cuda_(),
-    }
-    for name, call in refused.items():
-        kind, text = error_of(call)
-        assert kind, f"{name} was not refused"
-        assert "ferro_alloc does not support" in text, text
-        assert name in text, (name, text)
-    assert (
-        "already initialized"
-        in error_of(lambda: torch._C._cuda_changeCurrentAllocator(pluggable))[1]
-    )
-    assert take(MIB).numel() == kept.numel()
-
-
-@check
 def lazy_clones_copy_when_they_are_written():
     original = filled(64 * KIB, 5)
     clone = torch._lazy_clone(original)
