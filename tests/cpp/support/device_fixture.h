@@ -23,8 +23,7 @@ class DeviceFixture : public ::testing::Test {
   static constexpr PoolId kGraphPool{0, 7};
 
   explicit DeviceFixture(std::size_t device_pages = 16,
-                         const std::string& settings = SimGpu::kManual,
-                         AllocatorConfig config = {})
+                         const std::string& settings = SimGpu::kManual, AllocatorConfig config = {})
       : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
     config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
