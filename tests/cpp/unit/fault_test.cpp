@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -23,6 +25,15 @@ using testing::kPageBytes;
 using testing::SimGpu;
 
 constexpr PoolId kPool{0, 7};
+
+// Heaps are visited in the order of their streams' handles, which are addresses. In one order for all
+// runs of a scenario, so that each makes the same calls.
+std::array<StreamId, 3> ascending_streams() {
+  std::array<StreamId, 3> streams;
+  std::ranges::generate(streams, SimGpu::make_stream);
+  std::ranges::sort(streams);
+  return streams;
+}
 
 // A fresh device for each run of a scenario.
 struct World {
@@ -66,9 +77,10 @@ struct World {
   }
 
   SimGpu gpu;
-  const StreamId stream = SimGpu::make_stream();
-  const StreamId side = SimGpu::make_stream();
-  const StreamId third = SimGpu::make_stream();
+  const std::array<StreamId, 3> streams = ascending_streams();
+  const StreamId stream = streams[0];
+  const StreamId side = streams[1];
+  const StreamId third = streams[2];
   AddressIndex addresses;
   std::unique_ptr<DeviceMemory> device =
       std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses, AllocatorConfig{}, nullptr);
