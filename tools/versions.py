@@ -52,7 +52,6 @@ TESTS = (
     ("tests/python/test_torch_features.py",),
     (
         "tests/python/test_torch_versions.py",
-        "tests/python/test_torch_judge.py",
         "tests/python/test_install.py",
         "tests/python/test_cli.py",
     ),

@@ -12,7 +12,7 @@ EACH = ("toggle_install", "toggle_caching", "history", "checkpoint", "snapshot",
 
 @pytest.mark.parametrize(("layout", "seed"), [("pages", 11), ("segments", 12)])
 def test_memory_is_what_the_model_says(layout: str, seed: int) -> None:
-    found = fuzzed("--layout", layout, "--seed", str(seed), "--steps", "50000", "--seconds", "30")
+    found = fuzzed("--layout", layout, "--seed", str(seed), "--steps", "50000", "--seconds", "15")
     assert found["good"], f"seed {seed}, layout {layout}: stopped at step {found['steps']}"
     assert found["steps"] > 1000
     assert all(found["done"][name] > 10 for name in OFTEN)
