@@ -165,7 +165,7 @@ void print_results(DeviceMemory& memory, const std::string& calls_at_half, doubl
   std::cout << "{\"page_bytes\": " << memory.store().page_bytes()
             << ", \"peak_allocated\": " << stats[kBytes][kAll].peak
             << ", \"peak_active\": " << stats[kActiveBytes][kAll].peak
-            << ", \"peak_reserved\": " << memory.reserved().peak
+            << ", \"peak_reserved\": " << memory.reserved()[kAll].peak
             << ", \"pages_created\": " << pages.created
             << ", \"host_waits\": " << TracedEvents::host_waits()
             << ", \"nanoseconds_per_event\": " << seconds * 1e9 / static_cast<double>(events)
