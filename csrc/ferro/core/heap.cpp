@@ -308,21 +308,10 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
       around = around->next;
     }
     FERRO_CHECK(around->is_free() && view.ptr + view.size <= around->end());
-    free_.remove(around);
-    if (around->ptr < view.ptr) {
-      split_tail(around, distance(around->ptr, view.ptr), BlockState::kFree);
-      free_.insert(around);
-      around = around->next;
-    }
-    if (around->size > view.size) {
-      split_tail(around, view.size, BlockState::kFree);
-      free_.insert(around->next);
-    }
+    around = cut_out(around, view.ptr, view.size);
     hand_out(around, {view.size, view.requested, view.context});
   }
-  const SplitCounts splits = count_splits();
-  context_.segments.on_splits(
-      segment_class(), {splits.blocks - splits_before.blocks, splits.bytes - splits_before.bytes});
+  note_splits_since(splits_before);
 }
 
 }  // namespace ferro

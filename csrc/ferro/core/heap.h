@@ -266,13 +266,14 @@ class Heap {
   void end_oversize(Block* block) FERRO_REQUIRES(mutex_);
   void insert_free(Block* block) FERRO_REQUIRES(mutex_);
   SplitCounts count_splits() FERRO_REQUIRES(mutex_);
+  void note_splits_since(const SplitCounts& before) FERRO_REQUIRES(mutex_);
   void add_segment(std::unique_ptr<Span> segment) FERRO_REQUIRES(mutex_);
-  Block* make_first_block(Span& segment) FERRO_REQUIRES(mutex_);
   StatClass segment_class() const { return kind_ == HeapKind::kSmallSegments ? kSmall : kLarge; }
 
   // Pages (heap_pages.cpp, heap_moves.cpp).
   Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
   void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
+  Block* make_first_block(Span& span) FERRO_REQUIRES(mutex_);
   Span* keep_span(std::unique_ptr<Span> span) FERRO_REQUIRES(mutex_);
   GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const CallContext& context)
       FERRO_REQUIRES(mutex_);
@@ -281,7 +282,7 @@ class Heap {
   Status back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pages)
       FERRO_REQUIRES(mutex_);
   void turn_gap_into_free(Block* gap, const GrowthPlan& plan) FERRO_REQUIRES(mutex_);
-  Block* cut_out(Block* block, const PageRun& run) FERRO_REQUIRES(mutex_);
+  Block* cut_out(Block* block, DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);
   void turn_into_gap(Block* block) FERRO_REQUIRES(mutex_);
   std::vector<PageHandle> take_pages_behind(Span& span, const PageRun& run) FERRO_REQUIRES(mutex_);
   // Moving pages on the line. The old mapping stays behind a fence until the work before it is
@@ -291,6 +292,8 @@ class Heap {
     PageRun run;
   };
   std::vector<Hole> holes() FERRO_REQUIRES(mutex_);
+  std::vector<PageHandle> take_out(const Hole& hole, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
   std::vector<Hole> pages_to_move(const Block* gap, std::size_t wanted) FERRO_REQUIRES(mutex_);
   void leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context)
       FERRO_REQUIRES(mutex_);

@@ -24,22 +24,9 @@ DevicePtr Heap::allocate_at(DevicePtr ptr, const Request& request) {
     return kNull;
   }
   const SplitCounts splits = count_splits();
-  free_.remove(block);
-  if (block->ptr < ptr) {
-    split_tail(block, distance(block->ptr, ptr), BlockState::kFree);
-    insert_free(block);
-    block = block->next;
-  }
-  if (block->size > request.size && !whole) {
-    split_tail(block, request.size, BlockState::kFree);
-    insert_free(block->next);
-  }
+  block = cut_out(block, ptr, whole ? block->size : request.size);
   hand_out(block, request);
-  if (kind_ != HeapKind::kPages) {
-    const SplitCounts now = count_splits();
-    context_.segments.on_splits(segment_class(),
-                                {now.blocks - splits.blocks, now.bytes - splits.bytes});
-  }
+  note_splits_since(splits);
   return block->ptr;
 }
 
@@ -75,9 +62,10 @@ Span* Heap::span_around(DevicePtr ptr) {
   return ptr < span->base() + span->bytes() ? span : nullptr;
 }
 
-// `ptr` lies in the span. Walks the tiling.
+// `ptr` lies in the span. Walks the tiling, unless a block starts there.
 Block* Heap::block_around(const Span& span, DevicePtr ptr) {
-  Block* block = span.first;
+  Block* block = span.block_at(ptr);
+  block = block != nullptr ? block : span.first;
   while (block->end() <= ptr) {
     block = block->next;
   }

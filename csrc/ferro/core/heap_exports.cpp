@@ -304,16 +304,10 @@ std::vector<Heap::Hole> Heap::free_exports() {
 
 // The host has waited for all work on it. False: the driver refused.
 bool Heap::give_back_export(const Hole& hole, const CallContext& context) {
-  const PageRun& run = hole.run;
-  tell_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context);
-  if (!context_.driver.unmap(run.begin, run.bytes)) {
-    tell_of_range(run.begin, run.bytes, MemoryEvent::kMapped, context);
+  if (take_out(hole, context).empty()) {
     return false;
   }
-  forget_mapping(run.begin, run.bytes);
-  take_pages_behind(*hole.block->span, run);
-  turn_into_gap(cut_out(hole.block, run));
-  const auto unit = exported_.find(run.begin);
+  const auto unit = exported_.find(hole.run.begin);
   context_.exports.retire(unit->second.id);
   context_.store.release_run(unit->second.handle, unit->second.pages);
   exported_.erase(unit);

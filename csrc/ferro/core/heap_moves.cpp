@@ -8,23 +8,23 @@
 
 namespace ferro {
 
-// Takes `run` out of the free block that contains it, which is `block`, or was a part of it when the
-// caller looked. What is left on both sides stays free; the cut-out block is in no index and its
-// state is the caller's to set.
-Block* Heap::cut_out(Block* block, const PageRun& run) {
-  while (block->end() <= run.begin) {
+// The range lies in the free block `block`, or in what was a part of it when the caller looked. What
+// is left on both sides stays free; the cut-out block is in no index and its state is the caller's
+// to set.
+Block* Heap::cut_out(Block* block, DevicePtr begin, std::size_t bytes) {
+  while (block->end() <= begin) {
     block = block->next;
   }
   free_.remove(block);
   Block* cut = block;
-  if (block->ptr < run.begin) {
-    split_tail(block, distance(block->ptr, run.begin), BlockState::kFree);
-    free_.insert(block);
+  if (block->ptr < begin) {
+    split_tail(block, distance(block->ptr, begin), BlockState::kFree);
+    insert_free(block);
     cut = block->next;
   }
-  if (cut->size > run.bytes) {
-    split_tail(cut, run.bytes, BlockState::kFree);
-    free_.insert(cut->next);
+  if (cut->size > bytes) {
+    split_tail(cut, bytes, BlockState::kFree);
+    insert_free(cut->next);
   }
   return cut;
 }
@@ -110,7 +110,7 @@ void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence, const Cal
     tell_of_range(hole.run.begin, hole.run.bytes, MemoryEvent::kUnmapped, context);
     forget_mapping(hole.run.begin, hole.run.bytes);
     pages_moved_ += take_pages_behind(*hole.block->span, hole.run).size();
-    Block* stale = cut_out(hole.block, hole.run);
+    Block* stale = cut_out(hole.block, hole.run.begin, hole.run.bytes);
     stale->state = BlockState::kStale;
     batch.blocks.push_back(stale);
   }
@@ -178,6 +178,23 @@ bool Heap::wait_for_last_uses() {
   return true;
 }
 
+// Turns free memory, of which the host has seen the last use, into a gap. The handles that were
+// behind it, one a page; none when the driver refused.
+std::vector<PageHandle> Heap::take_out(const Hole& hole, const CallContext& context) {
+  const PageRun& run = hole.run;
+  // Told first: who registered the range with a device must let go of it while it is there.
+  tell_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context);
+  if (!context_.driver.unmap(run.begin, run.bytes)) {
+    tell_of_range(run.begin, run.bytes, MemoryEvent::kMapped, context);
+    return {};
+  }
+  forget_mapping(run.begin, run.bytes);
+  std::vector<PageHandle> pages = take_pages_behind(*hole.block->span, run);
+  turn_into_gap(cut_out(hole.block, run.begin, run.bytes));
+  count_pool_bytes(kLarge, -static_cast<std::int64_t>(run.bytes));
+  return pages;
+}
+
 std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& context) {
   if (kind_ != HeapKind::kPages) {
     return 0;
@@ -213,17 +230,11 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
       run.begin = run.begin + (run.bytes - allowed);
       run.bytes = allowed;
     }
-    // Told first: who registered the range with a device must let go of it while it is there.
-    tell_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context);
-    if (!context_.driver.unmap(run.begin, run.bytes)) {
-      tell_of_range(run.begin, run.bytes, MemoryEvent::kMapped, context);
+    const std::vector<PageHandle> pages = take_out({it->block, run}, context);
+    if (pages.empty()) {
       break;
     }
-    forget_mapping(run.begin, run.bytes);
-    const std::vector<PageHandle> pages = take_pages_behind(*it->block->span, run);
-    turn_into_gap(cut_out(it->block, run));
     context_.store.put(pages);
-    count_pool_bytes(kLarge, -static_cast<std::int64_t>(run.bytes));
     given += pages.size();
   }
   return given;

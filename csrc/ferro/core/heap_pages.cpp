@@ -50,14 +50,19 @@ Span* Heap::add_span(std::size_t at_least) {
     context_.driver.unreserve(*base, bytes);
     return nullptr;
   }
-  Block* gap = blocks_.make();
-  gap->ptr = *base;
-  gap->size = bytes;
-  gap->span = span.get();
-  gap->state = BlockState::kGap;
-  span->first = gap;
-  span->set_block(gap->ptr, gap);
+  make_first_block(*span)->state = BlockState::kGap;
   return keep_span(std::move(span));
+}
+
+// The one block of a span that has none yet.
+Block* Heap::make_first_block(Span& span) {
+  Block* block = blocks_.make();
+  block->ptr = span.base();
+  block->size = span.bytes();
+  block->span = &span;
+  span.first = block;
+  span.set_block(block->ptr, block);
+  return block;
 }
 
 Span* Heap::keep_span(std::unique_ptr<Span> span) {

@@ -124,6 +124,14 @@ SplitCounts Heap::count_splits() {
   return counts;
 }
 
+void Heap::note_splits_since(const SplitCounts& before) {
+  if (kind_ != HeapKind::kPages) {
+    const SplitCounts now = count_splits();
+    context_.segments.on_splits(segment_class(),
+                                {now.blocks - before.blocks, now.bytes - before.bytes});
+  }
+}
+
 std::vector<FreeSegment> Heap::free_segments() {
   const SpinLock lock(mutex_);
   std::vector<FreeSegment> segments;
@@ -166,17 +174,6 @@ void Heap::attach_segment(std::unique_ptr<Span> segment) {
   const SpinLock lock(mutex_);
   insert_free(make_first_block(*segment));
   add_segment(std::move(segment));
-}
-
-// The one block of a segment that has none yet.
-Block* Heap::make_first_block(Span& segment) {
-  Block* block = blocks_.make();
-  block->ptr = segment.base();
-  block->size = segment.bytes();
-  block->span = &segment;
-  segment.first = block;
-  segment.set_block(block->ptr, block);
-  return block;
 }
 
 }  // namespace ferro

@@ -46,13 +46,8 @@ bool Heap::is_empty() {
 }
 
 Block* Heap::live_around(Span& span, DevicePtr ptr) {
-  Block* block = span.block_at(ptr);
-  for (block = block != nullptr ? block : span.first; block != nullptr; block = block->next) {
-    if (ptr < block->end()) {
-      return block->state == BlockState::kLive ? block : nullptr;
-    }
-  }
-  return nullptr;
+  Block* block = block_around(span, ptr);
+  return block->state == BlockState::kLive ? block : nullptr;
 }
 
 std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {

@@ -356,5 +356,19 @@ TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsTakesWholePages) {
   device_->release_pool(kGraphPool);
 }
 
+TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
+  SharedRange range;
+  ASSERT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  EXPECT_EQ(device_->reserved_by_pool()[kGraphPool][kAll].current, std::int64_t{3 * kPageBytes});
+  free(block);
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_pool(kGraphPool);
+  EXPECT_EQ(device_->held_bytes(), 0U);
+  EXPECT_EQ(device_->reserved_by_pool()[kGraphPool][kAll].current, 0);
+  device_->check_invariants();
+}
+
 }  // namespace
 }  // namespace ferro
