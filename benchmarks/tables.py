@@ -122,7 +122,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "hit_path": ("hit_path_gpu.json", turns),
     "observing": ("observing_gpu.json", turns),
-    "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e6)),
+    "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "training": ("training_gpu.json", training),
     "replay": ("replay.json", replay),
 }

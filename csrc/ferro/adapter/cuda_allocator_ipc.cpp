@@ -7,7 +7,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <stdexcept>
-#include <unistd.h>
 
 namespace ferro {
 namespace {
@@ -83,8 +82,7 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
 }
 
 void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {
-  handle.process = getpid();
-  handle.started = start_of_process(handle.process);
+  handle.from = own_process();
   try {
     handle.socket = descriptor_server_.socket_name();
   } catch (const std::runtime_error&) {

@@ -1,13 +1,9 @@
 #include "ferro/adapter/ipc_handle.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <stdexcept>
 #include <sys/types.h>
-#include <unistd.h>
 
 namespace ferro {
 namespace {
@@ -62,7 +58,7 @@ class Reader {
 };
 
 void read_note(Reader& reader, IpcHandle& handle) {
-  handle.started = reader.next<std::uint64_t>();
+  handle.from.started = reader.next<std::uint64_t>();
   handle.socket = reader.next_bytes(reader.next<std::uint32_t>());
   for (IpcUnit& unit : handle.units) {
     const auto note = reader.next<NoteUnit>();
@@ -73,7 +69,7 @@ void read_note(Reader& reader, IpcHandle& handle) {
 
 void read_pages(Reader& reader, IpcHandle& handle) {
   const auto header = reader.next<Header>();
-  handle.process = header.process;
+  handle.from.process = header.process;
   handle.segment_bytes = header.segment_bytes;
   if (header.handles == 0 || header.handles > reader.left()) {
     throw std::invalid_argument("a handle of shared memory counts " +
@@ -113,7 +109,7 @@ std::string encode(const IpcHandle& handle) {
   Header header;
   // The same handle must be the same string, also between the fields.
   std::memset(&header, 0, sizeof(header));
-  header.process = handle.process;
+  header.process = handle.from.process;
   header.segment_bytes = equal ? units.front().bytes : 0;
   header.handles = units.size();
   append(text, header);
@@ -121,7 +117,7 @@ std::string encode(const IpcHandle& handle) {
     append(text, unit.descriptor);
   }
   append(text, kMagic);
-  append(text, handle.started);
+  append(text, handle.from.started);
   append(text, static_cast<std::uint32_t>(handle.socket.size()));
   text += handle.socket;
   for (const IpcUnit& unit : units) {
@@ -155,26 +151,6 @@ IpcHandle decode(const std::string& text) {
     default:
       throw std::invalid_argument("unexpected or illformed shareable handle type");
   }
-}
-
-std::uint64_t start_of_process(int process) {
-  // By plain calls: a stream would take longer than all the rest of sharing a block.
-  char path[32];
-  std::snprintf(path, sizeof(path), "/proc/%d/stat", process);
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) {
-    return 0;
-  }
-  char line[1024] = {};
-  const ssize_t length = read(file, line, sizeof(line) - 1);
-  close(file);
-  // The second field is the program's name in parentheses, and may hold anything.
-  const char* at = length > 0 ? std::strrchr(line, ')') : nullptr;
-  constexpr int kFieldsAfterName = 20;
-  for (int i = 0; i < kFieldsAfterName && at != nullptr; ++i) {
-    at = std::strchr(at + 1, ' ');
-  }
-  return at == nullptr ? 0 : std::strtoull(at, nullptr, 10);
 }
 
 }  // namespace ferro

@@ -5,8 +5,10 @@
 // open ours when all handles have one size. After that comes our note, which it does not read: who
 // the process is beyond doubt, where it hands out its descriptors, and under which ids.
 //
-// Pure, but for the questions about the own process.
+// Pure.
 #pragma once
+
+#include "ferro/adapter/peer_process.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -30,22 +32,16 @@ enum class IpcKind {
 struct IpcHandle {
   IpcKind kind = IpcKind::kDescriptors;
   std::string cuda_handle;  // 64 bytes
-  int process = 0;
+  ProcessIdentity from;     // `started` of our own handles only
   std::vector<IpcUnit> units;
   std::size_t segment_bytes = 0;
   std::vector<std::string> fabric_handles;  // 64 bytes each
-  // Of our own handles only: when the process started, in ticks since the machine did, and the
-  // abstract name of its socket.
-  std::uint64_t started = 0;
-  std::string socket;
+  std::string socket;                       // its abstract name; of our own handles only
 };
 
 // Not for kFabric.
 std::string encode(const IpcHandle& handle);
 // Throws std::invalid_argument with one sentence for what is not such a string.
 IpcHandle decode(const std::string& text);
-
-// When a process started, in ticks since the machine did; 0 when there is no such process.
-std::uint64_t start_of_process(int process);
 
 }  // namespace ferro

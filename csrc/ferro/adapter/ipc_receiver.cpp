@@ -8,20 +8,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
-#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <stdexcept>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-// Older C libraries lack the numbers, which are the same on all architectures.
-#ifndef SYS_pidfd_open
-#define SYS_pidfd_open 434
-#endif
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
-#endif
 
 namespace ferro {
 namespace {
@@ -29,88 +19,56 @@ namespace {
 // Descriptors that are closed at the end of the scope.
 class Descriptors {
  public:
-  Descriptors() = default;
-  ~Descriptors() { clear(); }
-  Descriptors(const Descriptors&) = delete;
-  Descriptors& operator=(const Descriptors&) = delete;
-  void add(int descriptor) { all_.push_back(descriptor); }
-  void assign(std::vector<int> descriptors) {
-    clear();
-    all_ = std::move(descriptors);
-  }
-  void clear() {
+  explicit Descriptors(std::vector<int> all) : all_(std::move(all)) {}
+  ~Descriptors() {
     for (const int descriptor : all_) {
       close(descriptor);
     }
-    all_.clear();
   }
-  const std::vector<int>& all() const { return all_; }
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+  const int& operator[](std::size_t i) const { return all_[i]; }
 
  private:
   std::vector<int> all_;
 };
 
-// Takes the descriptors out of the other process. False with the reason: the kernel refuses, or it
-// is not that process any more.
-bool take(const IpcHandle& handle, Descriptors& taken, std::string& why) {
-  // A number means another process in another namespace, and later on.
-  if (handle.started != 0 && start_of_process(handle.process) != handle.started) {
-    why = "there is no process " + std::to_string(handle.process) + " here that shared it";
-    return false;
-  }
-  Descriptors process;
-  const auto opened = static_cast<int>(syscall(SYS_pidfd_open, handle.process, 0));
-  if (opened < 0) {
-    why = std::string("pidfd_open: ") + std::strerror(errno);
-    return false;
-  }
-  process.add(opened);
+// Copies of the descriptors of a handle's units.
+std::vector<int> receive(const IpcHandle& handle, PeerProcesses& peers) {
+  std::vector<int> numbers;
+  std::vector<std::uint64_t> ids;
   for (const IpcUnit& unit : handle.units) {
-    const auto descriptor = static_cast<int>(syscall(SYS_pidfd_getfd, opened, unit.descriptor, 0));
-    if (descriptor < 0) {
-      why = std::string("pidfd_getfd: ") + std::strerror(errno);
-      taken.clear();
-      return false;
-    }
-    taken.add(descriptor);
+    numbers.push_back(unit.descriptor);
+    ids.push_back(unit.id);
   }
-  return true;
-}
-
-void receive(const IpcHandle& handle, Descriptors& taken) {
   std::string why;
-  if (take(handle, taken, why)) {
-    return;
+  try {
+    return peers.take(handle.from, numbers);
+  } catch (const std::runtime_error& error) {
+    why = error.what();
   }
-  TORCH_CHECK(!handle.socket.empty(), "Memory of process ", handle.process,
+  TORCH_CHECK(!handle.socket.empty(), "Memory of process ", handle.from.process,
               " cannot be opened here: ", why,
               ". Allow this process to trace the other one (CAP_SYS_PTRACE, "
               "kernel.yama.ptrace_scope=0), or share from a process that runs ferro_alloc.");
-  std::vector<std::uint64_t> ids;
-  for (const IpcUnit& unit : handle.units) {
-    ids.push_back(unit.id);
-  }
   try {
-    taken.assign(receive_descriptors(handle.socket, ids));
+    return receive_descriptors(handle.socket, ids);
   } catch (const std::runtime_error& error) {
-    TORCH_CHECK(false, "Memory of process ", handle.process, " cannot be opened here: ", why,
+    TORCH_CHECK(false, "Memory of process ", handle.from.process, " cannot be opened here: ", why,
                 "; and over its socket: ", error.what(),
                 ". Both processes must run in one network namespace under one user.");
   }
 }
 
-DevicePtr map(const IpcHandle& handle, DeviceMemory& core) {
+DevicePtr map(const IpcHandle& handle, DeviceMemory& core, PeerProcesses& peers) {
+  const bool fabric = handle.kind == IpcKind::kFabric;
+  const Descriptors descriptors(fabric ? std::vector<int>() : receive(handle, peers));
   std::vector<ForeignUnit> units;
-  Descriptors descriptors;
-  if (handle.kind == IpcKind::kFabric) {
-    for (const std::string& fabric : handle.fabric_handles) {
-      units.push_back({ForeignKind::kFabric, fabric.data(), handle.segment_bytes});
-    }
-  } else {
-    receive(handle, descriptors);
-    for (std::size_t i = 0; i < handle.units.size(); ++i) {
-      units.push_back({ForeignKind::kDescriptor, &descriptors.all()[i], handle.units[i].bytes});
-    }
+  for (const std::string& shared : handle.fabric_handles) {
+    units.push_back({ForeignKind::kFabric, shared.data(), handle.segment_bytes});
+  }
+  for (std::size_t i = 0; i < handle.units.size(); ++i) {
+    units.push_back({ForeignKind::kDescriptor, &descriptors[i], handle.units[i].bytes});
   }
   const DevicePtr base = core.imports().open(units);
   TORCH_CHECK_WITH(OutOfMemoryError, base != kNull,
@@ -148,7 +106,7 @@ std::shared_ptr<void> IpcReceiver::open(const std::string& text, int device, Dev
       C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(base));
     };
   } else {
-    const DevicePtr mapped = map(handle, core);
+    const DevicePtr mapped = map(handle, core, peers_);
     base = to_void_ptr(mapped);
     close = [mapped, &core] { core.imports().close(mapped); };
   }

@@ -4,6 +4,7 @@
 // go. Thread-safe.
 #pragma once
 
+#include "ferro/adapter/peer_process.h"
 #include "ferro/base/mutex.h"
 #include "ferro/core/device_memory.h"
 
@@ -25,6 +26,7 @@ class IpcReceiver {
   void forget(const std::string& key) FERRO_EXCLUDES(mutex_);
 
   Mutex mutex_;
+  PeerProcesses peers_ FERRO_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::weak_ptr<void>> open_ FERRO_GUARDED_BY(mutex_);
 };
 
