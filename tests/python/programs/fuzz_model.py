@@ -59,7 +59,7 @@ class Model:
     """The live blocks, and the sums that follow from them."""
 
     def __init__(self, driver: Driver, defers: bool) -> None:
-        self._driver, self._defers = driver, defers
+        self._driver, self.defers = driver, defers
         self.blocks: list[Block] = []
         self._intervals: list[tuple[int, int]] = []
         self._base = self._statistics()
@@ -101,7 +101,7 @@ class Model:
         del self._intervals[at]
         if block.recorded and block.counted:
             self.slack += block.size * block.native
-            self.deferred += block.size * self._defers
+            self.deferred += block.size * self.defers
 
     def check_contents(self, block: Block) -> None:
         for address, length in block.edges() if block.writable else ():

@@ -300,17 +300,24 @@ class Fuzz:
         pool = draw.choice([None, *self.handles])
         if draw.random() < 0.3:
             self.handles = [*self.handles[-2:], torch.cuda.graph_pool_handle()]
-        if pool is not None and not self.pool_is_ours.setdefault(pool, self.serves):
-            # The other allocator notices what the capture frees when it allocates again.
+        ours = pool is None or self.pool_is_ours.setdefault(pool, self.serves)
+        if not ours or (pool is not None and self.model.defers and not self.serves):
+            # The allocator of the pool notices what the capture frees when it allocates again.
             self.model.slack += MIB
         try:
             graph = Graph(pool, self.capturing, self.side)
         except torch.OutOfMemoryError:
             self.recover()
+            self.drop_unheld_handles()
             return
         self.graphs.append(graph)
         graph.block = self.made(graph.result, exact=False, writable=False, native=True)
         graph.block.keeps.append(graph)
+
+    def drop_unheld_handles(self):
+        """Nobody holds their pool any more, and who would make it anew is the one that serves."""
+        held = {tuple(graph.graph.pool()) for graph in self.graphs}
+        self.handles = [h for h in self.handles if h in held or h not in self.pool_is_ours]
 
     def recover(self):
         torch.cuda.set_stream(torch.cuda.default_stream())
@@ -350,10 +357,7 @@ class Fuzz:
                 graph.graph.reset()
             graph.result = None
             self.drop(graph.block)
-            if all(tuple(graph_left.graph.pool()) not in map(tuple, self.handles)
-                   for graph_left in self.graphs):  # fmt: skip
-                # Nobody holds a pool of a handle any more; such a handle is used up.
-                self.handles.clear()
+            self.drop_unheld_handles()
 
     def checkpoint(self):
         """As cudagraph trees do: capture, note the state, capture more, go back."""
