@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 
 namespace ferro {
 namespace {
@@ -42,6 +44,13 @@ class UserSegments final : public SegmentSource {
   const std::shared_ptr<CUDAAllocator> allocator_;
 };
 
+// PyTorch's captures hand over a lambda of a member function of at::cuda::CUDAGraph, in all
+// versions; nothing else says that a filter is theirs.
+FilterOwner owner_of(const std::function<bool(cudaStream_t)>& filter) {
+  const bool of_graph = std::strstr(filter.target_type().name(), "CUDAGraph") != nullptr;
+  return of_graph ? FilterOwner::kGraph : FilterOwner::kProgram;
+}
+
 struct CheckpointState : AllocatorState {
   PoolCheckpoint checkpoint;
 };
@@ -70,12 +79,13 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
     return filter(reinterpret_cast<cudaStream_t>(stream));
   };
   const StreamId current = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
+  const FilterOwner whose = owner_of(filter);
   const bool previous = is_previous_pool(owner, index, id, IfUnknown::kIsMade);
   if (previous) {
     previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
   }
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
-  TORCH_CHECK(owner.diversions.begin(to_pool_id(id), std::move(accepts), current, hold),
+  TORCH_CHECK(owner.diversions.begin(to_pool_id(id), std::move(accepts), current, hold, whose),
               "beginAllocateToPool: already recording to mempool_id");
 }
 

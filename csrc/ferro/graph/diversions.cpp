@@ -6,7 +6,8 @@
 
 namespace ferro {
 
-bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold) {
+bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
+                       FilterOwner owner) {
   const MutexLock lock(mutex_);
   drop_abandoned();
   if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
@@ -14,7 +15,7 @@ bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current, Pool
   }
   const bool of_capture = !filter(current);
   diversions_.push_back(
-      {pool, hold, std::move(filter), of_capture, current, std::this_thread::get_id()});
+      {pool, hold, std::move(filter), owner, of_capture, current, std::this_thread::get_id()});
   if (hold == PoolHold::kHere) {
     device_.hold_pool(pool);
   }
@@ -58,7 +59,7 @@ void Diversions::mark_capture_end() {
 // that begins another one has left behind every capture of its own that its stream no longer runs.
 void Diversions::drop_abandoned() {
   std::erase_if(diversions_, [this](const Diversion& diversion) {
-    const bool abandoned = diversion.of_capture &&
+    const bool abandoned = diversion.may_outlive_its_graph() &&
                            diversion.begun_by == std::this_thread::get_id() &&
                            !is_capturing(diversion.begun_on);
     if (abandoned && diversion.hold == PoolHold::kHere) {
@@ -73,7 +74,7 @@ PoolId Diversions::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
   std::optional<bool> capturing;
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
-    if (it->of_capture) {
+    if (it->may_outlive_its_graph()) {
       if (!capturing) {
         capturing = is_capturing(stream);
       }

@@ -9,8 +9,8 @@
 // while it is marked.
 //
 // Thread-safe. Filters are called under this object's lock and must not come back here. The filter
-// of a capture is called only while the stream in question captures: the graph that it belongs to
-// may be gone when a capture failed.
+// of a graph object is called only while the stream in question captures: that object may be gone
+// when its capture failed.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -27,6 +27,9 @@ namespace ferro {
 
 // A pool of another allocator is held there, not in this device's memory.
 enum class PoolHold : std::uint8_t { kHere, kElsewhere };
+// Whose filter it is: PyTorch's graph object's, which nobody ends when its capture fails, or a
+// program's own.
+enum class FilterOwner : std::uint8_t { kGraph, kProgram };
 
 class Diversions {
  public:
@@ -36,8 +39,8 @@ class Diversions {
 
   // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
   // in this thread. False: this pool is being diverted to already; then nothing changed.
-  bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere)
-      FERRO_EXCLUDES(mutex_);
+  bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
+             FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
   // Ends the diversion to `pool`, which stays held. False: there is none.
   bool end(const PoolId& pool) FERRO_EXCLUDES(mutex_);
 
@@ -56,9 +59,11 @@ class Diversions {
     PoolId pool;
     PoolHold hold;
     Filter filter;
+    FilterOwner owner;
     bool of_capture;
     StreamId begun_on;
     std::thread::id begun_by;
+    bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
   void publish_counts() FERRO_REQUIRES(mutex_);

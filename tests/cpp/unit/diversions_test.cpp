@@ -120,6 +120,16 @@ TEST_F(DiversionsTest, DroppingAnAbandonedCaptureShowsInTheCountsAlsoWhenTheNext
   EXPECT_FALSE(diversions_.any());
 }
 
+TEST_F(DiversionsTest, AProgramsFilterOfAnotherStreamServesThatStream) {
+  ASSERT_TRUE(
+      diversions_.begin(kGraphPool, only(side_), stream_, PoolHold::kHere, FilterOwner::kProgram));
+  EXPECT_EQ(diversions_.pool_for(side_), kGraphPool) << "although it does not capture";
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  ASSERT_TRUE(diversions_.begin(kOther, only(stream_), stream_));
+  EXPECT_EQ(diversions_.pool_for(side_), kGraphPool) << "it was not abandoned";
+  EXPECT_TRUE(diversions_.end(kGraphPool));
+}
+
 TEST_F(DiversionsTest, APoolOfAnotherAllocatorIsNotHeldHere) {
   ASSERT_TRUE(diversions_.begin(kOther, captured_with(stream_), stream_, PoolHold::kElsewhere));
   EXPECT_EQ(device_->pool_use_count(kOther), -1);
