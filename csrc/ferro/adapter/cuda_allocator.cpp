@@ -151,15 +151,15 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::s
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& owner = device(index);
   const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
-  PoolId pool = kDefaultPool;
   const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
   if (static_cast<int>(elsewhere) | static_cast<int>(owner.diversions.any())) [[unlikely]] {
-    const Destination to = destination(owner, stream);
-    if (to.route != Route::kOurs) {
-      return allocate_elsewhere(to.route, index, stream, bytes);
-    }
-    pool = to.pool;
+    return allocate_routed(owner, index, stream, request);
   }
+  return allocate_here(owner, index, kDefaultPool, stream, request);
+}
+
+void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                   StreamId stream, const Request& request) {
   const AllocateResult result = owner.core.allocate(pool, stream, request);
   if (result.ptr == kNull) [[unlikely]] {
     fail_allocation(owner, index, pool, stream, request, *result.failure);

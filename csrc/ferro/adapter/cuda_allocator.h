@@ -149,6 +149,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   c10::DeviceIndex current_device() const;
   Device& device(c10::DeviceIndex index) const;
   void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
+                      const Request& request);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
@@ -167,13 +169,16 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Serving serving() const { return serving_.load(std::memory_order_acquire); }
   void choose_route();
   Destination destination(Device& device, StreamId stream) const;
-  void* allocate_elsewhere(Route route, c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream,
+                        const Request& request);
+  void* allocate_in_previous(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
   void free_elsewhere(void* ptr);
   // A pool that nobody knows yet is made where new requests are served.
   enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
                         IfUnknown unknown = IfUnknown::kIsNobodys) const;
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
+  void end_stretch(c10::DeviceIndex index, Serving grew);
   bool empty_previous_cache();
   bool relieve_shortage();
   void apply_limit(c10::DeviceIndex index);

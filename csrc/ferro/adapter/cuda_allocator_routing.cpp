@@ -56,11 +56,30 @@ CudaAllocator::Destination CudaAllocator::destination(Device& owner, StreamId st
   return {theirs ? Route::kPrevious : Route::kOurs, pool};
 }
 
-void* CudaAllocator::allocate_elsewhere(Route route, c10::DeviceIndex index, StreamId stream,
-                                        std::size_t bytes) {
-  if (route == Route::kUncached) {
-    return uncached_.allocate(bytes);
+void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, StreamId stream,
+                                     const Request& request) {
+  const Destination to = destination(owner, stream);
+  if (to.route == Route::kUncached) {
+    return uncached_.allocate(request.requested);
   }
+  const auto allocate = [&] {
+    return to.route == Route::kOurs ? allocate_here(owner, index, to.pool, stream, request)
+                                    : allocate_in_previous(index, stream, request.requested);
+  };
+  const Serving grows = to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious;
+  const Serving serving = this->serving();
+  if (grows == serving) {
+    return allocate();
+  }
+  // A pool of the one that does not serve.
+  end_stretch(index, serving);
+  void* ptr = allocate();
+  end_stretch(index, grows);
+  return ptr;
+}
+
+void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId stream,
+                                          std::size_t bytes) {
   const auto handle = reinterpret_cast<cudaStream_t>(stream);
   try {
     return previous_.allocator().raw_alloc_with_stream(bytes, handle);
@@ -128,15 +147,20 @@ void CudaAllocator::stop_serving() {
   }
 }
 
-// Only one of the two grows at a time, which is what makes peaks of their sum known: the stretch
-// that ends is folded into the peaks shown, and a new one begins for both.
+// Only one of the two grows at a time, which is what makes peaks of their sum known: the stretch in
+// which `grew` did is folded into the peaks shown, and a new one begins for both.
+void CudaAllocator::end_stretch(c10::DeviceIndex index, Serving grew) {
+  DeviceMemory& core = device(index).core;
+  previous_.add_statistics(index, to_device_stats(core), grew);
+  previous_.allocator().resetPeakStats(index);
+  core.stats().reset_peaks();
+  core.store().reset_peak();
+  core.segment_stats().reset_peaks();
+}
+
 void CudaAllocator::switch_to(Serving serving) {
   for (c10::DeviceIndex i = 0; previous_.is_in_use() && i < device_count(); ++i) {
-    previous_.add_statistics(i, to_device_stats(*core_of(i)), this->serving());
-    previous_.allocator().resetPeakStats(i);
-    core_of(i)->stats().reset_peaks();
-    core_of(i)->store().reset_peak();
-    core_of(i)->segment_stats().reset_peaks();
+    end_stretch(i, this->serving());
   }
   serving_.store(serving, std::memory_order_release);
   choose_route();

@@ -118,7 +118,7 @@ void PreviousAllocator::start(int device_count) {
 }
 
 DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const DeviceStats& ours,
-                                              Serving serving) {
+                                              Serving grew) {
   DeviceStats theirs = allocator_.getDeviceStats(device);
   DeviceStats sum = ours;
   const MutexLock lock(mutex_);
@@ -130,7 +130,7 @@ DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const Dev
     Stat& stat = *sums[i];
     const Stat& other = *others[i];
     const std::int64_t peak =
-        serving == Serving::kOurs ? stat.peak + other.current : stat.current + other.peak;
+        grew == Serving::kOurs ? stat.peak + other.current : stat.current + other.peak;
     shown_before[i] = std::max(shown_before[i], peak);
     stat.peak = shown_before[i];
     stat.current += other.current;
@@ -143,7 +143,7 @@ DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const Dev
   sum.num_sync_all_streams += theirs.num_sync_all_streams;
   sum.num_device_alloc += theirs.num_device_alloc;
   sum.num_device_free += theirs.num_device_free;
-  sum.max_split_size = serving == Serving::kOurs ? ours.max_split_size : theirs.max_split_size;
+  sum.max_split_size = grew == Serving::kOurs ? ours.max_split_size : theirs.max_split_size;
   return sum;
 }
 

@@ -54,10 +54,10 @@ class PreviousAllocator {
   void start(int device_count) FERRO_EXCLUDES(mutex_);
 
   // Sums of `ours` and its own statistics. Peaks are those of the sum as far as they are known: of
-  // the allocator that serves, plus what the other one has now, which only falls; and never less
-  // than what was shown before. So a peak is never too high, and too low by at most what the other
-  // one freed between two looks.
-  DeviceStats add_statistics(c10::DeviceIndex device, const DeviceStats& ours, Serving serving)
+  // the allocator that grew since both were reset, plus what the other one has now, which only fell;
+  // and never less than what was shown before. So a peak is never too high, and too low by at most
+  // what the other one freed between two looks.
+  DeviceStats add_statistics(c10::DeviceIndex device, const DeviceStats& ours, Serving grew)
       FERRO_EXCLUDES(mutex_);
   // The peaks shown so far count no more.
   void forget_peaks(c10::DeviceIndex device) FERRO_EXCLUDES(mutex_);

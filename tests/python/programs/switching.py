@@ -151,6 +151,45 @@ def peaks_stay_between_what_was_there_and_the_sum():
 
 
 @check_switching
+def peaks_while_a_pool_of_the_other_one_grows():
+    torch.cuda.reset_peak_memory_stats()
+    base = torch.cuda.memory_allocated()
+    seen = []
+
+    def look():
+        seen.append((torch.cuda.max_memory_allocated() - base) // MIB)
+
+    def in_a_pool(pool, size):
+        with torch.cuda.use_mem_pool(pool):
+            return take(size)
+
+    first = torch.cuda.MemPool()
+    old = in_a_pool(first, 10 * MIB)
+    on()
+    second = torch.cuda.MemPool()
+    new = in_a_pool(second, 20 * MIB)
+    big = take(50 * MIB)  # 80 MiB
+    del big
+    grown = in_a_pool(first, 40 * MIB)  # 70 MiB, and never 120
+    look()
+    most = in_a_pool(first, 60 * MIB)  # 130 MiB
+    del most
+    look()
+    off()
+    kept = take(20 * MIB)
+    del kept
+    look()
+    last = in_a_pool(second, 66 * MIB)  # 136 MiB
+    del last
+    look()
+    del old, new, grown, first, second
+    look()
+    torch.cuda.reset_peak_memory_stats()
+    look()
+    return seen
+
+
+@check_switching
 def the_cache_of_before_is_given_back():
     old = take(30 * MIB)
     del old
