@@ -52,6 +52,7 @@ TESTS = (
     ("tests/python/test_torch_features.py",),
     (
         "tests/python/test_torch_versions.py",
+        "tests/python/test_torch_interface.py",
         "tests/python/test_install.py",
         "tests/python/test_cli.py",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -13,16 +12,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROGRAMS, ROOT, clean_environment
+from tests.python.torch_programs import checks_of
 from tools.gpu import gpu_count
 
 pytestmark = pytest.mark.gpu
 
 needs_two = pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
-
-
-def checks_of(program: str) -> list[str]:
-    text = (PROGRAMS / program).read_text()
-    return re.findall(r"^@check\ndef (\w+)", text, re.MULTILINE)
 
 
 def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

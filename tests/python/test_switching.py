@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, RunProgram, RunSimulated
-from tests.python.torch_programs import Result, simulated
+from tests.conftest import RunProgram, RunSimulated
+from tests.python.torch_programs import Result, checks_of, simulated
 
-CHECKS = re.findall(
-    r"^@check_switching\ndef (\w+)", (PROGRAMS / "switching.py").read_text(), re.MULTILINE
-)
+CHECKS = checks_of("switching.py")
 ORDERS = ("nothing_dropped", "graphs_first", "tensors_first", "pools_first", "at_exit", "thread")
 
 

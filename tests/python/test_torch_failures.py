@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, RunSimulated
-from tests.python.torch_programs import Result, simulated
+from tests.conftest import RunSimulated
+from tests.python.torch_programs import Result, checks_of, simulated
 
 UNKNOWN, OUT_OF_MEMORY = "999", "2"
 SMALL = {"memory": "256MiB"}
@@ -19,11 +18,7 @@ PROGRAMS_ON: dict[tuple[str, int], dict[str, Any]] = {
     ("features_snapshots.py", 2): {**SMALL, "count": 2},
     ("features_snapshots.py", 4): {**SMALL, "count": 4},
 }
-CHECKS = [
-    (program, count, name)
-    for program, count in PROGRAMS_ON
-    for name in re.findall(r"^@check\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
-]
+CHECKS = [(program, count, name) for program, count in PROGRAMS_ON for name in checks_of(program)]
 # What torch sees of refusals; others are survived, or noticed by the next call.
 SEEN = {
     "ferro": ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"),

@@ -5,14 +5,13 @@ Each program runs under both; what its checks return does not depend on the allo
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, RunSimulated
-from tests.python.torch_programs import Result, simulated
+from tests.conftest import RunSimulated
+from tests.python.torch_programs import Result, checks_of, simulated
 
 MEMORY = {
     "features_memory.py": "1GiB",
@@ -21,11 +20,7 @@ MEMORY = {
     "features_graphs.py": "4GiB",
     "features_training.py": "4GiB",
 }
-CHECKS = [
-    (program, name)
-    for program in MEMORY
-    for name in re.findall(r"^@check\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
-]
+CHECKS = [(program, name) for program in MEMORY for name in checks_of(program)]
 ORDERS = (
     "nothing_dropped",
     "graph_first",

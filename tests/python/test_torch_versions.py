@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -12,13 +9,8 @@ import pytest
 
 import setup as ferro_setup
 from ferro_alloc import _load
-from tests.conftest import PROGRAMS, ROOT
-from tests.python.torch_programs import Result, simulated
-
-
-def checks_of(program: str) -> list[str]:
-    text = (PROGRAMS / program).read_text()
-    return re.findall(r"^@since\(\d+\)\ndef (\w+)", text, re.MULTILINE)
+from tests.python.probes import build_probe
+from tests.python.torch_programs import Result, checks_of, simulated
 
 
 def assert_as_native(found: Result, native: Result) -> None:
@@ -41,26 +33,10 @@ def test_as_native(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library of tests/cpp/torch, built for the installed torch."""
-    torch, cuda = _load.running_torch()
+    torch, _ = _load.running_torch()
     if ferro_setup.minor_version(torch) < (2, 12):
         pytest.skip("torch 2.12 introduced it")
-    assert cuda is not None
-    library = tmp_path_factory.mktemp("probe") / "allocator_probe.so"
-    source = ROOT / "tests" / "cpp" / "torch" / "allocator_probe.cpp"
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    folder = Path(spec.origin).parent
-    includes = [folder / "include", ferro_setup.cuda_include(int(cuda.split(".")[0]))]
-    command = [
-        *("g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-o", str(library), str(source)),
-        *(f"-isystem{path}" for path in includes),
-        *(f"-L{folder / 'lib'}", "-lc10", "-lc10_cuda", "-l:libstdc++.so.6"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return library
+    return build_probe("allocator_probe.cpp", tmp_path_factory.mktemp("probe"))
 
 
 @pytest.mark.parametrize("name", checks_of("features_probe.py"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,12 @@ import pytest
 from tests.conftest import PROGRAMS, ROOT, SETTINGS, SIMULATE
 
 Result = dict[str, Any]
+
+
+def checks_of(program: str) -> list[str]:
+    """The names of a program's checks, also of those for later versions of torch."""
+    text = (PROGRAMS / program).read_text()
+    return re.findall(r"^@(?:check\w*|since\(\d+\))\ndef (\w+)", text, re.MULTILINE)
 
 
 def simulated(
