@@ -11,6 +11,7 @@ import setup as build
 from tests.conftest import ROOT
 from tests.python.torch_programs import Result, seeded
 
+EXTRAS = ("history", "own_pools", "sharing", "uncached")
 FAULTS = {
     "reuse_before_event": 4,
     "missing_wait": 4,
@@ -38,8 +39,8 @@ def assert_clean(result: Result, operations: int) -> None:
         (2000, ("--memory", "160MiB", "--turn", "0.003", "--without", "empty_cache")),
         (3000, ("--at-once", "--threads", "3", "--memory", "4GiB")),
         (4000, ("--threads", "4", "--without", "graphs", "mempools")),
-        (5000, ("--extras", "history", "own_pools", "switches", "uncached")),
-        (6000, ("--allocator", "segments", "--extras", "history", "own_pools", "uncached")),
+        (5000, ("--extras", "switches", *EXTRAS)),
+        (6000, ("--allocator", "segments", "--extras", *EXTRAS)),
     ],
     ids=[
         "in_turns",

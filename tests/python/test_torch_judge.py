@@ -20,8 +20,7 @@ SAME = (
     "requested_bytes/allocated",
 )
 
-# Without switches: after one, blocks of the other allocator have the sizes that it gives.
-EXTRAS = ("history", "own_pools", "uncached")
+EXTRAS = ("history", "own_pools", "sharing", "uncached")
 
 
 class Run(NamedTuple):
@@ -40,6 +39,16 @@ def run(folder: Path, allocator: str, *words: str) -> Run:
     assert result["wrong_reads"] == 0
     assert result["allocated_at_end"] == result["reserved_at_end"] == result["free_lost"] == 0
     return Run(**json.loads(log.read_text()))
+
+
+def test_switching_shows_in_no_count(tmp_path: Path) -> None:
+    """Blocks of the other allocator have the sizes that it gives; their numbers agree."""
+    words = ("--threads", "2", "--seed", "61", "--programs", "3", "--extras", "switches", *EXTRAS)
+    native, ferro = (run(tmp_path, allocator, *words) for allocator in ("native", "ferro"))
+    assert len(native.steps) == len(ferro.steps) > 5_000
+    assert "Switch" in ferro.column("operation")
+    for name in SAME:
+        assert ferro.column(name) == native.column(name), name
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,12 @@ PyTorch's own allocator, with or without expandable segments.
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS
-from tests.python.torch_programs import Result, simulated
-
-
-def checks_of(program: str) -> list[str]:
-    return re.findall(r"^@check\ndef (\w+)", (PROGRAMS / program).read_text(), re.MULTILINE)
-
+from tests.python.torch_programs import Result, checks_of, simulated
 
 # The producer's and the consumer's allocator, the order of work, and whether the kernel lets the
 # consumer take descriptors.
@@ -28,6 +21,7 @@ PAIRS = [
     ("ferro", "ferro", "adversarial", True),
     ("ferro", "native", "adversarial", False),
     ("expandable", "ferro", "eager", False),
+    ("segments", "segments", "adversarial", False),
 ]
 
 

@@ -82,7 +82,7 @@ def any_size():
         return small_size()
     if kind < 0.8:
         return draw.choice([1, 2, 10, 20]) * MIB + draw.choice([-512, -1, 0, 1, 512])
-    return draw.randint(256 * KIB, draw.choice([2, 2, 12, 30]) * MIB)
+    return draw.randint(256 * KIB, draw.choice([2, 2, 12, 40]) * MIB)
 
 
 class Fuzz:
@@ -104,7 +104,7 @@ class Fuzz:
         self.total = torch.cuda.mem_get_info()[1]
         operations = {
             self.allocate: 40, self.free: 38, self.allocate_raw: 4, self.delete_raw: 4,
-            self.record_stream: 8, self.keep_a_view: 3, self.resize: 4, self.look: 6,
+            self.record_stream: 8, self.share: 1, self.keep_a_view: 3, self.resize: 4, self.look: 6,
             self.write_again: 4, self.make_pool: 1, self.drop_pool: 0.8,
             self.allocate_in_pool: 8, self.capture: 1.2, self.fail_a_capture: 0.3, self.replay: 4,
             self.drop_graph: 1.1, self.checkpoint: 0.3, self.snapshot: 0.6, self.history: 0.4,
@@ -231,6 +231,17 @@ class Fuzz:
         if block:
             block.tensor.record_stream(draw.choice(self.streams))
             block.recorded = True
+
+    def share(self):
+        """With another process that never opens it; `record_stream` does nothing for it then."""
+        block = self.pick(lambda b: b.tensor is not None and b.counted and b.writable)
+        if block:
+            try:
+                shared = block.tensor.untyped_storage()._share_cuda_()
+            except torch.OutOfMemoryError:  # a large block is copied behind one handle
+                self.done["no room to share"] += 1
+                return
+            torch.UntypedStorage._release_ipc_counter_cuda(shared[4], shared[5])
 
     def keep_a_view(self):
         block = self.pick(lambda b: b.tensor is not None and b.size > 1)

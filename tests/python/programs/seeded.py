@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 ALLOCATORS = ("native", "expandable", "ferro", "segments")
-EXTRAS = ("history", "own_pools", "switches", "uncached")
+EXTRAS = ("history", "own_pools", "sharing", "switches", "uncached")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--allocator", choices=ALLOCATORS, default="ferro")
 arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")

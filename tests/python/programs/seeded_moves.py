@@ -45,6 +45,9 @@ class Tensor:
     """Graphs that read it on replay."""
     graph: int | None = None
     """The graph that writes it on replay."""
+    cached: bool = True
+    shared: bool = False
+    """Then its uses on other streams are covered by waiting for them alone."""
 
 
 @dataclass
@@ -83,7 +86,7 @@ class Moves:
         self, size: int, stream: int, mempool: int | None, *, cached: bool = True
     ) -> Tensor:
         # Another stream must come after its own, where the memory may have been in use before.
-        tensor = Tensor(self._number(), size, stream, writer=stream)
+        tensor = Tensor(self._number(), size, stream, writer=stream, cached=cached)
         self._tensors[tensor.number] = tensor
         self._out.append(Alloc(tensor.number, size, stream, mempool, cached))
         return tensor
@@ -126,7 +129,7 @@ class Moves:
 
     def _free(self, tensor: Tensor, *, by_event: bool = True) -> None:
         for stream in sorted(tensor.foreign - tensor.recorded):
-            if by_event and self._random.random() > self._forward:
+            if tensor.shared or (by_event and self._random.random() > self._forward):
                 self._wait(tensor.home, stream)
             else:
                 self._record(tensor, stream)
@@ -145,7 +148,8 @@ class Moves:
             self._touched.setdefault(self._graphs[tensor.graph].pool, set()).add(stream)
         if stream != tensor.home:
             tensor.foreign.add(stream)
-            if stream not in tensor.recorded and self._random.random() < 0.4:
+            undecided = stream not in tensor.recorded and not tensor.shared
+            if undecided and self._random.random() < 0.4:
                 self._record(tensor, stream)
 
     def _wait(self, stream: int, other: int) -> None:

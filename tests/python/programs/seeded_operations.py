@@ -150,6 +150,14 @@ class RecordHistory:
 
 
 @dataclass(frozen=True)
+class Share:
+    """With another process, which never opens it. `record_stream` does nothing for it then."""
+
+    tensor: int
+    stream: int
+
+
+@dataclass(frozen=True)
 class Switch:
     """From ferro_alloc to the allocator before it, or back."""
 
@@ -201,6 +209,7 @@ Operation = (
     | AskStatistics
     | CheckInvariants
     | RecordHistory
+    | Share
     | Switch
     | MakeMempool
     | DropMempool
@@ -226,7 +235,7 @@ class Shape:
     mempools: bool = True
     empty_cache: bool = True
     extras: frozenset[str] = frozenset()
-    """Of "history", "own_pools", "switches" and "uncached"; a program has none by default."""
+    """Of "history", "own_pools", "sharing", "switches" and "uncached"; by default none."""
     live_bytes: int = 64 * MIB
     orderly_drops: bool = False
     """Whether a graph's own stream waits for the last replay before the graph is dropped."""

@@ -25,6 +25,7 @@ from seeded_operations import (
     RecordHistory,
     Replay,
     Shape,
+    Share,
     Step,
     Switch,
     SyncDevice,
@@ -58,6 +59,8 @@ class Planner(Moves):
             self._choices += [(1, "empty_cache")]
         if "history" in shape.extras:
             self._choices += [(1, "history")]
+        if "sharing" in shape.extras:
+            self._choices += [(2, "share")]
         if "switches" in shape.extras:
             self._choices += [(1, "switch")]
 
@@ -171,6 +174,12 @@ class Planner(Moves):
 
     def _plan_history(self) -> None:
         self._out.append(RecordHistory(self._random.random() < 0.7))
+
+    def _plan_share(self) -> None:
+        tensor = self._pick(lambda t: t.cached and t.graph is None)
+        if tensor is not None:
+            tensor.shared = True
+            self._out.append(Share(tensor.number, tensor.home))
 
     def _plan_switch(self) -> None:
         self._out.append(Switch())

@@ -242,6 +242,11 @@ class Executor:
     def _run_record_history(self, op: ops.RecordHistory) -> None:
         torch.cuda.memory._record_memory_history("all" if op.enabled else None, stacks="python")
 
+    def _run_share(self, op: ops.Share) -> None:
+        with torch.cuda.stream(self._streams[op.stream]):
+            shared = self._tensors[op.tensor].untyped_storage()._share_cuda_()
+        torch.UntypedStorage._release_ipc_counter_cuda(shared[4], shared[5])
+
     def _run_switch(self, op: ops.Switch) -> None:
         with self._alone:
             self._switch()

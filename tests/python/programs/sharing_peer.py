@@ -24,10 +24,11 @@ if IS_PEER:
         from ferro_alloc import sim
 
         sim.activate(**_settings["sim"])
-    if _settings["allocator"] == "ferro":
+    if _settings["allocator"] in ("ferro", "segments"):
         import ferro_alloc
 
-        ferro_alloc.install()
+        layout = "segments" if _settings["allocator"] == "segments" else "pages"
+        ferro_alloc.install(ferro_alloc.Config(layout=layout))
     if _settings["refuse_pidfd"]:
         refuse_pidfd.refuse()
 
