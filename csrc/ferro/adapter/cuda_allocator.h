@@ -125,6 +125,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool serves() const { return serving() == Serving::kOurs; }
   // Allocations of that device go to a pool, for a capture or for another reason.
   bool is_diverting(c10::DeviceIndex device) const;
+  // Do graphs or MemPools hold this pool, whoever of the two allocators owns it?
+  bool holds_pool(const PoolId& id) const;
 
   // For ferro_alloc's own tools.
   const AllocatorConfig& config() const { return config_; }
@@ -177,6 +179,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
                         IfUnknown unknown = IfUnknown::kIsNobodys) const;
+  // Capture pools that only their holders kept (graph/pool_registry.h).
+  void forget_unheld_pools() const;
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
   void end_stretch(c10::DeviceIndex index, Serving grew);
   bool empty_previous_cache();

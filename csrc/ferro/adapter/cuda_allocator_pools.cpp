@@ -1,7 +1,9 @@
 // Pools and graphs.
 #include "ferro/adapter/convert.h"
 #include "ferro/adapter/cuda_allocator.h"
+#include "ferro/adapter/sealed_pools.h"
 #include "ferro/graph/checkpoint.h"
+#include "ferro/graph/pool_registry.h"
 
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -75,6 +77,7 @@ void check(CheckpointError error) {
 void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id,
                                         std::function<bool(cudaStream_t)> filter) {
   Device& owner = device(index);
+  refuse_if_sealed(to_pool_id(id));
   auto accepts = [filter](StreamId stream) {
     return filter(reinterpret_cast<cudaStream_t>(stream));
   };
@@ -87,6 +90,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
   TORCH_CHECK(owner.diversions.begin(to_pool_id(id), std::move(accepts), current, hold, whose),
               "beginAllocateToPool: already recording to mempool_id");
+  forget_unheld_pools();  // beginning lets go of captures that were abandoned
 }
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
@@ -117,11 +121,26 @@ void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().releasePool(index, id);
-    return;
+  } else {
+    const bool released = owner.core.release_pool(to_pool_id(id));
+    TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
+                          ") is unknown or held by nobody");
   }
-  const bool released = owner.core.release_pool(to_pool_id(id));
-  TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
-                        ") is unknown or held by nobody");
+  forget_unheld_pools();
+}
+
+bool CudaAllocator::holds_pool(const PoolId& id) const {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    if (device(i).core.pool_use_count(id) > 0 ||
+        previous_.pool_use_count(i, to_mempool_id(id)) > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void CudaAllocator::forget_unheld_pools() const {
+  pool_registry().sweep([this](const PoolId& id) { return holds_pool(id); });
 }
 
 int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {

@@ -3,6 +3,7 @@
 #include "ferro/adapter/captures.h"
 #include "ferro/adapter/convert.h"
 #include "ferro/adapter/cuda_allocator.h"
+#include "ferro/adapter/sealed_pools.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/env.h>
@@ -61,6 +62,9 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
   const Destination to = destination(owner, stream);
   if (to.route == Route::kUncached) {
     return uncached_.allocate(request.requested);
+  }
+  if (to.pool != kDefaultPool) {
+    refuse_if_sealed(to.pool);
   }
   const auto allocate = [&] {
     return to.route == Route::kOurs ? allocate_here(owner, index, to.pool, stream, request)

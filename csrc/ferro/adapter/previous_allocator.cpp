@@ -40,11 +40,11 @@ constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::Stat
 
 }  // namespace
 
-bool PreviousAllocator::knows_pool(c10::DeviceIndex device, c10::MempoolId_t id) const {
+int PreviousAllocator::pool_use_count(c10::DeviceIndex device, c10::MempoolId_t id) const {
   try {
-    return is_in_use() && allocator_.getPoolUseCount(device, id) >= 0;
+    return is_in_use() ? allocator_.getPoolUseCount(device, id) : -1;
   } catch (const c10::Error&) {  // its answer for a pool that it does not know
-    return false;
+    return -1;
   }
 }
 

@@ -35,7 +35,11 @@ class PreviousAllocator {
   bool is_in_use() const { return allocator_.initialized(); }
 
   // Asks it: a pool lives in one allocator only, the one that was asked for it first.
-  bool knows_pool(c10::DeviceIndex device, c10::MempoolId_t id) const;
+  bool knows_pool(c10::DeviceIndex device, c10::MempoolId_t id) const {
+    return pool_use_count(device, id) >= 0;
+  }
+  // -1 for a pool that it does not know.
+  int pool_use_count(c10::DeviceIndex device, c10::MempoolId_t id) const;
   // As its own method, for a block whose DataPtr carries our deleter.
   void record_stream(void* ptr, c10::DeviceIndex device, c10::cuda::CUDAStream stream) const;
   // Gives its cached memory back to the driver. Must not be called while a capture runs. True: some

@@ -1,0 +1,28 @@
+#include "ferro/graph/capture_pool.h"
+
+#include <utility>
+
+namespace ferro {
+
+void CapturePool::record_buffer(Buffer buffer) {
+  const MutexLock lock(mutex_);
+  buffers_.push_back(std::move(buffer));
+}
+
+std::size_t CapturePool::buffer_count() const {
+  const MutexLock lock(mutex_);
+  return buffers_.size();
+}
+
+void CapturePool::clear_buffers() {
+  std::vector<Buffer> dropped;
+  {
+    const MutexLock lock(mutex_);
+    dropped.swap(buffers_);
+  }
+  for (Buffer& buffer : dropped) {
+    buffer.reset();
+  }
+}
+
+}  // namespace ferro
