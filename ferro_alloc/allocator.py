@@ -19,6 +19,8 @@ class DeviceStatus:
     """What the allocator of one device holds, and what it did so far."""
 
     device: int
+    layout: str
+    """Of the settings; "segments" in any case on a device without virtual memory management."""
     page_bytes: int
     pages_held: int
     """Physical pages taken from the driver; times `page_bytes` they are the reserved memory."""
@@ -32,6 +34,8 @@ class DeviceStatus:
 
     def __str__(self) -> str:
         calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
+        if self.layout == "segments":
+            return f"in segments; driver calls: {calls or 'none'}"
         return (
             f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle, "
             f"{self.pages_moved:,} moved; "
@@ -66,7 +70,10 @@ class Status:
             lines.append(f"  settings  {self.config}")
         if self.ignored:
             lines.append(f"  ignored   {', '.join(self.ignored)}")
-        lines += [f"  device {device.device}  {device}" for device in self.devices]
+        for device in self.devices:
+            lines.append(f"  device {device.device}  {device}")
+            if self.config is not None and device.layout != self.config.layout:
+                lines.append("            it has no virtual memory management, which pages need")
         return "\n".join(lines)
 
 

@@ -68,6 +68,7 @@ py::dict device_report(int device) {
   driver_calls["event_wait"] = calls.event_wait;
   const ferro::PageCounts pages = core.store().counts();
   py::dict report;
+  report["layout"] = core.layout() == ferro::Layout::kSegments ? "segments" : "pages";
   report["page_bytes"] = core.store().page_bytes();
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;

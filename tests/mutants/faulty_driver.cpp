@@ -1,4 +1,5 @@
-// Planted faults of the allocator, for tests that prove that the seeded programs would find them.
+// Planted faults of the allocator, for tests that prove that the seeded programs would find them;
+// and a driver that can do less, "no_virtual_memory", which is no fault.
 //
 // `plant(table, name)` replaces functions in the table through which the allocator talks to the
 // driver. The allocator's code stays as it is: a wait that returns at once is, seen from the
@@ -80,6 +81,15 @@ CUresult see_no_capture(CUstream, CUstreamCaptureStatus* status, cuuint64_t* id,
 // Pages are handed on while their old addresses still reach them.
 CUresult leave_mapped(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
 
+// As on cards and systems without pages, addresses and mappings.
+CUresult without_virtual_memory(int* value, CUdevice_attribute attribute, CUdevice device) {
+  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) {
+    *value = 0;
+    return CUDA_SUCCESS;
+  }
+  return original.device_get_attribute(value, attribute, device);
+}
+
 }  // namespace
 
 // 0 when the fault is in place, 1 when there is none of that name.
@@ -103,6 +113,8 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.stream_get_capture_info = see_no_capture;
   } else if (is("missing_unmap")) {
     api.mem_unmap = leave_mapped;
+  } else if (is("no_virtual_memory")) {
+    api.device_get_attribute = without_virtual_memory;
   } else {
     return 1;
   }

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-import setup as build
-from tests.conftest import ROOT
+from tests.python.probes import build_faulty_driver
 from tests.python.torch_programs import Result, seeded
 
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
@@ -73,12 +71,7 @@ def test_a_mistake_of_the_program_shows(mistake: str) -> None:
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("mutants") / "faulty_driver.so"
-    source = ROOT / "tests" / "mutants" / "faulty_driver.cpp"
-    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-    include = ["-I", str(ROOT / "csrc"), "-isystem", str(build.cuda_include(13))]
-    subprocess.run(["c++", *options, *include, str(source), "-o", str(library)], check=True)
-    return library
+    return build_faulty_driver(tmp_path_factory.mktemp("mutants"))
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -6,11 +6,14 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.conftest import RunSimulated
+from tests.python.probes import build_faulty_driver
+from tests.python.torch_programs import simulated
 
 Line = dict[str, Any]
 
@@ -107,3 +110,17 @@ def assert_the_program_was_hard(steps: list[Line], names: list[str], case: Case)
             strict=True,
         )
         assert max(allocated / max(requested, 1 << 20) for allocated, requested in pairs) > 1.1
+
+
+def test_a_device_without_virtual_memory_management(tmp_path: Path) -> None:
+    """It gets this layout whatever is asked for, and `status()` says so."""
+    library = build_faulty_driver(tmp_path)
+    found = simulated("no_virtual_memory.py", str(library), memory="1GiB")
+    assert found["layout"] == "segments"
+    assert "settings  page_size_mb:2,memory_limit_mb:none,layout:pages" in found["status"]
+    assert "it has no virtual memory management, which pages need" in found["status"]
+    # Small and large ones, of the default pool and of the graph's.
+    assert found["segments"] == [2 << 20, 2 << 20, 20 << 20, 20 << 20]
+    assert (found["intact"], found["created"]) == (True, False)
+    assert found["handle"] == [2, ord("c")]  # one of cudaIpcGetMemHandle
+    assert (found["allocated_at_end"], found["reserved_at_end"]) == (0, 0)
