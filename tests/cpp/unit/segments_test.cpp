@@ -125,7 +125,9 @@ TEST_F(SegmentsTest, OversizeBlocksAreKeptForOversizeRequests) {
   const DevicePtr small = allocate(4 * kMiB);
   EXPECT_NE(&*addresses_.find(small), &*addresses_.find(large));
   EXPECT_EQ(allocate(36 * kMiB), large);
-  EXPECT_EQ(heap_of(large).live_blocks().back().size, 40 * kMiB) << "never split";
+  const auto block = heap_of(large).live_block_at(*addresses_.find(large), large);
+  ASSERT_TRUE(block.has_value());
+  EXPECT_EQ(block->size, 40 * kMiB) << "never split";
 }
 
 TEST_F(SegmentsTest, OversizeSegmentsGoBeforeTheRestOfTheCache) {
