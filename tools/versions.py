@@ -53,6 +53,7 @@ TESTS = (
     (
         "tests/python/test_torch_versions.py",
         "tests/python/test_torch_interface.py",
+        "tests/python/test_torch_judge.py",
         "tests/python/test_install.py",
         "tests/python/test_cli.py",
     ),
