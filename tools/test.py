@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 from rich.console import Console
@@ -258,7 +258,7 @@ def python_tests(name: str) -> Result:
     parts = python_parts()
     with ThreadPoolExecutor(1 if gpu_count() > 0 else len(parts)) as pool:
         results = list(pool.map(partial(python_part, name), range(len(parts)), parts))
-    return add(add(Result(name), results[0]), results[1])
+    return reduce(add, results, Result(name))
 
 
 # ---- all together

@@ -86,7 +86,11 @@ struct Told {
 std::array<Told, kActions> told;
 std::atomic<bool> tracker_fails{false};
 
-c10::MempoolId_t pool_id(std::uint64_t number) { return {0, number}; }
+// The error of a call that is about a pool.
+const char* on_pool(int device, std::uint64_t number,
+                    const std::function<void(c10::DeviceIndex, c10::MempoolId_t)>& call) {
+  return error_of([&] { call(static_cast<c10::DeviceIndex>(device), {0, number}); });
+}
 
 }  // namespace
 
@@ -165,43 +169,38 @@ const char* probe_round_trip(std::size_t bytes, int byte, int* intact) {
 }
 
 const char* probe_pool_hold(int device, std::uint64_t pool) {
-  return error_of(
-      [=] { current().createOrIncrefPool(static_cast<c10::DeviceIndex>(device), pool_id(pool)); });
+  return on_pool(device, pool,
+                 [](auto index, auto id) { current().createOrIncrefPool(index, id); });
 }
 
 const char* probe_pool_release(int device, std::uint64_t pool) {
-  return error_of(
-      [=] { current().releasePool(static_cast<c10::DeviceIndex>(device), pool_id(pool)); });
+  return on_pool(device, pool, [](auto index, auto id) { current().releasePool(index, id); });
 }
 
 const char* probe_pool_use_count(int device, std::uint64_t pool, int* count) {
-  return error_of([=] {
-    *count = current().getPoolUseCount(static_cast<c10::DeviceIndex>(device), pool_id(pool));
-  });
+  return on_pool(device, pool,
+                 [=](auto index, auto id) { *count = current().getPoolUseCount(index, id); });
 }
 
 // From now on this stream's allocations go to the pool.
 const char* probe_pool_begin(int device, std::uint64_t pool, std::uintptr_t stream) {
-  return error_of([=] {
-    current().beginAllocateToPool(
-        static_cast<c10::DeviceIndex>(device), pool_id(pool),
-        [=](cudaStream_t asked) { return reinterpret_cast<std::uintptr_t>(asked) == stream; });
+  return on_pool(device, pool, [=](auto index, auto id) {
+    current().beginAllocateToPool(index, id, [=](cudaStream_t asked) {
+      return reinterpret_cast<std::uintptr_t>(asked) == stream;
+    });
   });
 }
 
 const char* probe_pool_end(int device, std::uint64_t pool) {
-  return error_of(
-      [=] { current().endAllocateToPool(static_cast<c10::DeviceIndex>(device), pool_id(pool)); });
+  return on_pool(device, pool, [](auto index, auto id) { current().endAllocateToPool(index, id); });
 }
 
 const char* probe_pool_no_split(int device, std::uint64_t pool) {
-  return error_of(
-      [=] { current().setNoSplit(static_cast<c10::DeviceIndex>(device), pool_id(pool)); });
+  return on_pool(device, pool, [](auto index, auto id) { current().setNoSplit(index, id); });
 }
 
 const char* probe_pool_lends(int device, std::uint64_t pool) {
-  return error_of(
-      [=] { current().setUseOnOOM(static_cast<c10::DeviceIndex>(device), pool_id(pool), true); });
+  return on_pool(device, pool, [](auto index, auto id) { current().setUseOnOOM(index, id, true); });
 }
 
 const char* probe_restore_foreign_state(int device) {
