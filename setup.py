@@ -138,7 +138,7 @@ def configure_extension(extension: Extension) -> None:
         *["-Wno-unknown-warning-option", "-Wno-restrict"],
     ]
     extension.library_dirs = [str(path) for path in cpp_extension.library_paths()]
-    extension.libraries = ["c10", "c10_cuda", "torch", "torch_cpu", "torch_python"]
+    extension.libraries = ["c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"]
     # The shared C++ runtime by its versioned name, as torch has it loaded. Some toolchains link the
     # static one unless told, and a second copy inside the extension crashes in its locales.
     extension.extra_link_args = [

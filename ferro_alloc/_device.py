@@ -8,6 +8,7 @@ from typing import Any
 from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
+from ferro_alloc.graphs._sizes import PrivatePool, private_pools
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class DeviceMemoryView:
     @property
     def misses(self) -> int:
         return self.numbers().misses
+
+    @property
+    def private_pools(self) -> tuple[PrivatePool, ...]:
+        """The pools of graphs and MemPools that have memory on this device, with their sizes."""
+        _require_installed()
+        return private_pools(self.index)
 
     def empty_cache(self) -> None:
         """Gives the cached memory of this device back to the driver, in whole pages."""

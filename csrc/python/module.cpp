@@ -2,16 +2,13 @@
 #include "ferro/adapter/device_view.h"
 #include "ferro/adapter/install.h"
 #include "ferro/adapter/torch_compat.h"
-#include "ferro/graph/pool_registry.h"
+#include "python/graphs.h"
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstdint>
-#include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace py = pybind11;
 
@@ -111,36 +108,6 @@ std::size_t bytes_from_driver(int device, std::size_t size) {
 
 void check_invariants(int device) { core_of(device).check_invariants(); }
 
-using Handle = std::pair<std::uint64_t, std::uint64_t>;
-
-ferro::PoolId to_pool_id(const Handle& handle) { return {handle.first, handle.second}; }
-
-// Dropped from whatever thread lets go of the pool.
-void record_buffer(ferro::CapturePool& pool, py::object buffer) {
-  pool.record_buffer({new py::object(std::move(buffer)), [](void* held) {
-                        if (Py_IsInitialized() != 0) {
-                          const py::gil_scoped_acquire acquire;
-                          delete static_cast<py::object*>(held);
-                        }
-                      }});
-}
-
-std::shared_ptr<ferro::CapturePool> open_pool(const Handle& handle, std::string name) {
-  return ferro::pool_registry().open(to_pool_id(handle), std::move(name));
-}
-
-std::shared_ptr<ferro::CapturePool> find_pool(const Handle& handle) {
-  return ferro::pool_registry().find(to_pool_id(handle));
-}
-
-void close_pool(const Handle& handle) {
-  const py::gil_scoped_release release;
-  ferro::pool_registry().close(to_pool_id(handle), [](const ferro::PoolId& id) {
-    const ferro::CudaAllocator* allocator = ferro::installed_allocator();
-    return allocator != nullptr && allocator->holds_pool(id);
-  });
-}
-
 // For tests that put a faulty driver between the allocator and the simulated GPU.
 std::uintptr_t driver_table_address() {
   return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
@@ -149,22 +116,7 @@ std::uintptr_t driver_table_address() {
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  py::class_<ferro::CapturePool, std::shared_ptr<ferro::CapturePool>>(module, "CapturePool")
-      .def_property_readonly("handle",
-                             [](const ferro::CapturePool& pool) {
-                               return Handle{pool.id().graph, pool.id().handle};
-                             })
-      .def_property_readonly("name", &ferro::CapturePool::name)
-      .def_property_readonly("is_sealed", &ferro::CapturePool::is_sealed)
-      .def("seal", &ferro::CapturePool::seal)
-      .def("unseal", &ferro::CapturePool::unseal)
-      .def("record_buffer", &record_buffer, py::arg("buffer"))
-      .def_property_readonly("buffer_count", &ferro::CapturePool::buffer_count)
-      .def("clear_buffers", &ferro::CapturePool::clear_buffers,
-           py::call_guard<py::gil_scoped_release>());
-  module.def("open_pool", &open_pool, py::arg("handle"), py::arg("name"));
-  module.def("find_pool", &find_pool, py::arg("handle"));
-  module.def("close_pool", &close_pool, py::arg("handle"));
+  ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("layout"));
   module.def("uninstall", &uninstall);

@@ -95,6 +95,7 @@ EXPECTED: dict[str, Any] = {
     "what_a_sealed_pool_handed_out_may_be_freed": [True, True],
     "buffers_live_as_long_as_the_graphs": [[5 << 20, 5 << 20, True], True],
     "a_failed_capture_holds_nothing": [True, True],
+    "handles_serve_as_mem_pools": [True, ["mine", True], "mine"],
     "pools_of_the_allocator_before": ["RuntimeError", True, True, True, True],
 }
 

@@ -206,7 +206,8 @@ void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const
   for (const History::FailureObserver& observer : observers) {
     observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
   }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts), describe_previous(index));
+  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts), describe_pools(index),
+                   describe_previous(index));
 }
 
 void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,

@@ -23,6 +23,7 @@
 #include "ferro/core/address_index.h"
 #include "ferro/core/device_memory.h"
 #include "ferro/graph/diversions.h"
+#include "ferro/graph/footprints.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -128,6 +129,20 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Do graphs or MemPools hold this pool, whoever of the two allocators owns it?
   bool holds_pool(const PoolId& id) const;
 
+  // Sizes of pools and graphs (cuda_allocator_sizes.cpp).
+  struct PrivatePool {
+    PoolId id;
+    std::string name;  // as the user gave it; may be empty
+    PoolSizes sizes;
+  };
+  // Those with memory on this device.
+  std::vector<PrivatePool> private_pools(c10::DeviceIndex device) const;
+  // None for a pool that is not ours: unknown, or of the allocator before.
+  std::optional<GraphSizes> graph_sizes(c10::DeviceIndex device, const PoolId& pool,
+                                        std::uint64_t capture) const;
+  // Its graph is gone.
+  void forget_capture(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
+
   // For ferro_alloc's own tools.
   const AllocatorConfig& config() const { return config_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
@@ -144,6 +159,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
            const AllocatorConfig& config, MemoryShortageCallback on_shortage);
     DeviceMemory core;
     Diversions diversions;
+    Footprints footprints;
     History history;
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
   };
@@ -179,6 +195,15 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
                         IfUnknown unknown = IfUnknown::kIsNobodys) const;
+  // Remembers what a capture was given.
+  static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
+                            std::size_t bytes);
+  // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
+  // pool that has a name.
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
+      c10::DeviceIndex device) const;
+  // The largest private pools in one sentence, or nothing.
+  std::string describe_pools(c10::DeviceIndex device) const;
   // Capture pools that only their holders kept (graph/pool_registry.h).
   void forget_unheld_pools() const;
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);

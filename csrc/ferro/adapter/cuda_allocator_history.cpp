@@ -56,6 +56,9 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   }
   if (include_traces) {
     info.external_annotations = annotations_.read();
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+      std::ranges::move(pool_names(i), std::back_inserter(info.external_annotations));
+    }
     set_unix_times(info.external_annotations);
   }
   info.config_metadata = current_config_info();

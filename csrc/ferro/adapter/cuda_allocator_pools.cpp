@@ -140,7 +140,11 @@ bool CudaAllocator::holds_pool(const PoolId& id) const {
 }
 
 void CudaAllocator::forget_unheld_pools() const {
-  pool_registry().sweep([this](const PoolId& id) { return holds_pool(id); });
+  const auto is_held = [this](const PoolId& id) { return holds_pool(id); };
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).footprints.forget_pools(is_held);
+  }
+  pool_registry().sweep(is_held);
 }
 
 int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {

@@ -67,8 +67,14 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
     refuse_if_sealed(to.pool);
   }
   const auto allocate = [&] {
-    return to.route == Route::kOurs ? allocate_here(owner, index, to.pool, stream, request)
-                                    : allocate_in_previous(index, stream, request.requested);
+    if (to.route != Route::kOurs) {
+      return allocate_in_previous(index, stream, request.requested);
+    }
+    void* ptr = allocate_here(owner, index, to.pool, stream, request);
+    if (to.pool != kDefaultPool) {
+      note_captured(owner, to.pool, stream, ptr, request.size);
+    }
+    return ptr;
   };
   const Serving grows = to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious;
   const Serving serving = this->serving();

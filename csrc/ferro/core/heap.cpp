@@ -168,7 +168,7 @@ bool Heap::record_stream(Span& span, DevicePtr ptr, StreamId stream) {
     return true;
   }
   const CaptureInfo capture = context_.driver.capture_info(stream);
-  const StreamUse use{stream, capture.state == CaptureState::kActive ? capture.id : 0};
+  const StreamUse use{stream, capture.status == CaptureStatus::kActive ? capture.id : 0};
   if (block->extra == nullptr) {
     block->extra = new BlockExtra;
   }

@@ -139,7 +139,7 @@ void Heap::retire_stale() {
 }
 
 bool Heap::is_capturing() {
-  return context_.driver.capture_info(stream_).state != CaptureState::kNone;
+  return context_.driver.capture_info(stream_).status != CaptureStatus::kNone;
 }
 
 // Blocks used by other streams have waited for those when they became free, so a fence on the

@@ -28,7 +28,7 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
   std::vector<StreamId> streams;
   for (const StreamUse& use : block->extra->uses) {
     const CaptureInfo capture = driver_.capture_info(use.stream);
-    const bool capturing = capture.state != CaptureState::kNone;
+    const bool capturing = capture.status != CaptureStatus::kNone;
     if (capturing && (use.capture_id == 0 || capture.id == 0 || use.capture_id == capture.id)) {
       return Start::kDeferred;
     }

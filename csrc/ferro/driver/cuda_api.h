@@ -52,6 +52,17 @@
   X(stream_is_capturing, cuStreamIsCapturing)                                  \
   X(stream_get_capture_info, cuStreamGetCaptureInfo_v3)                        \
   X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode)           \
+  /* captures, graphs and values in the order of a stream */                   \
+  X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
+  X(stream_end_capture, cuStreamEndCapture)                                    \
+  X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
+  X(graph_launch, cuGraphLaunch)                                               \
+  X(graph_upload, cuGraphUpload)                                               \
+  X(graph_exec_destroy, cuGraphExecDestroy)                                    \
+  X(graph_destroy, cuGraphDestroy)                                             \
+  X(memset_d8_async, cuMemsetD8Async)                                          \
+  X(memset_d16_async, cuMemsetD16Async)                                        \
+  X(memset_d32_async, cuMemsetD32Async)                                        \
   /* tests: work to order, capture and replay */                               \
   X(mem_get_access, cuMemGetAccess)                                            \
   X(ipc_get_mem_handle, cuIpcGetMemHandle)                                     \
@@ -67,20 +78,11 @@
   X(mem_free_host, cuMemFreeHost)                                              \
   X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                                   \
   X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2)                                   \
-  X(memset_d8_async, cuMemsetD8Async)                                          \
-  X(memset_d32_async, cuMemsetD32Async)                                        \
   X(launch_host_func, cuLaunchHostFunc)                                        \
   X(stream_create, cuStreamCreate)                                             \
   X(stream_destroy, cuStreamDestroy_v2)                                        \
   X(stream_query, cuStreamQuery)                                               \
-  X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
-  X(stream_end_capture, cuStreamEndCapture)                                    \
-  X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
-  X(graph_get_nodes, cuGraphGetNodes)                                          \
-  X(graph_launch, cuGraphLaunch)                                               \
-  X(graph_upload, cuGraphUpload)                                               \
-  X(graph_exec_destroy, cuGraphExecDestroy)                                    \
-  X(graph_destroy, cuGraphDestroy)
+  X(graph_get_nodes, cuGraphGetNodes)
 // clang-format on
 
 namespace ferro {

@@ -1,5 +1,6 @@
 #include "ferro/driver/driver.h"
 
+#include "ferro/driver/call_scope.h"
 #include "ferro/driver/error.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 namespace ferro {
 namespace {
 
-CUdeviceptr raw(DevicePtr ptr) { return static_cast<CUdeviceptr>(address_of(ptr)); }
-CUstream raw(StreamId stream) { return reinterpret_cast<CUstream>(stream); }
 CUevent raw(EventId event) { return reinterpret_cast<CUevent>(event); }
 CUmemGenericAllocationHandle raw(PageHandle handle) {
   return static_cast<CUmemGenericAllocationHandle>(handle);
@@ -24,36 +23,6 @@ CUmemAccessDesc access_for(DeviceId device) {
 }
 
 }  // namespace
-
-// Makes the device's context current and the thread's capture mode relaxed, and restores both. The
-// mode matters because event queries are refused, and invalidate the capture, while any thread
-// captures in global mode.
-class Driver::CallScope {
- public:
-  explicit CallScope(Driver& driver) : api_(driver.api_) {
-    const CUcontext wanted = driver.context();
-    api_.ctx_get_current(&previous_);
-    if (previous_ != wanted) {
-      driver.expect(api_.ctx_set_current(wanted), "cuCtxSetCurrent");
-      switched_ = true;
-    }
-    api_.thread_exchange_capture_mode(&mode_);
-  }
-  ~CallScope() {
-    api_.thread_exchange_capture_mode(&mode_);
-    if (switched_) {
-      api_.ctx_set_current(previous_);
-    }
-  }
-  CallScope(const CallScope&) = delete;
-  CallScope& operator=(const CallScope&) = delete;
-
- private:
-  const CudaApi& api_;
-  CUcontext previous_ = nullptr;
-  bool switched_ = false;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
 
 CUcontext Driver::context() {
   if (CUcontext known = context_.load(std::memory_order_acquire)) {
@@ -380,14 +349,14 @@ CaptureInfo Driver::capture_info(StreamId stream) {
   // The legacy default stream cannot be asked while another stream of its context captures. It is
   // not capturing itself, and ordering against it has to wait until that capture is over.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    return {CaptureState::kActive, 0};
+    return {CaptureStatus::kActive, 0};
   }
   expect(result, "cuStreamGetCaptureInfo");
   switch (status) {
     case CU_STREAM_CAPTURE_STATUS_ACTIVE:
-      return {CaptureState::kActive, id};
+      return {CaptureStatus::kActive, id};
     case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
-      return {CaptureState::kInvalidated, id};
+      return {CaptureStatus::kInvalidated, id};
     case CU_STREAM_CAPTURE_STATUS_NONE:
       break;
   }

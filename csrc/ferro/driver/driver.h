@@ -95,6 +95,19 @@ class Driver {
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
 
+  // Captures and graphs. A capture ends in the thread that began it, unless it is relaxed.
+  void begin_capture(StreamId stream, CaptureMode mode);
+  // Ends the stream's capture and makes it executable. Also when it throws, because the capture was
+  // invalidated or a stream that joined it is still away, the stream captures no longer.
+  GraphExecId end_capture(StreamId stream);
+  void launch(GraphExecId graph, StreamId stream);
+  // Prepares the first launch on the device.
+  void upload(GraphExecId graph, StreamId stream);
+  void destroy(GraphExecId graph) noexcept;
+  // Writes the lowest 1, 2, 4 or 8 bytes of `bits`, in the order of the stream; the host does not
+  // wait and keeps nothing for it.
+  void write(DevicePtr at, std::uint64_t bits, std::size_t bytes, StreamId stream);
+
   // The context current in this thread, or null; the cheapest question a driver answers (8 ns).
   CUcontext current_context() const;
   // This device's primary context if this object has used it, else null.

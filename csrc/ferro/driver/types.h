@@ -35,6 +35,10 @@ inline constexpr PageHandle kNoPage{0};
 enum class EventId : std::uint64_t {};
 inline constexpr EventId kNoEvent{0};
 
+// A CUgraphExec as a number; 0 is none.
+enum class GraphExecId : std::uint64_t {};
+inline constexpr GraphExecId kNoGraphExec{0};
+
 // What a call that may run out of device memory returns.
 enum class [[nodiscard]] Status{kOk, kOutOfMemory};
 
@@ -43,10 +47,20 @@ struct MemoryInfo {
   std::size_t total_bytes = 0;
 };
 
+// What else may be done while a stream captures: `kGlobal` refuses calls that might disturb the
+// capture in every thread, `kThreadLocal` in the capturing one, `kRelaxed` in none.
+enum class CaptureMode : std::uint8_t { kGlobal, kThreadLocal, kRelaxed };
+
+// A capture that was invalidated keeps its stream until it is ended.
+enum class CaptureStatus : std::uint8_t { kNone, kActive, kInvalidated };
+constexpr bool is_capturing(CaptureStatus status) { return status != CaptureStatus::kNone; }
+constexpr bool is_invalidated(CaptureStatus status) {
+  return status == CaptureStatus::kInvalidated;
+}
+
 // `id` distinguishes one capture of a stream from the next; 0 when none is active.
-enum class CaptureState { kNone, kActive, kInvalidated };
 struct CaptureInfo {
-  CaptureState state = CaptureState::kNone;
+  CaptureStatus status = CaptureStatus::kNone;
   std::uint64_t id = 0;
 };
 

@@ -69,7 +69,7 @@ class Diversions {
   void publish_counts() FERRO_REQUIRES(mutex_);
   void drop_abandoned() FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
-    return device_.driver().capture_info(stream).state != CaptureState::kNone;
+    return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
   }
 
   DeviceMemory& device_;

@@ -23,7 +23,7 @@ class DiversionsTest : public testing::DeviceFixture {
     return [this, stream](StreamId asked) {
       const CaptureInfo mine = device_->driver().capture_info(stream);
       const CaptureInfo its = device_->driver().capture_info(asked);
-      return its.state == CaptureState::kActive && its.id == mine.id;
+      return its.status == CaptureStatus::kActive && its.id == mine.id;
     };
   }
 

@@ -181,7 +181,7 @@ TEST_F(HeapPagesTest, ACapturingStreamGivesNothingBack) {
   free(heap_, grow(heap_, 2 * kPageBytes));
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(give_back(kAll), 0U);
-  EXPECT_EQ(driver_.capture_info(stream_).state, CaptureState::kActive);
+  EXPECT_EQ(driver_.capture_info(stream_).status, CaptureStatus::kActive);
   SimGpu::end_capture(stream_);
   EXPECT_EQ(give_back(kAll), 2U);
 }

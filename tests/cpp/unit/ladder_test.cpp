@@ -263,7 +263,7 @@ TEST_F(LadderTest, ACapturingStreamCanGrowAndDoesNotInvalidateItsCapture) {
   device_->hold_pool(kGraphPool);
   SimGpu::begin_capture(stream_);
   allocate(4 * kPageBytes, stream_, kGraphPool);
-  EXPECT_EQ(device_->driver().capture_info(stream_).state, CaptureState::kActive);
+  EXPECT_EQ(device_->driver().capture_info(stream_).status, CaptureStatus::kActive);
   SimGpu::end_capture(stream_);
 }
 

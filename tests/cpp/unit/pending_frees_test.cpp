@@ -187,7 +187,7 @@ TEST_F(PendingFreesTest, AnInvalidatedCaptureDefersUntilItIsEnded) {
   SimGpu::begin_capture(a_);
   Block* block = used_in_capture(a_);
   EXPECT_NE(SimGpu::api().stream_synchronize(testing::raw(a_)), CUDA_SUCCESS);
-  ASSERT_EQ(driver_.capture_info(a_).state, CaptureState::kInvalidated);
+  ASSERT_EQ(driver_.capture_info(a_).status, CaptureStatus::kInvalidated);
   ASSERT_TRUE(add(block));
   EXPECT_EQ(collect(), Blocks{});
   SimGpu::abandon_capture(a_);
@@ -199,11 +199,12 @@ TEST_F(PendingFreesTest, ACaptureOnOneStreamDoesNotDeferBlocksOfAnother) {
   Block* block = used_by({b_});
   ASSERT_TRUE(add(block));
   EXPECT_EQ(collect(), Blocks{});
-  EXPECT_EQ(driver_.capture_info(a_).state, CaptureState::kActive) << "asking must not invalidate";
+  EXPECT_EQ(driver_.capture_info(a_).status, CaptureStatus::kActive)
+      << "asking must not invalidate";
   Blocks ready;
   EXPECT_TRUE(pending_.wait_for_one(ready));
   EXPECT_EQ(ready, Blocks{block});
-  EXPECT_EQ(driver_.capture_info(a_).state, CaptureState::kActive);
+  EXPECT_EQ(driver_.capture_info(a_).status, CaptureStatus::kActive);
   SimGpu::end_capture(a_);
 }
 

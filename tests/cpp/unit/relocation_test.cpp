@@ -112,7 +112,7 @@ TEST_F(RelocationTest, MovedPagesAreCompletedFromTheStore) {
 TEST_F(RelocationTest, ACapturingStreamMovesNothing) {
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(move(5), kNull);
-  EXPECT_EQ(driver_.capture_info(stream_).state, CaptureState::kActive);
+  EXPECT_EQ(driver_.capture_info(stream_).status, CaptureStatus::kActive);
   SimGpu::end_capture(stream_);
   EXPECT_NE(move(5), kNull);
 }

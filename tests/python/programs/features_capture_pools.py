@@ -148,6 +148,24 @@ def a_failed_capture_holds_nothing():
 
 
 @check
+def handles_serve_as_mem_pools():
+    handle = graphs.graph_pool_handle("decode")
+    with torch.cuda.use_mem_pool(handle):
+        tensor = take(3 * MIB)
+    pools = {tuple(s["segment_pool_id"]) for s in torch.cuda.memory_snapshot()}
+    mem_pool = torch.cuda.MemPool()
+    own = graphs.graph_pool_handle("mine", mem_pool=mem_pool)
+    named = graphs.capture_pool_for_handle(own).name, own == tuple(mem_pool.id)
+    with graphs.CaptureGuard(mem_pool) as guard:
+        take(MIB).zero_()
+    inside = guard.graph.pool.name
+    del tensor, guard
+    graphs.release_graph_pool_handle(handle)
+    graphs.release_graph_pool_handle(own)
+    return handle in pools, named, inside
+
+
+@check
 def pools_of_the_allocator_before():
     ferro_alloc.uninstall()
     handle = graphs.graph_pool_handle("old")

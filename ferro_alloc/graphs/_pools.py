@@ -1,10 +1,4 @@
-"""Pools that CUDA graphs are captured into: handles with a name, seals, and buffers to keep.
-
-A *handle* is the pair of numbers under which PyTorch knows a pool: `torch.cuda.graph(pool=handle)`,
-`torch.cuda.make_graphed_callables(pool=handle)` and `CUDAGraph.capture_begin(pool=handle)` take it
-as it is. All of this exists without a GPU and without `ferro_alloc.install()`; seals and the care
-for what graphs hold need ferro_alloc in PyTorch's place.
-"""
+"""Pools that graphs are captured into: handles with a name, seals, and buffers to keep."""
 
 from __future__ import annotations
 
@@ -12,12 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
+from ferro_alloc.graphs._sizes import PoolSizes, pool_sizes
 
 if TYPE_CHECKING:
+    import torch
+
     from ferro_alloc import _C
 
-PoolHandle = tuple[int, int]
-"""As PyTorch's `graph_pool_handle()` and `CUDAGraph.pool()` give it."""
+
+class PoolHandle(tuple[int, int]):
+    """The pair of numbers under which PyTorch knows a pool."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Itself, which is what `torch.cuda.use_mem_pool()` asks of a pool."""
+        return self
 
 
 class CapturePool:
@@ -31,8 +36,13 @@ class CapturePool:
         self._pool = pool
 
     @property
+    def native(self) -> _C.CapturePool:
+        """For the rest of this package."""
+        return self._pool
+
+    @property
     def handle(self) -> PoolHandle:
-        return self._pool.handle
+        return PoolHandle(self._pool.handle)
 
     @property
     def name(self) -> str:
@@ -64,6 +74,11 @@ class CapturePool:
         """Lets go of all buffers, in the order in which they were recorded."""
         self._pool.clear_buffers()
 
+    def sizes(self) -> PoolSizes:
+        """What the pool holds, on all devices together; zeros while it has no memory. Raises
+        `FerroError` while ferro_alloc is not in PyTorch's place."""
+        return pool_sizes(self.handle)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CapturePool) and other.handle == self.handle
 
@@ -76,21 +91,27 @@ class CapturePool:
         return f"<CapturePool{name} {self.handle}, {self.buffer_count} buffers{sealed}>"
 
 
-def graph_pool_handle(name: str = "") -> PoolHandle:
+PoolLike = tuple[int, int] | CapturePool | Any
+"""A handle, a `CapturePool`, or anything with an `id` that is a handle, as a MemPool has."""
+
+
+def graph_pool_handle(name: str = "", *, mem_pool: torch.cuda.MemPool | None = None) -> PoolHandle:
     """A new handle, unique in this process also among those of `torch.cuda.graph_pool_handle()`.
 
-    `name` is for people; it stands in errors about the pool. Raises `FerroError` when the extension
-    or a CUDA build of torch is missing.
+    `name` is for people; it stands in errors about the pool. With `mem_pool` it is the handle of
+    that pool, so that it can be sealed and keep buffers. Raises `FerroError` when the extension or
+    a CUDA build of torch is missing.
     """
     extension = _load.load()
     import torch
 
-    first, second = torch.cuda.graph_pool_handle()
-    extension.open_pool((first, second), name)
-    return first, second
+    pair = torch.cuda.graph_pool_handle() if mem_pool is None else mem_pool.id
+    handle = PoolHandle(_checked(tuple(pair)))
+    extension.open_pool(handle, name)
+    return handle
 
 
-def capture_pool_for_handle(handle: PoolHandle) -> CapturePool | None:
+def capture_pool_for_handle(handle: tuple[int, int]) -> CapturePool | None:
     """The pool of a handle; None for one that `graph_pool_handle()` did not give, or that is gone.
 
     Raises `FerroError` for what is no handle at all.
@@ -99,7 +120,7 @@ def capture_pool_for_handle(handle: PoolHandle) -> CapturePool | None:
     return None if pool is None else CapturePool(pool)
 
 
-def release_graph_pool_handle(handle: PoolHandle) -> None:
+def release_graph_pool_handle(handle: tuple[int, int]) -> None:
     """Lets go of a handle. The pool goes with the last graph that holds it, or else at once.
 
     Does nothing for a handle that is released already, or unknown. Raises `FerroError` for what is
@@ -108,7 +129,25 @@ def release_graph_pool_handle(handle: PoolHandle) -> None:
     _load.load().close_pool(_checked(handle))
 
 
-def _checked(handle: object) -> PoolHandle:
+def pool_of(pool: PoolLike) -> CapturePool:
+    """One that was unknown is known from now on as long as graphs or MemPools hold it."""
+    if isinstance(pool, CapturePool):
+        return pool
+    handle = _checked(pool if isinstance(pool, tuple) else getattr(pool, "id", pool))
+    known = capture_pool_for_handle(handle)
+    if known is not None:
+        return known
+    extension = _load.load()
+    opened = CapturePool(extension.open_pool(handle, ""))
+    extension.close_pool(handle)
+    return opened
+
+
+def pool_of_graph(graph: torch.cuda.CUDAGraph) -> CapturePool:
+    return pool_of(tuple(graph.pool()))
+
+
+def _checked(handle: object) -> tuple[int, int]:
     if isinstance(handle, tuple) and len(handle) == 2:
         first, second = handle
         if all(type(n) is int and 0 <= n < 1 << 64 for n in (first, second)):

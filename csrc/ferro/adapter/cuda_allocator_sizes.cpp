@@ -1,0 +1,108 @@
+// What pools and graphs hold, by name.
+#include "ferro/adapter/convert.h"
+#include "ferro/adapter/cuda_allocator.h"
+#include "ferro/graph/pool_registry.h"
+
+#include <c10/util/ApproximateClock.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+namespace ferro {
+namespace {
+
+std::vector<BlockView> live_blocks_of(DeviceMemory& core, const PoolId& pool) {
+  std::vector<BlockView> live;
+  for (Heap* heap : core.heaps_of(pool)) {
+    std::ranges::move(heap->live_blocks(), std::back_inserter(live));
+  }
+  return live;
+}
+
+std::string name_of(const PoolId& id) {
+  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
+  return known == nullptr ? "" : known->name();
+}
+
+std::string text_of(const PoolId& id) {
+  return "(" + std::to_string(id.graph) + ", " + std::to_string(id.handle) + ")";
+}
+
+}  // namespace
+
+void CudaAllocator::note_captured(Device& owner, const PoolId& pool, StreamId stream, void* ptr,
+                                  std::size_t bytes) {
+  if (owner.diversions.has_captures()) {
+    if (const CaptureInfo capture = owner.core.driver().capture_info(stream); capture.id != 0) {
+      owner.footprints.note(pool, capture.id, to_device_ptr(ptr), bytes);
+    }
+  }
+}
+
+std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::DeviceIndex index) const {
+  Device& owner = device(index);
+  std::vector<PrivatePool> pools;
+  for (const auto& [id, reserved] : owner.core.reserved_by_pool()) {
+    PrivatePool pool{id, name_of(id), {}};
+    pool.sizes.private_bytes = static_cast<std::size_t>(reserved[kAll].current);
+    if (pool.sizes.private_bytes == 0) {
+      continue;
+    }
+    for (const BlockView& block : live_blocks_of(owner.core, id)) {
+      pool.sizes.live_bytes += block.size;
+    }
+    pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
+    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id);
+    pools.push_back(std::move(pool));
+  }
+  return pools;
+}
+
+std::optional<GraphSizes> CudaAllocator::graph_sizes(c10::DeviceIndex index, const PoolId& pool,
+                                                     std::uint64_t capture) const {
+  Device& owner = device(index);
+  if (owner.core.pool_use_count(pool) < 0) {
+    return std::nullopt;
+  }
+  return owner.footprints.sizes_of(pool, capture, live_blocks_of(owner.core, pool));
+}
+
+void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
+                                   std::uint64_t capture) const {
+  device(index).footprints.forget_capture(pool, capture);
+}
+
+std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_names(
+    c10::DeviceIndex index) const {
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> names;
+  for (const PrivatePool& pool : private_pools(index)) {
+    if (!pool.name.empty()) {
+      names.emplace_back(index, c10::getApproximateTime());
+      names.back().recordUserMetadata("graph_pool", pool.name);
+      names.back().recordUserMetadata("segment_pool_id", text_of(pool.id));
+    }
+  }
+  return names;
+}
+
+std::string CudaAllocator::describe_pools(c10::DeviceIndex index) const {
+  constexpr std::size_t kNamed = 4;
+  std::vector<PrivatePool> pools = private_pools(index);
+  if (pools.empty()) {
+    return "";
+  }
+  std::ranges::sort(pools, std::ranges::greater{},
+                    [](const PrivatePool& pool) { return pool.sizes.private_bytes; });
+  std::string text = " Private pools hold:";
+  for (std::size_t i = 0; i < std::min(pools.size(), kNamed); ++i) {
+    const PrivatePool& pool = pools[i];
+    text += (i == 0 ? " " : ", ") + (pool.name.empty() ? text_of(pool.id) : "'" + pool.name + "'") +
+            " " + c10::CachingAllocator::format_size(pool.sizes.private_bytes) + " (" +
+            c10::CachingAllocator::format_size(pool.sizes.live_bytes) + " live)";
+  }
+  return text + (pools.size() > kNamed ? ", and " + std::to_string(pools.size() - kNamed) + " more."
+                                       : ".");
+}
+
+}  // namespace ferro

@@ -1,0 +1,69 @@
+// What the captures of one device were given from their pools: the memory that their graphs read
+// and write at each replay, whatever became of the tensors since.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/heap.h"
+#include "ferro/core/pool_id.h"
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace ferro {
+
+// A set of addresses. Not thread-safe.
+class AddressRanges {
+ public:
+  void add(DevicePtr ptr, std::size_t bytes);
+  std::size_t bytes() const;
+  // What both have.
+  AddressRanges intersection(const AddressRanges& other) const;
+  void unite(const AddressRanges& other);
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> ends_;  // by begin; apart from each other
+};
+
+// Of one graph: private_bytes + shared_bytes == live_bytes + scratch_bytes.
+struct GraphSizes {
+  std::size_t private_bytes = 0;  // no other graph of the pool was given it
+  std::size_t shared_bytes = 0;   // another one was given it too
+  std::size_t live_bytes = 0;     // in blocks that are still in use: outputs, state
+  std::size_t scratch_bytes = 0;  // freed, and written again by each replay
+};
+
+// Of one pool: private_bytes == live_bytes + scratch_bytes.
+struct PoolSizes {
+  std::size_t private_bytes = 0;  // taken from the device, and for nobody else
+  std::size_t live_bytes = 0;     // in blocks that are in use
+  std::size_t scratch_bytes = 0;  // the rest: for its graphs' replays and for its next captures
+  std::size_t shared_bytes = 0;   // of private_bytes, what more than one graph was given
+};
+
+// Thread-safe. A capture is told from others by the driver's id for it. Those of a graph that is
+// gone count until it is forgotten.
+class Footprints {
+ public:
+  void note(const PoolId& pool, std::uint64_t capture, DevicePtr ptr, std::size_t bytes)
+      FERRO_EXCLUDES(mutex_);
+  // `live` are the blocks in use of the pool. Zero for a capture that was given nothing.
+  GraphSizes sizes_of(const PoolId& pool, std::uint64_t capture,
+                      const std::vector<BlockView>& live) const FERRO_EXCLUDES(mutex_);
+  // Bytes that more than one graph of the pool was given.
+  std::size_t shared_bytes(const PoolId& pool) const FERRO_EXCLUDES(mutex_);
+  void forget_capture(const PoolId& pool, std::uint64_t capture) FERRO_EXCLUDES(mutex_);
+  // Pools that nobody holds have no graphs.
+  void forget_pools(const std::function<bool(const PoolId&)>& is_held) FERRO_EXCLUDES(mutex_);
+
+ private:
+  using ByCapture = std::map<std::uint64_t, AddressRanges>;
+
+  mutable Mutex mutex_;
+  std::map<PoolId, ByCapture> pools_ FERRO_GUARDED_BY(mutex_);
+};
+
+}  // namespace ferro

@@ -1,0 +1,166 @@
+#include "python/graphs.h"
+
+#include "ferro/adapter/install.h"
+#include "ferro/adapter/tensor_scalar.h"
+#include "ferro/adapter/torch_graph.h"
+#include "ferro/graph/capture.h"
+#include "ferro/graph/pool_registry.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace ferro {
+namespace {
+
+using torch::wrap_pybind_function;
+using torch::wrap_pybind_function_no_gil;
+
+using Handle = std::pair<std::uint64_t, std::uint64_t>;
+PoolId to_pool_id(const Handle& handle) { return {handle.first, handle.second}; }
+Handle to_handle(const PoolId& id) { return {id.graph, id.handle}; }
+
+// ---- pools
+
+// Dropped from whatever thread lets go of the pool.
+void record_buffer(CapturePool& pool, py::object buffer) {
+  pool.record_buffer({new py::object(std::move(buffer)), [](void* held) {
+                        if (Py_IsInitialized() != 0) {
+                          const py::gil_scoped_acquire acquire;
+                          delete static_cast<py::object*>(held);
+                        }
+                      }});
+}
+
+std::shared_ptr<CapturePool> open_pool(const Handle& handle, std::string name) {
+  return pool_registry().open(to_pool_id(handle), std::move(name));
+}
+
+std::shared_ptr<CapturePool> find_pool(const Handle& handle) {
+  return pool_registry().find(to_pool_id(handle));
+}
+
+void close_pool(const Handle& handle) {
+  pool_registry().close(to_pool_id(handle), [](const PoolId& id) {
+    const CudaAllocator* allocator = installed_allocator();
+    return allocator != nullptr && allocator->holds_pool(id);
+  });
+}
+
+template <typename Sizes>
+py::dict to_dict(const Sizes& sizes) {
+  py::dict dict;
+  dict["private_bytes"] = sizes.private_bytes;
+  dict["live_bytes"] = sizes.live_bytes;
+  dict["scratch_bytes"] = sizes.scratch_bytes;
+  dict["shared_bytes"] = sizes.shared_bytes;
+  return dict;
+}
+
+// (handle, name, sizes) of each private pool with memory on the device.
+py::list private_pools(c10::DeviceIndex device) {
+  py::list pools;
+  if (const CudaAllocator* allocator = allocator_of(device)) {
+    for (const CudaAllocator::PrivatePool& pool : allocator->private_pools(device)) {
+      pools.append(py::make_tuple(to_handle(pool.id), pool.name, to_dict(pool.sizes)));
+    }
+  }
+  return pools;
+}
+
+// ---- captures and graphs
+
+int status_of(c10::DeviceIndex device, StreamNumber stream) {
+  return static_cast<int>(capture_status(driver_of(device), stream_of(stream, device)));
+}
+
+// ---- device scalars
+
+c10::Scalar to_scalar(const py::object& number) {
+  PyObject* object = number.ptr();
+  if (PyBool_Check(object)) {
+    return object == Py_True;
+  }
+  if (PyLong_Check(object)) {
+    const std::int64_t value = PyLong_AsLongLong(object);
+    TORCH_CHECK(PyErr_Occurred() == nullptr || (PyErr_Clear(), false), "value ",
+                std::string(py::str(number)), " has more than 64 bits");
+    return value;
+  }
+  if (PyComplex_Check(object)) {
+    return c10::complex<double>(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object));
+  }
+  if (PyFloat_Check(object)) {
+    return PyFloat_AS_DOUBLE(object);
+  }
+  TORCH_CHECK_TYPE(false, "expected a number, and got ", std::string(py::repr(number)));
+}
+
+void update(TensorScalar& scalar, const py::object& value, StreamNumber stream) {
+  scalar.update(to_scalar(value), stream);
+}
+
+void bind_pools(py::module_& module) {
+  py::class_<CapturePool, std::shared_ptr<CapturePool>>(module, "CapturePool")
+      .def_property_readonly("handle", [](const CapturePool& pool) { return to_handle(pool.id()); })
+      .def_property_readonly("name", &CapturePool::name)
+      .def_property_readonly("is_sealed", &CapturePool::is_sealed)
+      .def("seal", &CapturePool::seal)
+      .def("unseal", &CapturePool::unseal)
+      .def("record_buffer", &record_buffer, py::arg("buffer"))
+      .def_property_readonly("buffer_count", &CapturePool::buffer_count)
+      .def("clear_buffers", &CapturePool::clear_buffers, py::call_guard<py::gil_scoped_release>());
+  module.def("open_pool", &open_pool, py::arg("handle"), py::arg("name"));
+  module.def("find_pool", &find_pool, py::arg("handle"));
+  module.def("close_pool", &close_pool, py::arg("handle"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def("private_pools", &private_pools, py::arg("device"));
+}
+
+void bind_captured_graphs(py::module_& module) {
+  module.def("capture_status", wrap_pybind_function(&status_of), py::arg("device"),
+             py::arg("stream"));
+  module.def("settle_after_failed_capture",
+             wrap_pybind_function_no_gil(&settle_after_failed_capture), py::arg("device"),
+             py::arg("stream"));
+  py::class_<DeviceGraph>(module, "CapturedGraph")
+      .def(py::init<std::shared_ptr<at::cuda::CUDAGraph>, c10::DeviceIndex,
+                    std::shared_ptr<CapturePool>>(),
+           py::arg("graph"), py::arg("device"), py::arg("pool"))
+      .def("launch", wrap_pybind_function_no_gil(&DeviceGraph::launch), py::arg("stream"))
+      .def("upload", wrap_pybind_function_no_gil(&DeviceGraph::upload), py::arg("stream"))
+      .def_property_readonly("num_replays",
+                             [](const DeviceGraph& held) { return held.graph().num_replays(); })
+      .def_property_readonly("is_uploaded",
+                             [](const DeviceGraph& held) { return held.graph().is_uploaded(); })
+      .def_property_readonly("buffer_count",
+                             [](const DeviceGraph& held) { return held.graph().buffer_count(); })
+      .def("sizes", [](const DeviceGraph& held) -> std::optional<py::dict> {
+        const std::optional<GraphSizes> sizes = held.sizes();
+        return sizes ? std::optional(to_dict(*sizes)) : std::nullopt;
+      });
+}
+
+void bind_device_scalars(py::module_& module) {
+  py::class_<TensorScalar>(module, "DeviceScalar")
+      .def(py::init<at::Tensor>(), py::arg("tensor"))
+      .def("update", wrap_pybind_function(&update), py::arg("value"), py::arg("stream"));
+}
+
+}  // namespace
+
+void bind_graphs(py::module_& module) {
+  bind_pools(module);
+  bind_captured_graphs(module);
+  bind_device_scalars(module);
+}
+
+}  // namespace ferro

@@ -1,0 +1,54 @@
+"""Captures, captured graphs, and the pools that feed them.
+
+It works with the graphs that a program has: `torch.cuda.graph(pool=...)`,
+`torch.cuda.make_graphed_callables(pool=...)`, `CUDAGraph.capture_begin(pool=...)` and
+`torch.cuda.use_mem_pool(...)` take its handles, and every `torch.cuda.CUDAGraph` can become a
+`CapturedGraph`. All of it exists without a GPU and without `ferro_alloc.install()`. What needs a
+device raises `FerroError` where there is none; seals and the care for what graphs hold need
+ferro_alloc in PyTorch's place.
+"""
+
+from ferro_alloc.graphs._capture import (
+    Capture,
+    CaptureGuard,
+    CaptureMode,
+    CaptureStatus,
+    begin_capture,
+    capture_status,
+    end_capture,
+    is_stream_capturing,
+)
+from ferro_alloc.graphs._captured_graph import CapturedGraph
+from ferro_alloc.graphs._device_scalar import DeviceScalar
+from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
+from ferro_alloc.graphs._pools import (
+    CapturePool,
+    PoolHandle,
+    capture_pool_for_handle,
+    graph_pool_handle,
+    release_graph_pool_handle,
+)
+from ferro_alloc.graphs._sizes import GraphSizes, PoolSizes, PrivatePool
+
+__all__ = [
+    "Capture",
+    "CaptureGuard",
+    "CaptureMode",
+    "CapturePool",
+    "CaptureStatus",
+    "CapturedGraph",
+    "DeviceScalar",
+    "GraphSizes",
+    "GraphedCallable",
+    "PoolHandle",
+    "PoolSizes",
+    "PrivatePool",
+    "begin_capture",
+    "capture_pool_for_handle",
+    "capture_status",
+    "end_capture",
+    "graph_pool_handle",
+    "is_stream_capturing",
+    "make_graphed_callable",
+    "release_graph_pool_handle",
+]

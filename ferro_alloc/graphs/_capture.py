@@ -1,0 +1,266 @@
+"""Captures: their modes and states, and scopes that always end what they began."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc.graphs._captured_graph import CapturedGraph
+from ferro_alloc.graphs._pools import (
+    CapturePool,
+    PoolLike,
+    graph_pool_handle,
+    pool_of,
+    release_graph_pool_handle,
+)
+from ferro_alloc.graphs._streams import check_stream, require_device
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CaptureMode(enum.Enum):
+    """What else may be done during a capture; the values are those of `capture_error_mode`.
+
+    Calls that might disturb a capture, such as `cudaMalloc`, fail and spoil it: under `GLOBAL` from
+    every thread, under `THREAD_LOCAL` from the one that captures, under `RELAXED` they do neither.
+    """
+
+    GLOBAL = "global"
+    THREAD_LOCAL = "thread_local"
+    RELAXED = "relaxed"
+
+
+class CaptureStatus(enum.Enum):
+    """What a stream is doing. A capture that was invalidated keeps its stream until it is ended."""
+
+    NONE = 0
+    ACTIVE = 1
+    INVALIDATED = 2
+
+    @property
+    def is_capturing(self) -> bool:
+        """Also when it was invalidated, as `torch.cuda.is_current_stream_capturing()` has it."""
+        return self is not CaptureStatus.NONE
+
+    @property
+    def is_invalidated(self) -> bool:
+        return self is CaptureStatus.INVALIDATED
+
+
+def capture_status(stream: torch.cuda.Stream | None = None) -> CaptureStatus:
+    """Of `stream`, or of the current one. Disturbs no capture. Raises `FerroError` without a
+    device."""
+    extension = require_device("capture_status()")
+    import torch
+
+    stream = check_stream(stream) or torch.cuda.current_stream()
+    return CaptureStatus(extension.capture_status(stream.device_index, stream.cuda_stream))
+
+
+def is_stream_capturing(stream: torch.cuda.Stream | None = None) -> bool:
+    return capture_status(stream).is_capturing
+
+
+class Capture:
+    """A capture that this thread has begun: its stream is the current one until it is over.
+
+    `begin_capture()` makes them. One that is dropped without an end is discarded.
+    """
+
+    def __init__(
+        self, pool: PoolLike | None, mode: CaptureMode | str, stream: torch.cuda.Stream | None
+    ) -> None:
+        self._running = False
+        self._extension = require_device("a capture")
+        import torch
+
+        mode = _checked(mode)
+        self._stream = check_stream(stream) or _side_stream()
+        handle = graph_pool_handle() if pool is None else pool_of(pool).handle
+        found = pool_of(handle)
+        if found.is_sealed:
+            raise FerroError(
+                f"the graph pool {found.name!r} {handle} is sealed: nothing may be captured into "
+                "it. Call unseal() first, or use another pool."
+            )
+        if is_stream_capturing(self._stream):
+            raise FerroError("the stream is capturing already: end that capture first")
+        self._graph = torch.cuda.CUDAGraph()
+        self._previous = torch.cuda.current_stream(self._stream.device)
+        # What other pools keep free stands in the way of this one. Unlike torch.cuda.graph, which
+        # waits for the device, this leaves captures that run alone.
+        if not is_stream_capturing(self._previous):
+            self._previous.synchronize()
+            torch.cuda.empty_cache()
+        torch.cuda.set_stream(self._stream)
+        try:
+            self._graph.capture_begin(pool=handle, capture_error_mode=mode.value)
+            self._running = True
+        except BaseException:
+            self._settle()
+            raise
+        finally:
+            if pool is None:  # from now on the graph alone keeps it
+                release_graph_pool_handle(handle)
+        self._pool = found
+
+    @property
+    def pool(self) -> CapturePool:
+        return self._pool
+
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        return self._stream
+
+    def status(self) -> CaptureStatus:
+        """`NONE` once it is over."""
+        return capture_status(self._stream) if self._running else CaptureStatus.NONE
+
+    def end(self) -> CapturedGraph:
+        """The graph. Raises what PyTorch raises when the capture is invalid; then it is over, and
+        stream, pool and allocator are as before it. Raises `FerroError` the second time."""
+        if not self._running:
+            raise FerroError("this capture is over: a capture is ended once")
+        self._running = False
+        graph = self._let_go()
+        try:
+            graph.capture_end()
+        except BaseException:
+            self._settle()
+            raise
+        self._leave()
+        return CapturedGraph(graph, device=self._stream.device_index)
+
+    def discard(self) -> None:
+        """Ends the capture and drops what it captured. Does nothing when it is over."""
+        if not self._running:
+            return
+        self._running = False
+        graph = self._let_go()
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            self._settle()
+        else:
+            self._leave()
+
+    def __del__(self) -> None:
+        self.discard()
+
+    def _let_go(self) -> torch.cuda.CUDAGraph:
+        """PyTorch keeps memory for random numbers as long as there is the object."""
+        graph = self._graph
+        del self._graph
+        return graph
+
+    def _leave(self) -> None:
+        import torch
+
+        torch.cuda.set_stream(self._previous)
+
+    def _settle(self) -> None:
+        self._leave()
+        self._extension.settle_after_failed_capture(
+            self._stream.device_index, self._stream.cuda_stream
+        )
+
+
+def begin_capture(
+    pool: PoolLike | None = None,
+    *,
+    mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
+    stream: torch.cuda.Stream | None = None,
+) -> Capture:
+    """Begins to capture on `stream`, which becomes the current one.
+
+    `pool`: a handle, a `CapturePool` or a `torch.cuda.MemPool`; None: a pool of its own, which goes
+    with the graph. `stream`: None for a side stream of this thread; graphs that share a pool share
+    its free memory if they are captured on the same stream. Raises `FerroError` without a device
+    and for a sealed pool; otherwise what PyTorch raises. Then nothing has begun.
+    """
+    return Capture(pool, mode, stream)
+
+
+def end_capture(capture: Capture) -> CapturedGraph:
+    """`capture.end()`."""
+    return capture.end()
+
+
+class CaptureGuard:
+    """A scope that captures. When its body raises, the capture is discarded and the error goes on.
+
+    ```python
+    with CaptureGuard(pool) as guard:
+        output = model(tokens)
+    guard.graph.launch()
+    ```
+    The arguments are those of `begin_capture()`. It can be entered once.
+    """
+
+    def __init__(
+        self,
+        pool: PoolLike | None = None,
+        *,
+        mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._pool = pool
+        self._mode = _checked(mode)
+        self._stream = stream
+        self._capture: Capture | None = None
+        self._graph: CapturedGraph | None = None
+
+    @property
+    def graph(self) -> CapturedGraph:
+        """Raises `FerroError` before the end of the scope, and when the capture failed."""
+        if self._graph is None:
+            raise FerroError("there is no graph: the capture has not ended, or it failed")
+        return self._graph
+
+    def status(self) -> CaptureStatus:
+        """`NONE` outside of the scope."""
+        return CaptureStatus.NONE if self._capture is None else self._capture.status()
+
+    def __enter__(self) -> Self:
+        if self._capture is not None:
+            raise FerroError("a CaptureGuard captures once: make another one")
+        self._capture = begin_capture(self._pool, mode=self._mode, stream=self._stream)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._capture is not None
+        if kind is None:
+            self._graph = self._capture.end()
+        else:
+            self._capture.discard()
+
+
+_streams = threading.local()
+
+
+def _side_stream() -> torch.cuda.Stream:
+    """The same one for each capture of this thread on the current device."""
+    import torch
+
+    by_device: dict[int, torch.cuda.Stream] = _streams.__dict__.setdefault("by_device", {})
+    device = torch.cuda.current_device()
+    if device not in by_device:
+        by_device[device] = torch.cuda.Stream(device)
+    return by_device[device]
+
+
+def _checked(mode: CaptureMode | str) -> CaptureMode:
+    try:
+        return CaptureMode(mode)
+    except ValueError:
+        known = ", ".join(repr(known.value) for known in CaptureMode)
+        raise FerroError(f"{mode!r} is no capture mode: expected one of {known}") from None

@@ -1,0 +1,78 @@
+"""One value in device memory, which graphs read and programs change between launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc.graphs._streams import check_stream, require_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from ferro_alloc import _C
+
+Number = bool | int | float | complex
+
+
+class DeviceScalar:
+    """A value at an address that never changes. Kernels read it as a tensor without dimensions.
+
+    `dtype`: one of at most 8 bytes that holds numbers; `device`: by default the current one. The
+    value is there when the constructor returns. It must outlive the graphs that read it: keep it,
+    or `record_buffer()` it in their pool. Raises `FerroError` for another type, without a device,
+    and during a capture, which would make the memory part of the graph.
+    """
+
+    def __init__(self, dtype: torch.dtype, value: Number, *, device: int | None = None) -> None:
+        extension = require_device("a DeviceScalar")
+        import torch
+
+        if dtype not in _types():
+            known = ", ".join(str(known).removeprefix("torch.") for known in _types())
+            raise FerroError(f"{dtype} is no type of a DeviceScalar: expected one of {known}")
+        index = torch.cuda.current_device() if device is None else device
+        stream = torch.cuda.current_stream(index)
+        if extension.capture_status(index, stream.cuda_stream) != 0:
+            raise FerroError("a DeviceScalar cannot be made during a capture: make it before")
+        self._tensor = torch.tensor(value, dtype=dtype, device=torch.device("cuda", index))
+        stream.synchronize()  # other streams may read and write it from now on
+        self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The value itself, not a copy."""
+        return self._tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._tensor.dtype
+
+    def update(self, value: Number, stream: torch.cuda.Stream | None = None) -> None:
+        """Writes `value` behind all work of `stream`, or of the current one, and before its later
+        work. The host does not wait, and may call it again at once. In a capture the graph writes
+        this value at each launch. Raises `RuntimeError` for a value that the type cannot hold."""
+        number = None if stream is None else check_stream(stream).cuda_stream  # type: ignore[union-attr]
+        self._scalar.update(value, number)
+
+    def __repr__(self) -> str:
+        name = str(self.dtype).removeprefix("torch.")
+        return f"<DeviceScalar {name} on device {self._tensor.device.index}>"
+
+
+def _types() -> tuple[torch.dtype, ...]:
+    import torch
+
+    return (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+    )

@@ -1,0 +1,32 @@
+"""Devices and streams as the extension names them: an index, and the number of a stream."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ferro_alloc import _load
+from ferro_alloc._errors import FerroError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def require_device(what: str) -> ModuleType:
+    """The extension. Raises `FerroError` where no CUDA device is found; initialises CUDA."""
+    extension = _load.load()
+    import torch
+
+    if not torch.cuda.is_available():
+        raise FerroError(f"{what} needs a CUDA device, and torch finds none")
+    torch.cuda.init()
+    return extension
+
+
+def check_stream(stream: object) -> torch.cuda.Stream | None:
+    """Raises `FerroError` for what is neither a stream nor None."""
+    import torch
+
+    if stream is None or isinstance(stream, torch.cuda.Stream):
+        return stream
+    raise FerroError(f"{stream!r} is no stream: expected a torch.cuda.Stream, or None")

@@ -1,0 +1,178 @@
+"""Captures, captured graphs, device scalars, graphed callables, and what graphs hold."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunProgram
+from tests.python.torch_programs import Result, checks_of, simulated
+
+CAPTURES: dict[str, Any] = {
+    "statuses": [
+        *("NONE", "NONE", "ACTIVE", "ACTIVE", True, False),
+        *("INVALIDATED", True, True, True, "NONE"),
+    ],
+    "the_statuses_are_three": [
+        ["NONE", False, False],
+        ["ACTIVE", True, False],
+        ["INVALIDATED", True, True],
+    ],
+    "a_graph_runs_when_it_is_launched": [[0, 2], [True], True, "NONE"],
+    "a_launch_that_is_refused_does_not_count": [True, [0], 1, True],
+    "it_is_uploaded_once": [[False], True, 1, 0],
+    "a_graph_of_torch_has_both_faces": [True, True, 2, True],
+    "what_is_no_graph_is_refused": ["FerroError", True],
+    "a_capture_begins_and_ends": [
+        ["ACTIVE", "decode", True, "NONE", True],
+        "FerroError",
+        True,
+        "decode",
+    ],
+    "a_capture_that_is_dropped_is_discarded": [False, True],
+    "a_body_that_raises_discards_its_capture": [
+        "KeyError",
+        "FerroError",
+        "FerroError",
+        0,
+        True,
+        True,
+    ],
+    "a_capture_that_is_invalidated_leaves_all_usable": [True, True, True],
+    "a_stream_that_stays_away_leaves_all_usable": [True, False, True],
+    "a_capture_that_cannot_begin_leaves_all_usable": [True, True],
+    "captures_nest_on_streams_of_their_own": ["FerroError", True, True, True, True],
+    "modes_are_checked": [
+        [1, 1, 1, 1, 1, 1],
+        [
+            "FerroError",
+            "'local' is no capture mode: expected one of 'global', 'thread_local', 'relaxed'",
+        ],
+        "FerroError",
+    ],
+    "captures_of_several_threads_run_side_by_side": [[[1, True], [2, True], [3, True]], []],
+    "a_thousand_failed_captures_leave_nothing": [["AcceleratorError", "KeyError"], True, True],
+    "scalars_of_every_type": [],
+    "what_a_scalar_refuses": [
+        *("FerroError", "RuntimeError", "RuntimeError", "TypeError"),
+        *("FerroError", "FerroError", 1),
+    ],
+    "each_launch_reads_the_value_before_it": True,
+    "the_memory_of_a_scalar_outlives_its_updates": [0, 0, 0, 0, 0, 0, 0, 0],
+    "an_update_in_a_capture_belongs_to_the_graph": [0.0, 2.5],
+    "a_callable_runs_on_what_it_is_given": [
+        [True, True, 3, True, True, 3],
+        ["FerroError", "FerroError", "FerroError", "FerroError"],
+        2,
+        True,
+    ],
+    "a_callable_that_raises_captures_nothing": [
+        "KeyError",
+        [False, False, True],
+        True,
+        "FerroError",
+        True,
+    ],
+    "a_callable_keeps_its_inputs": [True, True],
+}
+
+# PyTorch's own allocator keeps the pool of a capture that was invalidated.
+NATIVE = CAPTURES | {
+    "a_thousand_failed_captures_leave_nothing": [["AcceleratorError", "KeyError"], False, True]
+}
+
+
+@cache
+def captures(allocator: str, mode: str) -> Result:
+    return simulated("features_captures.py", allocator, memory="1GiB", mode=mode)
+
+
+def test_every_check_of_captures_is_expected() -> None:
+    assert set(checks_of("features_captures.py")) == set(CAPTURES)
+
+
+@pytest.mark.parametrize(
+    ("allocator", "mode"),
+    [("ferro", "eager"), ("ferro", "adversarial"), ("segments", "eager"), ("native", "eager")],
+)
+@pytest.mark.parametrize("name", CAPTURES)
+def test_captures(name: str, allocator: str, mode: str) -> None:
+    found = captures(allocator, mode)[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] == (NATIVE if allocator == "native" else CAPTURES)[name]
+
+
+# In MiB: private, live, scratch, shared.
+SIZES: dict[str, Any] = {
+    "a_graph_has_private_live_and_scratch_bytes": [[40, 40, 0, 0], [40, 0, 40, 0]],
+    "what_graphs_of_a_pool_share_is_known": [[30, 10, 20, 0], True, True, True, 14, True],
+    "a_plain_graph_has_sizes_too": [[30, 30, 0, 0], True],
+    "a_capture_without_memory_has_none": [[0, 0, 0, 0], [0, 0, 0, 0]],
+    "pools_and_the_statistics_agree": [["decode", "prefill"], True, True, 0],
+    "names_stand_in_snapshots": [1, True],
+    "names_stand_in_out_of_memory_errors": ["OutOfMemoryError", True, True, True, True],
+    "sizes_need_ferro_alloc": ["FerroError", 0],
+}
+# Segments do not grow.
+SIZES_OF_SEGMENTS = SIZES | {
+    "a_graph_has_private_live_and_scratch_bytes": [[70, 40, 30, 0], [70, 0, 70, 0]],
+    "a_plain_graph_has_sizes_too": [[40, 30, 10, 0], True],
+}
+
+
+@cache
+def sizes(allocator: str) -> Result:
+    return simulated("features_sizes.py", allocator, memory="1GiB")
+
+
+def test_every_check_of_sizes_is_expected() -> None:
+    assert set(checks_of("features_sizes.py")) == set(SIZES)
+
+
+@pytest.mark.parametrize("allocator", ["ferro", "segments"])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name: str, allocator: str) -> None:
+    found = sizes(allocator)[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] == (SIZES_OF_SEGMENTS if allocator == "segments" else SIZES)[name]
+
+
+WITHOUT_A_DEVICE = """
+import json
+import torch
+from ferro_alloc import FerroError, graphs
+
+def error_of(call):
+    try:
+        call()
+    except FerroError as error:
+        return str(error)
+    return ""
+
+handle = graphs.graph_pool_handle("decode")
+pool = graphs.capture_pool_for_handle(handle)
+pool.record_buffer(7)
+pool.seal()
+calls = [
+    graphs.capture_status,
+    graphs.is_stream_capturing,
+    graphs.begin_capture,
+    lambda: graphs.CaptureGuard().__enter__(),
+    lambda: graphs.CapturedGraph(None),
+    lambda: graphs.DeviceScalar(torch.int32, 1),
+    lambda: graphs.make_graphed_callable(print, ()),
+    pool.sizes,
+]
+print(json.dumps([[error_of(call) for call in calls], pool.buffer_count, pool.is_sealed]))
+"""
+
+
+def test_without_a_device(run_program: RunProgram) -> None:
+    done = run_program(WITHOUT_A_DEVICE, env={"CUDA_VISIBLE_DEVICES": ""})
+    errors, buffers, sealed = json.loads(done.stdout)
+    assert all("needs a CUDA device" in error for error in errors[:-1]), errors
+    assert "ferro_alloc.install()" in errors[-1]
+    assert (buffers, sealed) == (1, True)
