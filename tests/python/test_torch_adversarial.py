@@ -10,6 +10,8 @@ from tests.python.probes import build_faulty_driver
 from tests.python.torch_programs import Result, seeded
 
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
+RARE = ("checkpoints", "clones", "peers", "raw", "resets", "snapshots")
+OBSERVED = ("limits", "metadata")
 FAULTS = {
     "reuse_before_event": 4,
     "missing_wait": 4,
@@ -39,6 +41,9 @@ def assert_clean(result: Result, operations: int) -> None:
         (4000, ("--threads", "4", "--without", "graphs", "mempools")),
         (5000, ("--extras", "switches", *EXTRAS)),
         (6000, ("--allocator", "segments", "--extras", *EXTRAS)),
+        (7000, ("--extras", *EXTRAS, *RARE, *OBSERVED)),
+        (8000, ("--allocator", "segments", "--extras", *EXTRAS, *RARE, *OBSERVED)),
+        (9000, ("--at-once", "--threads", "3", "--memory", "4GiB", "--extras", "metadata", *RARE)),
     ],
     ids=[
         "in_turns",
@@ -47,6 +52,9 @@ def assert_clean(result: Result, operations: int) -> None:
         "without_graphs",
         "switched_and_observed",
         "classic_layout",
+        "every_call",
+        "every_call_classic",
+        "rare_calls_at_once",
     ],
 )
 def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:

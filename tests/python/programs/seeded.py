@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from seeded_operations import EXTRAS
 
 ALLOCATORS = ("native", "expandable", "ferro", "segments")
-EXTRAS = ("history", "own_pools", "sharing", "switches", "uncached")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--allocator", choices=ALLOCATORS, default="ferro")
 arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")
@@ -37,6 +37,11 @@ arguments.add_argument("--stop-when-caught", action="store_true")
 arguments.add_argument("--mutant", help="library and name of a planted fault, as in path:name")
 arguments.add_argument("--judge-log", type=Path)
 options = arguments.parse_args()
+# These change what all threads are given, call Python under a lock (own pools), or free with
+# cudaFree while another thread captures (uncached).
+IN_TURNS = {"limits", "own_pools", "switches", "uncached"}
+if options.at_once and IN_TURNS & set(options.extras):
+    arguments.error("some of these extras are for threads that take turns")
 
 expandable = options.allocator == "expandable"
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{expandable}"
@@ -46,7 +51,8 @@ os.environ["FERRO_SIM_TURN"] = options.turn
 
 from ferro_alloc import sim
 
-sim.activate(mode=options.mode, seed=options.seed, memory=options.memory)
+devices = range(2 if "peers" in options.extras else 1)
+sim.activate(count=len(devices), mode=options.mode, seed=options.seed, memory=options.memory)
 
 import torch
 
@@ -54,6 +60,7 @@ import ferro_alloc
 import seeded_operations as ops
 import seeded_plan as plan
 import seeded_run
+import seeded_statistics
 
 torch.set_num_threads(1)
 check_invariants = None
@@ -65,7 +72,8 @@ if ours:
     from ferro_alloc import _C
 
     def check_invariants() -> None:
-        _C.check_invariants(0)
+        for device in devices:
+            _C.check_invariants(device)
 
 
 def switch() -> None:
@@ -76,8 +84,12 @@ def switch() -> None:
             ferro_alloc.install(config)
 
 
+def free_memory() -> int:
+    return sum(torch.cuda.mem_get_info(device)[0] for device in devices)
+
+
 torch.cuda.init()
-free_at_start = torch.cuda.mem_get_info()[0]
+free_at_start = free_memory()
 if options.mutant:
     import mutant
 
@@ -94,12 +106,15 @@ shape = ops.Shape(
 )
 parallel = options.threads if options.at_once else 1
 hosts = [seeded_run.host_memory() for _ in range(parallel)]
-streams = [[torch.cuda.Stream() for _ in range(shape.streams)] for _ in range(parallel)]
+streams = [
+    [torch.cuda.Stream(device) for device in devices for _ in range(shape.streams)]
+    for _ in range(parallel)
+]
 log = []
 
 
-def log_step(operation: ops.Operation) -> None:
-    log.append([type(operation).__name__, *seeded_run.statistics()])
+def log_step(operation: ops.Operation, answer: object) -> None:
+    log.append([type(operation).__name__, answer, *seeded_statistics.statistics(devices)])
 
 
 def run_program(seed: int) -> seeded_run.Tally:
@@ -143,15 +158,16 @@ result = {
     "failed_seeds": failed_seeds,
 }
 if not total.errors:
-    torch.cuda.synchronize()
+    for device in devices:
+        torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
-    result["reserved_at_end"] = torch.cuda.memory_reserved()
-    result["allocated_at_end"] = torch.cuda.memory_allocated()
-    result["free_lost"] = free_at_start - torch.cuda.mem_get_info()[0]
+    result["reserved_at_end"] = sum(map(torch.cuda.memory_reserved, devices))
+    result["allocated_at_end"] = sum(map(torch.cuda.memory_allocated, devices))
+    result["free_lost"] = free_at_start - free_memory()
     if ours and ferro_alloc.is_installed():
         result["report"] = _C.device_report(0)
 if options.judge_log:
-    columns = ["operation", *("/".join(pair) for pair in seeded_run.STATISTICS)]
+    columns = ["operation", "answer", *seeded_statistics.columns(devices)]
     options.judge_log.write_text(json.dumps({"columns": columns, "steps": log}))
 print(json.dumps(result))
 sys.stdout.flush()

@@ -10,18 +10,24 @@ from seeded_operations import (
     Operation,
     Piece,
     Wait,
+    exact_size,
 )
 
 
 class Body(Moves):
     """Draws what a graph captures, on its stream and on streams forked from it."""
 
-    def __init__(self, outer: Moves, stream: int, inputs: list[Tensor]) -> None:
+    def __init__(
+        self, outer: Moves, stream: int, inputs: list[Tensor], *, in_tree: bool = False
+    ) -> None:
         super().__init__(outer._random.getrandbits(32), outer._shape)
         self._outer = outer
+        self._in_tree = in_tree
         self._capturing = [stream]
         # In the capture no earlier work counts; what the inputs see of it is settled on replay.
         views = [Tensor(t.number, t.size, -1, (Piece(t.number, 0, t.size),)) for t in inputs]
+        for view in views:
+            view.shared = in_tree
         self._inputs = {view.number: view for view in views}
         self.tensors: dict[int, Tensor] = {}
         self.sizes = {tensor.number: tensor.size for tensor in inputs}
@@ -60,7 +66,10 @@ class Body(Moves):
     def _body_new(self) -> None:
         sources = [*self._inputs.values(), *self._tensors.values()]
         source = self._random.choice([s for s in sources if s.content is not None])
-        tensor = self._allocate(self._random.randint(1, 2 * source.size), self._stream(), None)
+        size = self._random.randint(1, 2 * source.size)
+        if self._in_tree:
+            size = exact_size(size)
+        tensor = self._allocate(size, self._stream(), None)
         self.tensors[tensor.number] = tensor
         self.sizes[tensor.number] = tensor.size
         if tensor.size > source.size:
@@ -86,17 +95,18 @@ class Body(Moves):
         source = self._pick(lambda t: True)
         if source is None or len(self._capturing) < 2:
             return
-        first = self._allocate(source.size, self._capturing[0], None)
+        size = exact_size(source.size) if self._in_tree else source.size
+        first = self._allocate(size, self._capturing[0], None)
         self.sizes[first.number] = first.size
         self._memset(first, first.home)
         self._copy(source, first, first.home)
-        second = self._allocate(source.size, self._capturing[-1], None)
+        second = self._allocate(size, self._capturing[-1], None)
         self.tensors[second.number] = second
         self.sizes[second.number] = second.size
         self._memset(second, second.home)
         self._copy(first, second, second.home)
         self._free(first, by_event=False)
-        third = self._allocate(source.size, self._capturing[0], None)
+        third = self._allocate(size, self._capturing[0], None)
         self.tensors[third.number] = third
         self.sizes[third.number] = third.size
         self._memset(third, third.home)
@@ -105,6 +115,14 @@ class Body(Moves):
         tensor = self._pick(lambda t: True)
         if tensor is not None:
             self._free(tensor)
+
+    def _allocate(
+        self, size: int, stream: int, mempool: int | None, *, cached: bool = True, raw: bool = False
+    ) -> Tensor:
+        tensor = super()._allocate(size, stream, mempool, cached=cached, raw=raw)
+        # A block that other streams are recorded on cannot be part of a checkpoint.
+        tensor.shared = self._in_tree
+        return tensor
 
     def _number(self) -> int:
         return self._outer._number()

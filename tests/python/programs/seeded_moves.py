@@ -48,6 +48,9 @@ class Tensor:
     cached: bool = True
     shared: bool = False
     """Then its uses on other streams are covered by waiting for them alone."""
+    raw: bool = False
+    pool: int | None = None
+    """The pool with checkpoints that it lies in."""
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Graph:
     outputs: list[int]
     body: tuple[Operation, ...]
     sizes: dict[int, int]
+    in_tree: bool = False
+    """Whether its pool may be set back to a checkpoint."""
 
 
 class Moves:
@@ -83,12 +88,14 @@ class Moves:
         self._palette = [self._any_size() for _ in range(6)]
 
     def _allocate(
-        self, size: int, stream: int, mempool: int | None, *, cached: bool = True
+        self, size: int, stream: int, mempool: int | None, *, cached: bool = True, raw: bool = False
     ) -> Tensor:
         # Another stream must come after its own, where the memory may have been in use before.
-        tensor = Tensor(self._number(), size, stream, writer=stream, cached=cached)
+        tensor = Tensor(self._number(), size, stream, writer=stream, cached=cached, raw=raw)
+        # `record_stream` knows nothing of memory whose owner is no tensor.
+        tensor.shared = raw
         self._tensors[tensor.number] = tensor
-        self._out.append(Alloc(tensor.number, size, stream, mempool, cached))
+        self._out.append(Alloc(tensor.number, size, stream, mempool, cached, raw))
         return tensor
 
     def _fill(self, tensor: Tensor, stream: int) -> None:
@@ -134,7 +141,7 @@ class Moves:
             else:
                 self._record(tensor, stream)
         del self._tensors[tensor.number]
-        self._out.append(Free(tensor.number))
+        self._out.append(Free(tensor.number, here=tensor.pool is not None))
 
     def _access(self, tensor: Tensor, stream: int, *, write: bool) -> None:
         before = {tensor.writer} | (tensor.readers if write else set())
@@ -144,7 +151,9 @@ class Moves:
             tensor.writer, tensor.readers = stream, set()
         else:
             tensor.readers.add(stream)
-        if tensor.graph is not None and tensor.graph in self._graphs:
+        if tensor.pool is not None:
+            self._touched.setdefault(tensor.pool, set()).add(stream)
+        elif tensor.graph is not None and tensor.graph in self._graphs:
             self._touched.setdefault(self._graphs[tensor.graph].pool, set()).add(stream)
         if stream != tensor.home:
             tensor.foreign.add(stream)
@@ -201,9 +210,18 @@ class Moves:
 
     def _stream_after(self, *tensors: Tensor) -> int:
         """Mostly one that comes after the streams that use these tensors, often the last itself."""
+        if self._is_peer(tensors[0]):
+            return self._peer_stream()
         used = [t.home for t in tensors]
         used += [s for t in tensors for s in (t.writer, *t.readers) if s is not None]
         return max(used) if self._random.random() < 0.3 else self._stream_at_least(max(used))
+
+    def _peer_stream(self) -> int:
+        return self._shape.streams + self._random.randrange(self._shape.streams)
+
+    def _is_peer(self, tensor: Tensor) -> bool:
+        """Whether it lies on the second device."""
+        return tensor.home >= self._shape.streams
 
     def _size(self) -> int:
         """Mostly one of a few, so that freed blocks fit again exactly."""
@@ -227,13 +245,15 @@ class Moves:
     def _live_bytes(self) -> int:
         return sum(tensor.size for tensor in self._tensors.values())
 
-    def _pick(self, allowed: object) -> Tensor | None:
+    def _pick(self, allowed: object, *, peers: bool = False) -> Tensor | None:
         assert callable(allowed)
-        candidates = [tensor for tensor in self._tensors.values() if allowed(tensor)]
+        known = [tensor for tensor in self._tensors.values() if self._is_peer(tensor) == peers]
+        candidates = [tensor for tensor in known if allowed(tensor)]
         return self._random.choice(candidates) if candidates else None
 
     def _some(self, most: int) -> list[Tensor]:
-        known = list(self._tensors.values())
+        """Of the first device, and in no pool that may be set back."""
+        known = [t for t in self._tensors.values() if not self._is_peer(t) and t.pool is None]
         return self._random.sample(known, min(len(known), self._random.randint(1, most)))
 
     def _room(self, size: int, *, source: bool) -> int:

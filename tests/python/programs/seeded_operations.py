@@ -25,6 +25,32 @@ class Piece:
 
 Content = tuple[Piece, ...]
 
+EXTRAS = (
+    "checkpoints",
+    "clones",
+    "history",
+    "limits",
+    "metadata",
+    "own_pools",
+    "peers",
+    "raw",
+    "resets",
+    "sharing",
+    "snapshots",
+    "switches",
+    "uncached",
+)
+"""What programs may do in addition."""
+
+
+def exact_size(size: int) -> int:
+    """Not less, and native's blocks of such sizes have no bytes beyond the request.
+
+    A block that comes back with a checkpoint counts as requested in full.
+    """
+    unit = 512 if size <= MIB else 2 * MIB
+    return -(-size // unit) * unit
+
 
 def part(content: Content, offset: int, length: int) -> Content:
     pieces = []
@@ -50,6 +76,7 @@ def overwritten(old: Content | None, size: int, offset: int, new: Content) -> Co
 
 
 # ---- operations; numbers name tensors, streams, pools and graphs
+# Streams of the second device come after those of the first.
 
 
 @dataclass(frozen=True)
@@ -60,6 +87,10 @@ class Alloc:
     mempool: int | None = None
     cached: bool = True
     """Whether `caching_allocator_enable()` lets the allocator keep the memory."""
+    raw: bool = False
+    """By `caching_allocator_alloc()`, freed by `caching_allocator_delete()`."""
+    handle: int | None = None
+    """The `graph_pool_handle()` whose pool it comes from, with no capture."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +138,8 @@ class RecordStream:
 @dataclass(frozen=True)
 class Free:
     tensor: int
+    here: bool = False
+    """Not by another thread later: what happens in its pool next depends on it."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +180,8 @@ class CheckInvariants:
 @dataclass(frozen=True)
 class RecordHistory:
     enabled: bool
+    kept: int = 0
+    """How many entries; then of allocations and frees alone, with annotations and contexts."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +206,100 @@ class MakeMempool:
 @dataclass(frozen=True)
 class DropMempool:
     mempool: int
+
+
+@dataclass(frozen=True)
+class CopyToPeer:
+    """Between devices: PyTorch orders it with the current streams of both."""
+
+    source: int
+    target: int
+    source_stream: int
+    target_stream: int
+    source_offset: int
+    target_offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class CopyOnWrite:
+    """`target` becomes a copy of `source` that is made when it is first looked at."""
+
+    source: int
+    target: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class SetMetadata:
+    text: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Operations within a `record_function`, or within what PyTorch takes for a compiled region."""
+
+    name: str
+    compiled: bool
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Of all memory with its history, or of one pool."""
+
+    mempool: int | None = None
+    handle: int | None = None
+
+
+@dataclass(frozen=True)
+class ResetPeaks:
+    pass
+
+
+@dataclass(frozen=True)
+class ResetCounts:
+    pass
+
+
+@dataclass(frozen=True)
+class AskTooMuch:
+    """A share of the device that exceeds it, or exceeds the share that the process may have."""
+
+    share: float
+    allowed: float
+    mempool: int | None = None
+
+
+@dataclass(frozen=True)
+class NoteCheckpoint:
+    checkpoint: int
+    handle: int
+    tensors: tuple[int, ...]
+    """Those alive in the pool."""
+
+
+@dataclass(frozen=True)
+class GoToCheckpoint:
+    """Sets a pool back. Every tensor in it that the checkpoint does not hold dies."""
+
+    checkpoint: int
+    removed: tuple[int, ...]
+    """Which die: freed before, and their storages no longer own anything."""
+    stale: tuple[int, ...]
+    """Which die: freed by the call, which is given their storages."""
+    revived: tuple[int, ...]
+    """Of the checkpoint and not alive: they get new storages as owners."""
+    unowned: tuple[int, ...]
+    """Of the checkpoint and not alive: freed by address afterwards."""
+
+
+@dataclass(frozen=True)
+class CheckLive:
+    """That exactly these tensors are alive in the pool."""
+
+    handle: int
+    tensors: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -213,6 +342,17 @@ Operation = (
     | Switch
     | MakeMempool
     | DropMempool
+    | CopyToPeer
+    | CopyOnWrite
+    | SetMetadata
+    | Phase
+    | Snapshot
+    | ResetPeaks
+    | ResetCounts
+    | AskTooMuch
+    | NoteCheckpoint
+    | GoToCheckpoint
+    | CheckLive
     | Capture
     | Replay
     | DropGraph
@@ -235,7 +375,7 @@ class Shape:
     mempools: bool = True
     empty_cache: bool = True
     extras: frozenset[str] = frozenset()
-    """Of "history", "own_pools", "sharing", "switches" and "uncached"; by default none."""
+    """Of `EXTRAS`; by default none."""
     live_bytes: int = 64 * MIB
     orderly_drops: bool = False
     """Whether a graph's own stream waits for the last replay before the graph is dropped."""

@@ -10,30 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seeded_capture import Body
-from seeded_moves import Graph, Moves
+from seeded_extras import CHOICES, Extras
 from seeded_operations import (
     AskStatistics,
-    Capture,
     CheckInvariants,
-    DropGraph,
     DropMempool,
     EmptyCache,
-    Free,
     MIB,
     MakeMempool,
-    RecordHistory,
-    Replay,
     Shape,
-    Share,
     Step,
-    Switch,
     SyncDevice,
     SyncStream,
 )
 
 
-class Planner(Moves):
+class Planner(Extras):
     """Draws one program. `steps()` yields it; the same arguments give the same program."""
 
     def __init__(self, seed: int, steps: int, shape: Shape) -> None:
@@ -57,12 +49,9 @@ class Planner(Moves):
             self._choices += [(1, "mempool")]
         if shape.empty_cache:
             self._choices += [(1, "empty_cache")]
-        if "history" in shape.extras:
-            self._choices += [(1, "history")]
-        if "sharing" in shape.extras:
-            self._choices += [(2, "share")]
-        if "switches" in shape.extras:
-            self._choices += [(1, "switch")]
+        for extra, choices in CHOICES.items():
+            if extra in shape.extras:
+                self._choices += choices
 
     def steps(self) -> Iterator[Step]:
         weights = [weight for weight, _ in self._choices]
@@ -172,102 +161,12 @@ class Planner(Moves):
             own = "own_pools" in self._shape.extras and self._random.random() < 0.5
             self._out.append(MakeMempool(self._mempools[-1], own))
 
-    def _plan_history(self) -> None:
-        self._out.append(RecordHistory(self._random.random() < 0.7))
-
-    def _plan_share(self) -> None:
-        tensor = self._pick(lambda t: t.cached and t.graph is None)
-        if tensor is not None:
-            tensor.shared = True
-            self._out.append(Share(tensor.number, tensor.home))
-
-    def _plan_switch(self) -> None:
-        self._out.append(Switch())
-
-    def _plan_capture(self) -> None:
-        inputs = [t for t in self._some(3) if t.size <= 2 * MIB]
-        if len(self._graphs) >= 5 or not inputs:
-            return
-        number, stream = self._number(), self._stream()
-        handle = self._random.choice([None, *self._handles])
-        pool = -1 - number if handle is None else handle
-        planner = Body(self, stream, inputs)
-        body, outputs, doomed = planner.draw()
-        graph = Graph(
-            number, stream, pool, [t.number for t in inputs], outputs, body, planner.sizes
-        )
-        self._graphs[number] = graph
-        manager = self._random.random() < 0.3
-        self._out.append(Capture(number, stream, handle, manager, body))
-        for tensor in inputs:
-            tensor.pins += 1
-        for output in outputs:
-            tensor = planner.tensors[output]
-            tensor.graph = number
-            tensor.writer, tensor.readers, tensor.content = None, set(), None
-            self._tensors[output] = tensor
-        # Freed after the capture, not in it.
-        self._out.extend(Free(number) for number in doomed)
-
-    def _plan_replay(self) -> None:
-        if not self._graphs:
-            return
-        graph = self._random.choice(list(self._graphs.values()))
-        for number in graph.inputs:
-            tensor = self._tensors[number]
-            if tensor.graph is None and self._random.random() < 0.7:
-                self._fill(tensor, self._stream_after(tensor))
-        touched = self._touched.setdefault(graph.pool, set())
-        stream = self._stream_at_least(max(touched, default=0))
-        for other in sorted(touched - {stream}):
-            self._wait(stream, other)
-        self._touched[graph.pool] = {stream}
-        for number in graph.inputs:
-            self._access(self._tensors[number], stream, write=False)
-        for number in graph.outputs:
-            self._access(self._tensors[number], stream, write=True)
-        self._out.append(Replay(graph.number, stream))
-        # A graph of the same pool that was captured later may live where this one works.
-        for later in self._graphs.values():
-            if later.pool == graph.pool and later.number > graph.number:
-                for number in later.outputs:
-                    self._tensors[number].content = None
-        self._evaluate(graph)
-        for number in graph.outputs:
-            if self._tensors[number].content is not None and self._random.random() < 0.6:
-                self._read(self._tensors[number], self._stream_after(self._tensors[number]))
-
-    def _plan_drop_graph(self) -> None:
-        reused = {i for g in self._graphs.values() for i in g.inputs}
-        droppable = [g for g in self._graphs.values() if not reused & set(g.outputs)]
-        if droppable:
-            self._drop(self._random.choice(droppable))
-
-    def _drop(self, graph: Graph) -> None:
-        del self._graphs[graph.number]
-        if all(other.pool != graph.pool for other in self._graphs.values()):
-            # A pool that nobody holds any more cannot be captured into again.
-            self._handles = [h if h != graph.pool else self._number() for h in self._handles]
-        if self._shape.orderly_drops:
-            for other in sorted(self._touched.get(graph.pool, set()) - {graph.stream}):
-                self._wait(graph.stream, other)
-        for number in graph.inputs:
-            self._tensors[number].pins -= 1
-        first = self._random.random() < 0.5
-        if first:
-            self._out.append(DropGraph(graph.number))
-        for number in graph.outputs:
-            self._free(self._tensors[number])
-        if not first:
-            self._out.append(DropGraph(graph.number))
-        if self._shape.empty_cache and self._random.random() < 0.5:
-            self._out.append(EmptyCache())
-
     def _plan_end(self) -> None:
         """Reads what is left, gives everything back and drains."""
         for tensor in list(self._tensors.values()):
             if tensor.content is not None:
                 self._read(tensor, self._stream_after(tensor))
+        self._end_tree()
         for graph in sorted(self._graphs.values(), key=lambda g: -g.number):
             self._drop(graph)
         for tensor in list(self._tensors.values()):

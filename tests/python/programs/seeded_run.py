@@ -14,21 +14,9 @@ import torch
 
 import seeded_operations as ops
 import seeded_plan as plan
-
-STATISTICS = (
-    ("allocation", "current"),
-    ("allocation", "peak"),
-    ("allocation", "allocated"),
-    ("allocation", "freed"),
-    ("active", "current"),
-    ("requested_bytes", "current"),
-    ("requested_bytes", "allocated"),
-    ("allocated_bytes", "current"),
-    ("allocated_bytes", "peak"),
-    ("reserved_bytes", "current"),
-    ("reserved_bytes", "peak"),
-)
-"""What the judge's log holds of `torch.cuda.memory_stats()` after each step, in this order."""
+from seeded_calls import Calls
+from seeded_own_pools import OwnAllocator
+from seeded_statistics import statistics
 
 _WORDS = torch.arange(ops.HOST_BYTES // 4 + 2, dtype=torch.int32)
 
@@ -78,43 +66,7 @@ def host_memory() -> tuple[torch.Tensor, torch.Tensor]:
     return pair[0], pair[1]
 
 
-class OwnAllocator:
-    """cudaMalloc and cudaFree behind the two functions that a MemPool asks for."""
-
-    _instance: OwnAllocator | None = None
-
-    @classmethod
-    def instance(cls) -> OwnAllocator:
-        # Pools may outlive whoever made them.
-        if cls._instance is None:
-            cls._instance = cls()
-        return cls._instance
-
-    def __init__(self) -> None:
-        runtime = ctypes.CDLL("libcudart.so.13")
-        word, pointer = ctypes.c_size_t, ctypes.c_void_p
-        runtime.cudaMalloc.argtypes = (ctypes.POINTER(pointer), word)
-        runtime.cudaFree.argtypes = (pointer,)
-
-        def allocate(size: int, device: int, stream: int) -> int | None:
-            made = pointer()
-            if runtime.cudaMalloc(ctypes.byref(made), size) == 0:
-                return made.value
-            runtime.cudaGetLastError()  # or the next call of torch reports it
-            return None
-
-        def free(address: int, size: int, device: int, stream: int) -> None:
-            runtime.cudaFree(address)
-
-        self._kept = (
-            ctypes.CFUNCTYPE(pointer, word, ctypes.c_int, pointer)(allocate),
-            ctypes.CFUNCTYPE(None, pointer, word, ctypes.c_int, pointer)(free),
-        )
-        addresses = [ctypes.cast(function, pointer).value for function in self._kept]
-        self.functions = torch._C._cuda_customAllocator(*addresses)
-
-
-class Executor:
+class Executor(Calls):
     """Runs the operations of one program, each on the thread that calls `run`."""
 
     def __init__(
@@ -127,18 +79,16 @@ class Executor:
         outbox: queue.SimpleQueue[torch.Tensor] | None = None,
         switch: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(streams, alone or threading.RLock())
         self.tally = Tally()
-        self._streams = streams
+        self.answer: object = None
+        """What the last operation found out that is the same under every allocator."""
         self._source, self._result = host
         self._check_invariants = check_invariants or (lambda: None)
         self._switch = switch or (lambda: None)
-        self._alone = alone or threading.RLock()
         # Freed tensors leave by the outbox of one thread and die in the inbox of another.
         self._inbox, self._outbox = inbox, outbox
-        self._tensors: dict[int, torch.Tensor] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._mempools: dict[int, torch.cuda.MemPool] = {}
-        self._handles: dict[int, tuple[int, int]] = {}
         self._reads: list[ops.Read] = []
         self._capturing = False
         self._memset = ctypes.CDLL("libcudart.so.13").cudaMemsetAsync
@@ -150,7 +100,7 @@ class Executor:
         name = type(operation).__name__
         self.tally.operations[name] += 1
         words = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
-        getattr(self, f"_run_{words}")(operation)
+        self.answer = getattr(self, f"_run_{words}")(operation)
         self.drop_received()
 
     def drop_received(self) -> None:
@@ -159,19 +109,7 @@ class Executor:
 
     def _run_alloc(self, op: ops.Alloc) -> None:
         with torch.cuda.stream(self._streams[op.stream]):
-            if not op.cached:
-                with self._alone:
-                    torch.cuda.caching_allocator_enable(False)
-                    try:
-                        made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
-                    finally:
-                        torch.cuda.caching_allocator_enable(True)
-            elif op.mempool is None:
-                made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
-            else:
-                with torch.cuda.use_mem_pool(self._mempools[op.mempool]):
-                    made = torch.empty(op.size, dtype=torch.uint8, device="cuda")
-        self._tensors[op.tensor] = made
+            self._tensors[op.tensor] = self._allocate(op)
 
     def _run_fill(self, op: ops.Fill) -> None:
         slot = self._source[op.slot : op.slot + op.size]
@@ -188,7 +126,8 @@ class Executor:
     def _run_memset(self, op: ops.Memset) -> None:
         # zero_() and fill_() are kernels, which do nothing on the simulated GPU.
         target, stream = self._tensors[op.tensor], self._streams[op.stream]
-        status = self._memset(target.data_ptr(), op.byte, target.numel(), stream.cuda_stream)
+        with torch.cuda.device(stream.device):
+            status = self._memset(target.data_ptr(), op.byte, target.numel(), stream.cuda_stream)
         if status:
             raise RuntimeError(f"cudaMemsetAsync returned {status}")
 
@@ -206,7 +145,10 @@ class Executor:
 
     def _run_free(self, op: ops.Free) -> None:
         tensor = self._tensors.pop(op.tensor)
-        if self._outbox is not None and not self._capturing:
+        address = self._raw.pop(op.tensor, None)
+        if address is not None:
+            torch.cuda.caching_allocator_delete(address)
+        elif self._outbox is not None and not (op.here or self._capturing):
             self._outbox.put(tensor)
 
     def _run_read(self, op: ops.Read) -> None:
@@ -218,7 +160,8 @@ class Executor:
 
     def _run_sync_device(self, op: ops.SyncDevice) -> None:
         with self._alone:
-            torch.cuda.synchronize()
+            for device in self._devices:
+                torch.cuda.synchronize(device)
         self._compare(lambda read: True)
 
     def _run_sync_stream(self, op: ops.SyncStream) -> None:
@@ -230,7 +173,7 @@ class Executor:
             torch.cuda.empty_cache()
 
     def _run_ask_statistics(self, op: ops.AskStatistics) -> None:
-        statistics()
+        statistics(self._devices)
 
     def _run_check_invariants(self, op: ops.CheckInvariants) -> None:
         self._check_invariants()
@@ -238,9 +181,6 @@ class Executor:
     def _run_make_mempool(self, op: ops.MakeMempool) -> None:
         own = OwnAllocator.instance().functions if op.own_allocator else None
         self._mempools[op.mempool] = torch.cuda.MemPool(own)
-
-    def _run_record_history(self, op: ops.RecordHistory) -> None:
-        torch.cuda.memory._record_memory_history("all" if op.enabled else None, stacks="python")
 
     def _run_share(self, op: ops.Share) -> None:
         with torch.cuda.stream(self._streams[op.stream]):
@@ -256,9 +196,7 @@ class Executor:
             del self._mempools[op.mempool]
 
     def _run_capture(self, op: ops.Capture) -> None:
-        pool = None
-        if op.handle is not None:
-            pool = self._handles.setdefault(op.handle, torch.cuda.graph_pool_handle())
+        pool = None if op.handle is None else self._pool_of(op.handle)
         stream = self._streams[op.stream]
         graph = torch.cuda.CUDAGraph()
         with self._alone:
@@ -302,11 +240,6 @@ class Executor:
         self._reads = waiting
 
 
-def statistics() -> list[int]:
-    stats = torch._C._cuda_memoryStats(0)
-    return [stats[name]["all"][column] for name, column in STATISTICS]
-
-
 class Workers:
     """Threads that carry out calls one at a time, in the order of the calls."""
 
@@ -346,7 +279,7 @@ def run_in_turns(
     program: plan.Planner,
     executor: Executor,
     threads: int,
-    after_step: Callable[[ops.Operation], None] | None = None,
+    after_step: Callable[[ops.Operation, object], None] | None = None,
 ) -> Tally:
     """Several threads, one at a time: the order of all operations is that of the program."""
     workers = Workers(threads)
@@ -360,7 +293,7 @@ def run_in_turns(
                 executor.tally.errors.append(f"step {number} {name}: {error!r}"[:800])
                 break
             if after_step is not None:
-                after_step(operation)
+                after_step(operation, executor.answer)
     finally:
         workers.stop()
     return executor.tally
