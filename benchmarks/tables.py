@@ -1,7 +1,7 @@
-"""Writes the tables of docs/benchmarks.md from the stored results.
+"""Writes the tables of docs/benchmarks.md and docs/graph-memory.md from the stored results.
 
 Each table stands between a line `<!-- table NAME -->` and `<!-- end -->`; its numbers come from
-benchmarks/results. `--check` changes nothing and fails when the document is out of date.
+benchmarks/results. `--check` changes nothing and fails when a document is out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.processes import ALLOCATORS, ROOT
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+DOCUMENTS = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "graph-memory.md")
 RESULTS = ROOT / "benchmarks" / "results"
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -117,9 +117,35 @@ def replay(records: Records) -> str:
     return markdown([*headings, "driver, ms", "of that in the 2nd half"], rows)
 
 
+def graph_memory(records: Records) -> str:
+    """MiB that graphs reserve (of native's)."""
+    working = [record for record in records if not record["problem"]]
+    native = find(working, allocator="native")
+    assert native is not None, "there is no run of the native allocator to compare with"
+    names = {"results": "live results", "shared": "one pool", "separate": "a pool each"}
+    rows = []
+    for key, name in names.items():
+        sizes = [record["bytes"][key] for record in working]
+        base = native["bytes"][key]
+        rows.append([name, *(f"{size / (1 << 20):,.0f} ({size / base:.2f})" for size in sizes)])
+    return markdown(["MiB", *(record["allocator"] for record in working)], rows)
+
+
+def graph_situations(records: Records) -> str:
+    # Other tables need none of what it imports.
+    from benchmarks.graph_situations import rows
+
+    (_, _, *allocators), found = rows(records)
+    lines = [[f"`{name}`, {way.replace('_', ' ')}", *cells] for name, way, *cells in found]
+    return markdown(["situation", *allocators], lines)
+
+
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "fidelity": ("fidelity_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
+    "graph_memory": ("graphs_gpu.json", graph_memory),
+    "graph_situations": ("graph_situations_gpu.json", graph_situations),
+    "graphs": ("graphs_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "hit_path": ("hit_path_gpu.json", turns),
     "observing": ("observing_gpu.json", turns),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
@@ -147,14 +173,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing, compare only")
     options = parser.parse_args(argv)
-    text = DOCUMENT.read_text()
-    filled = fill(text, RESULTS)
-    if options.check:
-        if filled != text:
-            print(f"{DOCUMENT.name} is out of date: run `python -m benchmarks.tables`")
-        return int(filled != text)
-    DOCUMENT.write_text(filled)
-    return 0
+    outdated = False
+    for document in DOCUMENTS:
+        text = document.read_text()
+        filled = fill(text, RESULTS)
+        if not options.check:
+            document.write_text(filled)
+        elif filled != text:
+            outdated = True
+            print(f"{document.name} is out of date: run `python -m benchmarks.tables`")
+    return int(outdated)
 
 
 if __name__ == "__main__":

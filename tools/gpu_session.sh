@@ -3,7 +3,9 @@
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
 #                                       hit_path observing sharing training demo
+#                                       graphs situations
 #
+# Without any named it runs all but the last two, whose results would be more files than it leaves.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
@@ -97,6 +99,8 @@ for name in "${parts[@]}"; do
     observing) part observing 120 bash -c 'benchmark observing' ;;
     sharing) part sharing 120 bash -c 'benchmark sharing' ;;
     training) part training 200 bash -c 'benchmark training' ;;
+    graphs) part graphs 180 bash -c 'benchmark graphs' ;;
+    situations) part situations 240 bash -c 'benchmark graph_situations' ;;
     demo) part demo 120 bash -c demo ;;
     *)
       echo "there is no part '$name'" >&2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks import replay, tables
+from benchmarks import replay, situations, tables
 from benchmarks.fidelity import differences
 from benchmarks.processes import SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.training import Record, time_ratio
@@ -107,6 +107,65 @@ def test_sharing(run_program: RunProgram, tmp_path: Path) -> None:
     for record in records:
         assert len(record["nanoseconds"]) == 12
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+@on_simulated_gpu
+def test_graphs(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "graphs")
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    for record in records:
+        assert len(record["nanoseconds"]) == 4
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+        found = record["bytes"]
+        assert 0 < found["results"] <= found["shared"] < found["separate"]
+    assert "| a pool each | " in tables.graph_memory(records)
+
+
+# Of each situation the way that surprises, the way around it, and the figure that tells them apart;
+# then the allocators under which it is larger.
+SURPRISES = {
+    "separate_pools": ("separate", "shared", "graph_pools", SIMULATED_ALLOCATORS),
+    "temporary_after_capture": ("eager", "captured", "peak_reserved", SIMULATED_ALLOCATORS),
+    "fragments_of_warm_up": ("warm_up_first", "buffers_first", "reserved", ("native",)),
+    "growing_captures": ("ascending", "descending", "graph_pools", ("native",)),
+    "record_stream_in_capture": ("recorded", "joined", "graph_pools", SIMULATED_ALLOCATORS),
+    "gradients_of_another_stream": (
+        *("another_stream", "same_stream", "graph_pools"),
+        SIMULATED_ALLOCATORS,
+    ),
+    "free_during_capture": (
+        *("freed_in_capture", "freed_before", "peak_reserved"),
+        ("native", "expandable"),
+    ),
+}
+
+
+def test_every_situation_has_its_surprise() -> None:
+    assert tuple(SURPRISES) == situations.NAMES
+
+
+@on_simulated_gpu
+@pytest.mark.parametrize("name", SURPRISES)
+def test_graph_situations(name: str, run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "graph_situations", "--situations", name)
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    surprising, around, figure, affected = SURPRISES[name]
+    for record in records:
+        ways = record["ways"]
+        for found in ways.values():
+            assert 0 < found["peak_allocated"] <= found["peak_reserved"]
+            assert found["graph_pools"] < found["reserved_after_empty_cache"]
+            assert found["reserved_after_empty_cache"] <= found["reserved"]
+            assert found["reserved"] <= found["peak_reserved"]
+            assert found["left"] == 0
+        assert ways[surprising][figure] >= ways[around][figure]
+        if record["allocator"] in affected:
+            assert ways[surprising][figure] > 1.1 * ways[around][figure]
+        if "graph_deleted" in ways:
+            deleted, kept = ways["graph_deleted"], ways["freed_before"]
+            assert deleted["reserved_after_empty_cache"] < deleted["reserved"]
+            assert deleted["graph_pools"] < 0.1 * kept["graph_pools"]
+    assert f"| `{name}`, {around.replace('_', ' ')} | " in tables.graph_situations(records)
 
 
 # Recorded on a GPU, where expandable segments reserved 1.098 and 1.145 of the peak.

@@ -1,0 +1,120 @@
+"""Seven situations in which the memory of CUDA graphs surprises, under each allocator.
+
+Each program of `benchmarks/situations` runs in a fresh process. The table shows MiB reserved of
+each of its ways: the peak, what stays after `empty_cache()`, and the graphs' pools in that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.processes import Child, ChildError, use_allocator
+from benchmarks.situations import MIB, NAMES, SMOKE_MIB
+from tools.gpu import gpu_count
+
+# The memory of a graph under cudaMallocAsync is the driver's: torch counts and lists none of it.
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
+TIMEOUT = 120
+
+
+@dataclass
+class Record:
+    """One program under one allocator. Bytes."""
+
+    situation: str
+    allocator: str
+    ways: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of each way, the fields of `situations.Figures`."""
+    problem: str = ""
+
+
+def child(options: argparse.Namespace) -> int:
+    """The program itself, with the allocator in place before it imports torch."""
+    use_allocator(options.child, options.simulated)
+    (name,) = options.situations
+    sys.argv = [name, "--mib", str(options.mib)]
+    runpy.run_module(f"benchmarks.situations.{name}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def run(situation: str, allocator: str, mib: int, simulated: bool) -> Record:
+    arguments = ["--child", allocator, "--situations", situation, "--mib", str(mib)]
+    arguments += ["--simulated"] * simulated
+    record = Record(situation, allocator)
+    with Child("benchmarks.graph_situations", arguments, TIMEOUT) as process:
+        try:
+            record.ways = process.read()
+        except ChildError as error:
+            record.problem = str(error)
+    return record
+
+
+Row = Sequence[str]
+
+
+def rows(records: Sequence[Mapping[str, Any]]) -> tuple[Row, list[Row]]:
+    """Headings, and one row for each way of each situation."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for record in records:
+        for way, figures in record["ways"].items():
+            keys = ("peak_reserved", "reserved_after_empty_cache", "graph_pools")
+            text = " / ".join(f"{figures[key] / (1 << 20):,.0f}" for key in keys)
+            cells.setdefault((record["situation"], way), {})[record["allocator"]] = text
+    names = [name for name in ALLOCATORS if any(name in found for found in cells.values())]
+    return ("situation", "way", *names), [
+        (*key, *(found.get(name, "-") for name in names)) for key, found in cells.items()
+    ]
+
+
+def show(records: Sequence[Record], title: str) -> None:
+    headings, lines = rows([asdict(record) for record in records])
+    table = Table(*headings[:2], title=title)
+    for heading in headings[2:]:
+        table.add_column(heading, justify="right")
+    for line in lines:
+        table.add_row(*(cell.replace("_", " ") for cell in line[:2]), *line[2:])
+    Console().print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--situations", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=list(ALLOCATORS))
+    parser.add_argument("--mib", type=int, default=MIB, help="size of the largest tensors")
+    parser.add_argument("--smoke", action="store_true", help="small tensors: does it run?")
+    parser.add_argument("--output", type=Path, help="where the records go, as JSON")
+    parser.add_argument("--child", choices=ALLOCATORS, help=argparse.SUPPRESS)
+    parser.add_argument("--simulated", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.child is not None:
+        return child(options)
+    simulated = gpu_count() == 0
+    mib = SMOKE_MIB if options.smoke else options.mib
+    records: list[Record] = []
+    for situation in options.situations:
+        records += [run(situation, name, mib, simulated) for name in options.allocators]
+        # After each, so that what was measured is there when the time runs out.
+        if options.output is not None:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps([asdict(record) for record in records], indent=1)
+            options.output.write_text(text + "\n")
+    where = "simulated GPU, " if simulated else ""
+    show(records, f"{where}tensors of {mib} MiB; MiB reserved: peak / emptied / graph pools")
+    problems = [record.problem for record in records if record.problem]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

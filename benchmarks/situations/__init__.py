@@ -1,0 +1,89 @@
+"""Seven situations in which the memory of CUDA graphs surprises, each as a small program.
+
+    python -m benchmarks.situations.separate_pools [--mib 256]
+
+runs one under the allocator that is in force. Each program has two or three *ways* to do the same
+work; a way takes the bytes of its largest tensor and returns what stays alive: graphs and tensors.
+The program prints one line of JSON: of each way, by its name, the `Figures`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+NAMES = (
+    "separate_pools",
+    "temporary_after_capture",
+    "fragments_of_warm_up",
+    "growing_captures",
+    "record_stream_in_capture",
+    "gradients_of_another_stream",
+    "free_during_capture",
+)
+MIB = 256
+SMOKE_MIB = 32
+
+Way = Callable[[int], list[object]]
+
+
+@dataclass
+class Figures:
+    """Of one way, in bytes above what was held before it."""
+
+    peak_allocated: int
+    peak_reserved: int
+    reserved: int
+    """At the end of the way, with what it returned alive."""
+    reserved_after_empty_cache: int
+    graph_pools: int
+    """Of that, what lies in the pools of graphs: what they hold, and nobody else can use."""
+    left: int
+    """What stays reserved when graphs and tensors are gone and the cache is emptied again."""
+
+
+def measure(way: Way, size: int) -> Figures:
+    from torch import cuda
+
+    _empty_cache()
+    allocated, reserved = cuda.memory_allocated(), cuda.memory_reserved()
+    cuda.reset_peak_memory_stats()
+    alive = way(size)
+    cuda.synchronize()
+    peaks = cuda.max_memory_allocated() - allocated, cuda.max_memory_reserved() - reserved
+    at_end = cuda.memory_reserved() - reserved
+    _empty_cache()
+    emptied, pools = cuda.memory_reserved() - reserved, _bytes_in_graph_pools()
+    alive.clear()
+    _empty_cache()
+    return Figures(*peaks, at_end, emptied, pools, cuda.memory_reserved() - reserved)
+
+
+def report(*ways: Way) -> None:
+    """The whole program: measures the ways and prints the line."""
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--mib", type=int, default=MIB, help="size of the largest tensor")
+    size = parser.parse_args().mib << 20
+    print(json.dumps({way.__name__: asdict(measure(way, size)) for way in ways}), flush=True)
+
+
+def _bytes_in_graph_pools() -> int:
+    from torch import cuda
+
+    return sum(
+        segment["total_size"]
+        for segment in cuda.memory_snapshot()
+        if tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+
+
+def _empty_cache() -> None:
+    import torch
+
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -1,0 +1,46 @@
+"""Memory that is freed during a capture returns late: `empty_cache()` has to wait for its end.
+
+A graph that is deleted gives back what nobody uses, but not before `empty_cache()`, and not what a
+live result of it lies in.
+"""
+
+import torch
+
+from benchmarks.situations import report
+
+OLD = 4
+
+
+def freed_in_capture(size: int) -> list[object]:
+    x = torch.zeros(size // 4, device="cuda")
+    old = [torch.zeros(size // 4, device="cuda") for _ in range(OLD)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        del old
+        torch.cuda.empty_cache()
+        result = (x * 2).relu().mean()
+    return [x, graph, result]
+
+
+def freed_before(size: int) -> list[object]:
+    x = torch.zeros(size // 4, device="cuda")
+    old = [torch.zeros(size // 4, device="cuda") for _ in range(OLD)]
+    del old
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = (x * 2).relu().mean()
+    return [x, graph, result]
+
+
+def graph_deleted(size: int) -> list[object]:
+    """Only the small result is kept."""
+    x = torch.zeros(size // 4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = (x * 2).relu().mean()
+    del graph
+    return [x, result]
+
+
+if __name__ == "__main__":
+    report(freed_in_capture, freed_before, graph_deleted)
