@@ -191,6 +191,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                         const Request& request);
   void* allocate_in_previous(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
   void free_elsewhere(void* ptr);
+  // Tells the allocator before what this thread said of its requests.
+  void forward_annotations();
   // A pool that nobody knows yet is made where new requests are served.
   enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,

@@ -29,6 +29,13 @@ void set_unix_times(std::vector<Entry>& entries) {
   }
 }
 
+// Each allocator keeps so many.
+void keep_last(std::vector<TraceEntry>& trace, std::size_t count) {
+  if (trace.size() > count) {
+    trace.erase(trace.begin(), trace.end() - static_cast<std::ptrdiff_t>(count));
+  }
+}
+
 }  // namespace
 
 SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
@@ -64,6 +71,10 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   info.config_metadata = current_config_info();
   if (previous_.is_in_use()) {
     previous_.add_snapshot(id, include_traces, &info);
+    const MutexLock lock(init_mutex_);
+    for (std::vector<TraceEntry>& trace : info.device_traces) {
+      keep_last(trace, history_settings_.max_entries);
+    }
   }
   return info;
 }
@@ -115,8 +126,37 @@ void CudaAllocator::pushCompileContext(std::string& name) {
 
 void CudaAllocator::popCompileContext() {
   std::vector<std::string>& contexts = thread_annotations().compile_contexts;
-  if (isHistoryEnabled() && !contexts.empty()) {
+  if (!isHistoryEnabled()) {
+    return;
+  }
+  if (!contexts.empty()) {
     contexts.pop_back();
+  } else if (previous_.is_in_use()) {
+    previous_.allocator().popCompileContext();  // entered before ours was installed
+  }
+}
+
+// When it is about to note something, because until then nobody knows whether it will.
+void CudaAllocator::forward_annotations() {
+  if (!isHistoryEnabled() || !previous_.is_in_use()) {
+    return;
+  }
+  static thread_local std::vector<std::string> contexts;
+  static thread_local std::string metadata;
+  const ThreadAnnotations& mine = thread_annotations();
+  CUDAAllocator& previous = previous_.allocator();
+  if (metadata != mine.user_metadata) {
+    previous.setUserMetadata(mine.user_metadata);
+    metadata = mine.user_metadata;
+  }
+  if (contexts != mine.compile_contexts) {
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      previous.popCompileContext();
+    }
+    contexts = mine.compile_contexts;
+    for (std::string& context : contexts) {
+      previous.pushCompileContext(context);
+    }
   }
 }
 

@@ -91,6 +91,7 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
 void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId stream,
                                           std::size_t bytes) {
   const auto handle = reinterpret_cast<cudaStream_t>(stream);
+  forward_annotations();
   try {
     return previous_.allocator().raw_alloc_with_stream(bytes, handle);
   } catch (const c10::OutOfMemoryError&) {
@@ -107,6 +108,7 @@ void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId strea
 
 void CudaAllocator::free_elsewhere(void* ptr) {
   if (!uncached_.free(ptr)) {
+    forward_annotations();
     previous_.allocator().raw_delete(ptr);  // throws when it is not its own either
   }
 }
