@@ -2,6 +2,7 @@
 
 "Capture" is the time in `torch.cuda.graph`, after a warm-up: into a pool of its own, or into one
 that a larger graph left free memory in. "Replay" is one of many in a row, to the end on the GPU.
+"update" and "fill_" are the host's time to write a value that graphs read.
 Memory is that of a graph for each batch size of a server, largest first: what stays reserved after
 `empty_cache()` beyond what was reserved before the first capture.
 """
@@ -12,7 +13,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 SECONDS_PER_CASE = 0.5
+UPDATES = 200
+"""Between two synchronisations; the queue of a stream has room for about a thousand."""
 REPLAYS = 20
 """So many in a row between two looks at the clock."""
 # The memory of a graph under cudaMallocAsync is the driver's: torch counts none of it.
@@ -93,11 +96,31 @@ def replay_time(graph: torch.cuda.CUDAGraph, seconds: float) -> float:
     return spent / done * 1e9
 
 
+def host_time(write: Callable[[float], object], seconds: float) -> float:
+    """Of one call; the GPU catches up outside of the time, so that its queue is never full."""
+    import torch
+
+    calls, spent, ends = 0, 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < ends or calls == 0:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for number in range(UPDATES):
+            write(number)
+        spent += time.perf_counter() - started
+        calls += UPDATES
+    torch.cuda.synchronize()
+    return spent / calls * 1e9
+
+
 _kept: list[object] = []
 """Graphs and their results, until the process ends."""
 
 
 def cases(smoke: bool) -> Mapping[str, turns.Case]:
+    import torch
+
+    from ferro_alloc.graphs import DeviceScalar
+
     decoder = make_decoder(smoke)
     smallest, some, largest = 1, batches(smoke)[3], max(batches(smoke))
     decoder.warm_up((largest, some, smallest))
@@ -110,6 +133,13 @@ def cases(smoke: bool) -> Mapping[str, turns.Case]:
         **{
             f"replay, batch {rows}": partial(replay_time, graph)
             for rows, (graph, _) in graphs.items()
+        },
+        "tensor.fill_": partial(host_time, torch.zeros((), device="cuda").fill_),
+        **{
+            f"DeviceScalar.update, {dtype}": partial(
+                host_time, DeviceScalar(getattr(torch, dtype), 0).update
+            )
+            for dtype in ("float32", "int64")
         },
     }
 

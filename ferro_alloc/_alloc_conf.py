@@ -15,7 +15,13 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _KEPT_PREFIX = "pinned_"
 
 # These mean here what they mean there.
-_FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
+_FOLLOWED = frozenset(
+    {
+        "roundup_power2_divisions",
+        "per_process_memory_fraction",
+        "graph_capture_record_stream_reuse",  # always so here
+    }
+)
 
 # These are about segments, which the layout `segments` has.
 _ABOUT_SEGMENTS = frozenset(

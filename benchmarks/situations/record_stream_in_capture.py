@@ -1,7 +1,7 @@
 """The memory of a tensor with `record_stream` in a capture is not reused before the capture ends.
 
 Outside of captures an event tells when the other stream is done. In a capture nothing runs and no
-event is ever reached, so the memory waits, even where the streams have joined already.
+event is ever reached, so native lets the memory wait, even where the streams have joined already.
 """
 
 import torch

@@ -29,6 +29,15 @@ def test_replays_equal_eager_work_and_native(run_program: RunProgram) -> None:
     assert ferro["shared_pool_bytes"] <= 1.02 * native["shared_pool_bytes"]
 
 
+def test_the_interface_for_graphs_with_real_kernels(run_program: RunProgram) -> None:
+    native, ferro = results(run_program, "gpu_captures.py", {})
+    assert ferro["digest"] == native["digest"]
+    assert ferro["lost_by_failures"] == 0
+    assert ferro["callables"] > 0
+    # Sixteen graphs of a model of transformers in one pool, with their caches.
+    assert ferro["decode_bytes"] <= native["decode_bytes"]
+
+
 def test_compiled_functions_and_their_trees_of_graphs(
     run_program: RunProgram, tmp_path: Path
 ) -> None:

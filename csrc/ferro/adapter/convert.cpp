@@ -87,7 +87,7 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     info.total_size = segment.size;
     info.stream = reinterpret_cast<void*>(segment.stream);
     info.is_large = segment.kind != HeapKind::kSmallSegments;
-    info.is_expandable = segment.kind == HeapKind::kPages;
+    info.is_expandable = is_paged(segment.kind);
     info.owner_private_pool_id = to_mempool_id(segment.pool);
     info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
     info.blocks.reserve(segment.blocks.size());

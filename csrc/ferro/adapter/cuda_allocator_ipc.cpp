@@ -49,7 +49,7 @@ void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
   TORCH_CHECK(block.has_value(), "invalid device pointer: ", ptr);
   std::uint64_t begin = address_of(span->base());
   std::uint64_t end = begin + span->bytes();
-  if (span->heap()->kind() == HeapKind::kPages) {
+  if (is_paged(span->heap()->kind())) {
     begin = align_down(address_of(block->ptr), config_.page_bytes);
     end = align_up(address_of(block->ptr) + block->size, config_.page_bytes);
   }

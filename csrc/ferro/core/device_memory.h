@@ -182,7 +182,7 @@ class DeviceMemory {
   struct Step;
   static const std::array<Step, 7> kLadder;
 
-  Heap& heap_for(const PoolId& pool, StreamId stream);
+  Heap& heap_for(const PoolId& pool, StreamId stream, const Request& request);
   Heap& find_or_make_heap(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(pools_mutex_);
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request);
   AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request);

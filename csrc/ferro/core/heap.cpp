@@ -94,7 +94,7 @@ void Heap::finish_free(Block* block, const CallContext& context) {
 
 void Heap::make_free(Block* block) {
   block->requested = 0;
-  if (kind_ != HeapKind::kPages) [[unlikely]] {
+  if (!is_paged(kind_)) [[unlikely]] {
     free_in_segment(block);
     return;
   }

@@ -16,9 +16,8 @@ DevicePtr Heap::allocate_at(DevicePtr ptr, const Request& request) {
   collect_locked();
   merge_all();
   retire_stale();
-  Block* block =
-      kind_ == HeapKind::kPages ? back_range(*span, ptr, request) : block_around(*span, ptr);
-  const bool whole = kind_ != HeapKind::kPages && request.no_split;
+  Block* block = is_paged(kind_) ? back_range(*span, ptr, request) : block_around(*span, ptr);
+  const bool whole = !is_paged(kind_) && request.no_split;
   if (!block->is_free() || ptr < block->ptr || ptr + request.size > block->end() ||
       (whole && ptr != block->ptr)) {
     return kNull;

@@ -203,7 +203,7 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   if (block == nullptr) {
     return ExportResult::kNotLive;
   }
-  if (kind_ != HeapKind::kPages) {
+  if (!is_paged(kind_)) {
     out->begin = span.base();
     return ExportResult::kSegment;
   }
@@ -244,7 +244,7 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
 
 void Heap::grant(DeviceId to) {
   const SpinLock lock(mutex_);
-  if (kind_ != HeapKind::kPages) {
+  if (!is_paged(kind_)) {
     return;
   }
   for (const std::unique_ptr<Span>& span : spans_) {

@@ -7,8 +7,13 @@ namespace ferro {
 
 enum class HeapKind : std::uint8_t {
   kPages,          // pages on a line; blocks of all sizes
+  kSmallPages,     // the same for blocks of at most 1 MiB, where pages cannot move
   kSmallSegments,  // segments of PyTorch's small pool: blocks of at most 1 MiB
   kLargeSegments,  // segments of its large pool
 };
+
+constexpr bool is_paged(HeapKind kind) {
+  return kind == HeapKind::kPages || kind == HeapKind::kSmallPages;
+}
 
 }  // namespace ferro

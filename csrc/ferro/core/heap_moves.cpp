@@ -147,12 +147,15 @@ bool Heap::is_capturing() {
 EventId Heap::record_fence() {
   const EventId fence = context_.events.take();
   try {
-    context_.driver.record(fence, stream_);
+    if (context_.driver.record(fence, stream_)) {
+      return fence;
+    }
   } catch (...) {
     context_.events.put(fence);
     throw;
   }
-  return fence;
+  context_.events.put(fence);
+  return kNoEvent;
 }
 
 // False while a capture forbids to wait.
@@ -168,6 +171,9 @@ bool Heap::wait_for_last_uses() {
     return false;
   }
   const EventId fence = record_fence();
+  if (fence == kNoEvent) {
+    return false;
+  }
   try {
     context_.driver.wait(fence);
   } catch (...) {
@@ -196,7 +202,7 @@ std::vector<PageHandle> Heap::take_out(const Hole& hole, const CallContext& cont
 }
 
 std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& context) {
-  if (kind_ != HeapKind::kPages) {
+  if (!is_paged(kind_)) {
     return 0;
   }
   const SpinLock lock(mutex_);

@@ -14,7 +14,7 @@ Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind ki
       kind_(kind),
       page_bytes_(context.store.page_bytes()),
       pool_bytes_(pool_bytes),
-      pending_(context.driver, context.events) {
+      pending_(context.driver, context.events, stream) {
   context_.stats.add_heap(&stats_);
 }
 
@@ -178,6 +178,10 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
   try {
     // Before the new mappings exist, so that a refusal has nothing to undo.
     fence = moved.empty() ? kNoEvent : record_fence();
+    if (fence == kNoEvent && !moved.empty()) {
+      undo();
+      return fill_gap(gap, plan, from, context);  // the stream captures now: nothing moves
+    }
     backed = back(*gap->span, begin, pages);
   } catch (const InternalError&) {
     // Some page may still be mapped: it must not be handed out again.

@@ -113,7 +113,7 @@ void Heap::free_in_segment(Block* block) {
 
 SplitCounts Heap::count_splits() {
   SplitCounts counts;
-  if (kind_ != HeapKind::kPages) {
+  if (!is_paged(kind_)) {
     for_each_block([&](const Block& block) {
       if (block.is_free() && shares_its_segment(block)) {
         ++counts.blocks;
@@ -125,7 +125,7 @@ SplitCounts Heap::count_splits() {
 }
 
 void Heap::note_splits_since(const SplitCounts& before) {
-  if (kind_ != HeapKind::kPages) {
+  if (!is_paged(kind_)) {
     const SplitCounts now = count_splits();
     context_.segments.on_splits(segment_class(),
                                 {now.blocks - before.blocks, now.bytes - before.bytes});

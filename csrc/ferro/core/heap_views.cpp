@@ -123,7 +123,7 @@ HeapView Heap::view() {
       view.largest_free = std::max(view.largest_free, block.size);
     }
   });
-  if (kind_ == HeapKind::kPages) {
+  if (is_paged(kind_)) {
     for (const std::vector<Hole>& holes : {holes(), free_exports()}) {
       for (const Hole& hole : holes) {
         view.whole_free_page_bytes += hole.run.bytes;
@@ -153,7 +153,7 @@ std::size_t Heap::pages_missing_for(const Request& request) {
 }
 
 void Heap::check_exports() {
-  if (kind_ != HeapKind::kPages) {
+  if (!is_paged(kind_)) {
     FERRO_CHECK(exported_.empty());
     return;
   }
@@ -211,7 +211,7 @@ void Heap::check_invariants() {
       const bool backed = block->is_backed();
       FERRO_CHECK(prev == nullptr || prev->state != block->state ||
                   (block->state != BlockState::kGap && block->state != BlockState::kFree));
-      FERRO_CHECK(backed || kind_ == HeapKind::kPages);
+      FERRO_CHECK(backed || is_paged(kind_));
       FERRO_CHECK(backed || (is_aligned(address_of(block->ptr), page_bytes_) &&
                              is_aligned(block->size, page_bytes_)));
       for (std::size_t slot = span.page_slot(block->ptr);
@@ -252,8 +252,7 @@ void Heap::check_invariants() {
     backed_pages += span.backed_pages();
   }
   FERRO_CHECK(sum.blocks == blocks_.in_use());
-  FERRO_CHECK(sum.backed_bytes ==
-              (kind_ == HeapKind::kPages ? backed_pages * page_bytes_ : span_bytes));
+  FERRO_CHECK(sum.backed_bytes == (is_paged(kind_) ? backed_pages * page_bytes_ : span_bytes));
   FERRO_CHECK(sum.free_blocks == free_.count() && sum.free_bytes == free_.bytes());
   FERRO_CHECK(sum.unmerged_bytes == unmerged_.bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());

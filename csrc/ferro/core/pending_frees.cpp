@@ -3,6 +3,7 @@
 #include "ferro/base/check.h"
 #include "ferro/driver/error.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ferro {
@@ -18,10 +19,25 @@ bool PendingFrees::add(Block* block) {
     return false;
   }
   if (start == Start::kDeferred) {
-    deferred_.push_back(block);
+    deferred_.push_back({block, captured_uses(*block)});
   }
   ++count_;
   return true;
+}
+
+std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
+  std::vector<StreamId> streams;
+  for (const StreamUse& use : block.extra->uses) {
+    if (use.capture_id == 0) {
+      return std::nullopt;
+    }
+    streams.push_back(use.stream);
+  }
+  try {
+    return order_.mark(streams);
+  } catch (const DriverError&) {
+    return std::nullopt;
+  }
 }
 
 PendingFrees::Start PendingFrees::start_waiting(Block* block) {
@@ -41,15 +57,21 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
     return Start::kNothingToWaitFor;
   }
   std::vector<EventId> recorded;
-  try {
-    for (const StreamId stream : streams) {
-      recorded.push_back(events_.take());
-      driver_.record(recorded.back(), stream);
-    }
-  } catch (...) {
+  const auto undo = [&] {
     for (const EventId event : recorded) {
       events_.put(event);
     }
+  };
+  try {
+    for (const StreamId stream : streams) {
+      recorded.push_back(events_.take());
+      if (!driver_.record(recorded.back(), stream)) {
+        undo();
+        return Start::kDeferred;
+      }
+    }
+  } catch (...) {
+    undo();
     throw;
   }
   for (std::size_t i = 0; i < streams.size(); ++i) {
@@ -60,15 +82,24 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
 }
 
 void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
-  for (Block* block : std::exchange(deferred_, {})) {
+  if (std::ranges::any_of(deferred_, [](const Deferred& one) { return one.uses.has_value(); })) {
+    try {
+      order_.look();
+    } catch (const DriverError&) {
+      // What was seen before still holds.
+    }
+  }
+  for (Deferred& one : std::exchange(deferred_, {})) {
+    Block* block = one.block;
     Start start = Start::kDeferred;
     try {
-      start = start_waiting(block);
+      const bool ordered = one.uses && order_.is_behind(*one.uses);
+      start = ordered ? Start::kNothingToWaitFor : start_waiting(block);
     } catch (const DriverError&) {
       // Its stream may be gone for good. That must not fail requests that need not wait for it.
     }
     if (start == Start::kDeferred) {
-      deferred_.push_back(block);
+      deferred_.push_back(std::move(one));
     } else if (start == Start::kNothingToWaitFor) {
       ready.push_back(block);
       --count_;
@@ -133,7 +164,7 @@ void PendingFrees::check_invariants() const {
   for (const auto& [block, count] : events) {
     FERRO_CHECK(block->state == BlockState::kPending && block->extra->events == count);
   }
-  for (const Block* block : deferred_) {
+  for (const auto& [block, uses] : deferred_) {
     FERRO_CHECK(block->state == BlockState::kPending && block->extra->events == 0);
   }
   FERRO_CHECK(events.size() + deferred_.size() == count_);

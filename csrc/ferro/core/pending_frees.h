@@ -4,18 +4,22 @@
 //  - on events: one per stream that used it, recorded at the free. Each stream has a queue of its
 //    own, so a slow stream delays only what it used;
 //  - deferred: some stream that used it is capturing, and events recorded then would become part of
-//    the graph. When that capture is over its own uses are joined, and the others get events.
+//    the graph. Where all its uses and the heap's own stream are in one capture, it is ready as soon
+//    as the graph orders the next work of that stream behind them. Otherwise, when the capture is
+//    over its own uses are joined, and the others get events.
 //
 // Invariant: count() == blocks on events + deferred blocks; a block's `extra->events` == its entries
 // in the queues, and is 0 exactly when it is deferred.
 #pragma once
 
 #include "ferro/core/block.h"
+#include "ferro/core/capture_order.h"
 #include "ferro/core/event_pool.h"
 #include "ferro/driver/driver.h"
 
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -23,7 +27,9 @@ namespace ferro {
 
 class PendingFrees {
  public:
-  PendingFrees(Driver& driver, EventPool& events) : driver_(driver), events_(events) {}
+  // `stream` is the heap's own.
+  PendingFrees(Driver& driver, EventPool& events, StreamId stream)
+      : driver_(driver), events_(events), order_(driver, stream) {}
 
   // Takes a block with recorded uses. True: it waits here. False: no use is left to wait for, and
   // the caller frees it now. Never throws for a refusal of the driver: the block is deferred then.
@@ -46,8 +52,14 @@ class PendingFrees {
     Block* block;
   };
 
+  struct Deferred {
+    Block* block;
+    std::optional<CaptureMark> uses;  // in the capture of the heap's stream, when all are in it
+  };
+
   enum class Start { kWaiting, kDeferred, kNothingToWaitFor };
   Start start_waiting(Block* block);
+  std::optional<CaptureMark> captured_uses(const Block& block);
   void retry_deferred(std::vector<Block*>& ready);
   void pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready);
   void finish_front(std::deque<Entry>& queue, std::vector<Block*>& ready);
@@ -55,7 +67,8 @@ class PendingFrees {
   Driver& driver_;
   EventPool& events_;
   std::unordered_map<StreamId, std::deque<Entry>> queues_;
-  std::vector<Block*> deferred_;
+  CaptureOrder order_;
+  std::vector<Deferred> deferred_;
   std::size_t count_ = 0;
 };
 

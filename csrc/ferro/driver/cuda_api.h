@@ -55,6 +55,7 @@
   /* captures, graphs and values in the order of a stream */                   \
   X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
   X(stream_end_capture, cuStreamEndCapture)                                    \
+  X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2)                \
   X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
   X(graph_launch, cuGraphLaunch)                                               \
   X(graph_upload, cuGraphUpload)                                               \

@@ -304,7 +304,7 @@ void Driver::destroy_event(EventId event) noexcept {
   }
 }
 
-void Driver::record(EventId event, StreamId stream) {
+bool Driver::record(EventId event, StreamId stream) {
   const CallScope scope(*this);
   count(kEventRecord);
   const CUresult result = api_.event_record(raw(event), raw(stream));
@@ -312,9 +312,13 @@ void Driver::record(EventId event, StreamId stream) {
   // recorded behind: the host waits for that stream instead.
   if (result == CUDA_ERROR_INVALID_HANDLE && stream != StreamId{0} &&
       api_.stream_synchronize(raw(stream)) == CUDA_SUCCESS) {
-    return;
+    return true;
   }
   expect(result, "cuEventRecord");
+  // Asked afterwards, because another thread may begin a capture at any moment.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return api_.stream_is_capturing(raw(stream), &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 bool Driver::is_complete(EventId event) {

@@ -86,7 +86,9 @@ class Driver {
   EventId create_event();
   void destroy_event(EventId event) noexcept;
   // Behind the work of a stream of another device the host waits; the event is then as it was.
-  void record(EventId event, StreamId stream);
+  // False: the stream has begun to capture, and the event may belong to the graph; it can be
+  // recorded again, and nothing else.
+  [[nodiscard]] bool record(EventId event, StreamId stream);
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
   // The host waits.
@@ -94,6 +96,9 @@ class Driver {
   // The host waits for all work on the device. Invalidates every capture that runs on it.
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
+  CaptureFrontier capture_frontier(StreamId stream);
+  // The nodes that a node of a graph comes directly after.
+  std::vector<GraphNodeId> nodes_before(GraphNodeId node);
 
   // Captures and graphs. A capture ends in the thread that began it, unless it is relaxed.
   void begin_capture(StreamId stream, CaptureMode mode);

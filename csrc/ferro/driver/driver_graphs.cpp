@@ -3,10 +3,19 @@
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
 namespace ferro {
 namespace {
 
 CUgraphExec raw(GraphExecId graph) { return reinterpret_cast<CUgraphExec>(graph); }
+
+CUgraphNode raw(GraphNodeId node) { return reinterpret_cast<CUgraphNode>(node); }
+GraphNodeId to_node_id(CUgraphNode node) {
+  return GraphNodeId{reinterpret_cast<std::uint64_t>(node)};
+}
 
 CUstreamCaptureMode raw(CaptureMode mode) {
   switch (mode) {
@@ -21,6 +30,49 @@ CUstreamCaptureMode raw(CaptureMode mode) {
 }
 
 }  // namespace
+
+CaptureFrontier Driver::capture_frontier(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUgraphNode* nodes = nullptr;
+  const CUgraphEdgeData* edges = nullptr;  // asked for, because some edges are not told without
+  std::size_t count = 0;
+  expect(api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, &nodes, &edges, &count),
+         "cuStreamGetCaptureInfo");
+  CaptureFrontier frontier;
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    frontier.capture = id;
+    frontier.nodes.reserve(count);
+    std::transform(nodes, nodes + count, std::back_inserter(frontier.nodes), to_node_id);
+  }
+  return frontier;
+}
+
+std::vector<GraphNodeId> Driver::nodes_before(GraphNodeId node) {
+  const CallScope scope(*this);
+  constexpr std::size_t kUsual = 8;
+  std::vector<CUgraphNode> nodes(kUsual);
+  std::vector<CUgraphEdgeData> edges(kUsual);
+  std::size_t count = nodes.size();
+  const auto ask = [&] {
+    expect(api_.graph_node_get_dependencies(raw(node), nodes.data(), edges.data(), &count),
+           "cuGraphNodeGetDependencies");
+  };
+  ask();
+  if (count == nodes.size()) {  // there may be more
+    expect(api_.graph_node_get_dependencies(raw(node), nullptr, nullptr, &count),
+           "cuGraphNodeGetDependencies");
+    nodes.resize(count);
+    edges.resize(count);
+    ask();
+  }
+  std::vector<GraphNodeId> before;
+  before.reserve(count);
+  std::transform(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(count),
+                 std::back_inserter(before), to_node_id);
+  return before;
+}
 
 void Driver::begin_capture(StreamId stream, CaptureMode mode) {
   const CallScope scope(*this);

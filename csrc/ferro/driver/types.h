@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace ferro {
 
@@ -39,6 +40,9 @@ inline constexpr EventId kNoEvent{0};
 enum class GraphExecId : std::uint64_t {};
 inline constexpr GraphExecId kNoGraphExec{0};
 
+// A CUgraphNode as a number.
+enum class GraphNodeId : std::uint64_t {};
+
 // What a call that may run out of device memory returns.
 enum class [[nodiscard]] Status{kOk, kOutOfMemory};
 
@@ -62,6 +66,13 @@ constexpr bool is_invalidated(CaptureStatus status) {
 struct CaptureInfo {
   CaptureStatus status = CaptureStatus::kNone;
   std::uint64_t id = 0;
+};
+
+// The nodes that the next work of a capturing stream comes directly after; `capture` is 0, and there
+// are none, when no capture is active.
+struct CaptureFrontier {
+  std::uint64_t capture = 0;
+  std::vector<GraphNodeId> nodes;
 };
 
 }  // namespace ferro

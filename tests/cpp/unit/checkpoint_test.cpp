@@ -37,7 +37,7 @@ class CheckpointTest : public testing::DeviceFixture {
 
 TEST_F(CheckpointTest, RecordsTheLiveBlocksOfEveryStreamInOrder) {
   const DevicePtr a = allocate_in_pool(512);
-  const DevicePtr b = allocate_in_pool(kPageBytes);
+  const DevicePtr b = allocate_in_pool(2048);
   const DevicePtr c = allocate(1024, side_, kGraphPool);
   allocate(512);
   const PoolCheckpoint checkpoint = take();

@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <utility>
 
 namespace ferro {
 namespace {
@@ -64,7 +66,8 @@ class PendingFreesTest : public ::testing::Test {
   const StreamId b_ = SimGpu::make_stream();
   Driver driver_{FaultyApi::table(), 0};
   EventPool events_{driver_};
-  PendingFrees pending_{driver_, events_};
+  const StreamId own_ = SimGpu::make_stream();
+  PendingFrees pending_{driver_, events_, own_};
   std::deque<Block> blocks_;
 };
 
@@ -206,6 +209,42 @@ TEST_F(PendingFreesTest, ACaptureOnOneStreamDoesNotDeferBlocksOfAnother) {
   EXPECT_EQ(ready, Blocks{block});
   EXPECT_EQ(driver_.capture_info(a_).status, CaptureStatus::kActive);
   SimGpu::end_capture(a_);
+}
+
+// The driver's table, in which another thread begins to capture a stream at the last moment before
+// an event is recorded there.
+struct LateCapture {
+  static inline bool due = false;
+  static const CudaApi& table() {
+    static const CudaApi table = [] {
+      CudaApi made = FaultyApi::table();
+      made.event_record = [](CUevent event, CUstream stream) {
+        if (std::exchange(due, false)) {
+          SimGpu::begin_capture(StreamId{reinterpret_cast<std::uint64_t>(stream)});
+        }
+        return FaultyApi::table().event_record(event, stream);
+      };
+      return made;
+    }();
+    return table;
+  }
+};
+
+TEST_F(PendingFreesTest, ACaptureThatBeginsMeanwhileDefersTheBlock) {
+  Driver driver{LateCapture::table(), 0};
+  EventPool events{driver};
+  PendingFrees pending{driver, events, own_};
+  Block* block = used_by({b_, a_});
+  LateCapture::due = true;
+  ASSERT_TRUE(pending.add(block));
+  Blocks ready;
+  EXPECT_FALSE(pending.wait_for_one(ready)) << "an event of the graph cannot be waited for";
+  pending.check_invariants();
+  SimGpu::end_capture(b_);
+  EXPECT_TRUE(pending.wait_for_one(ready));
+  SimGpu::finish_all();
+  pending.collect(ready);
+  EXPECT_EQ(ready, Blocks{block});
 }
 
 class RefusedRecordTest : public PendingFreesTest,
