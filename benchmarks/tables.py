@@ -69,7 +69,8 @@ def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
                 cells.append("-")
                 continue
             median = statistics.median(record["nanoseconds"][case])
-            cells.append(f"{median / nanoseconds_a_unit:,.0f} ({median / base:.2f})")
+            units = median / nanoseconds_a_unit
+            cells.append(f"{units:,.{0 if units >= 10 else 1}f} ({median / base:.2f})")
         rows.append([case, *cells])
     return markdown(["case", *(record["allocator"] for record in working)], rows)
 

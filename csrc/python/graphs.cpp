@@ -90,9 +90,9 @@ c10::Scalar to_scalar(const py::object& number) {
     return object == Py_True;
   }
   if (PyLong_Check(object)) {
-    const std::int64_t value = PyLong_AsLongLong(object);
-    TORCH_CHECK(PyErr_Occurred() == nullptr || (PyErr_Clear(), false), "value ",
-                std::string(py::str(number)), " has more than 64 bits");
+    int overflow = 0;
+    const std::int64_t value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    TORCH_CHECK(overflow == 0, "value ", std::string(py::str(number)), " has more than 64 bits");
     return value;
   }
   if (PyComplex_Check(object)) {

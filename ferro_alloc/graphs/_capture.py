@@ -80,33 +80,29 @@ class Capture:
 
         mode = _checked(mode)
         self._stream = check_stream(stream) or _side_stream()
-        handle = graph_pool_handle() if pool is None else pool_of(pool).handle
-        found = pool_of(handle)
-        if found.is_sealed:
-            raise FerroError(
-                f"the graph pool {found.name!r} {handle} is sealed: nothing may be captured into "
-                "it. Call unseal() first, or use another pool."
-            )
         if is_stream_capturing(self._stream):
             raise FerroError("the stream is capturing already: end that capture first")
-        self._graph = torch.cuda.CUDAGraph()
-        self._previous = torch.cuda.current_stream(self._stream.device)
+        if pool is not None:
+            _refuse_if_sealed(pool_of(pool))
         # What other pools keep free stands in the way of this one. Unlike torch.cuda.graph, which
-        # waits for the device, this leaves captures that run alone.
-        if not is_stream_capturing(self._previous):
-            self._previous.synchronize()
+        # waits for the device, this leaves captures that run alone; inside of one nothing can wait.
+        previous = torch.cuda.current_stream(self._stream.device)
+        if not (is_stream_capturing() or is_stream_capturing(previous)):
+            previous.synchronize()
             torch.cuda.empty_cache()
-        torch.cuda.set_stream(self._stream)
+        self._pool = pool_of(graph_pool_handle() if pool is None else pool)
+        self._graph = torch.cuda.CUDAGraph()
+        self._scope = torch.cuda.stream(self._stream)
+        self._scope.__enter__()
         try:
-            self._graph.capture_begin(pool=handle, capture_error_mode=mode.value)
+            self._graph.capture_begin(pool=self._pool.handle, capture_error_mode=mode.value)
             self._running = True
         except BaseException:
             self._settle()
             raise
         finally:
             if pool is None:  # from now on the graph alone keeps it
-                release_graph_pool_handle(handle)
-        self._pool = found
+                release_graph_pool_handle(self._pool.handle)
 
     @property
     def pool(self) -> CapturePool:
@@ -158,9 +154,7 @@ class Capture:
         return graph
 
     def _leave(self) -> None:
-        import torch
-
-        torch.cuda.set_stream(self._previous)
+        self._scope.__exit__(None, None, None)
 
     def _settle(self) -> None:
         self._leave()
@@ -242,6 +236,14 @@ class CaptureGuard:
             self._graph = self._capture.end()
         else:
             self._capture.discard()
+
+
+def _refuse_if_sealed(pool: CapturePool) -> None:
+    if pool.is_sealed:
+        raise FerroError(
+            f"the graph pool {pool.name!r} {tuple(pool.handle)} is sealed: nothing may be captured "
+            "into it. Call unseal() first, or use another pool."
+        )
 
 
 _streams = threading.local()

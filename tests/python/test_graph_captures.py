@@ -54,6 +54,7 @@ CAPTURES: dict[str, Any] = {
         "FerroError",
     ],
     "captures_of_several_threads_run_side_by_side": [[[1, True], [2, True], [3, True]], []],
+    "captures_on_two_devices_run_side_by_side": None,
     "a_thousand_failed_captures_leave_nothing": [["AcceleratorError", "KeyError"], True, True],
     "scalars_of_every_type": [],
     "what_a_scalar_refuses": [
@@ -103,6 +104,14 @@ def test_captures(name: str, allocator: str, mode: str) -> None:
     found = captures(allocator, mode)[name]
     assert "error" not in found, found["error"]
     assert found["value"] == (NATIVE if allocator == "native" else CAPTURES)[name]
+
+
+def test_captures_on_two_devices() -> None:
+    name = "captures_on_two_devices_run_side_by_side"
+    only = {"FERRO_ONLY_CHECK": name}
+    found = simulated("features_captures.py", "ferro", env=only, memory="1GiB", count=2)[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] == [[1, 0, 1, 0], [0, 1], "FerroError", True, True, 6, "cuda:1"]
 
 
 # In MiB: private, live, scratch, shared.

@@ -290,6 +290,33 @@ def captures_of_several_threads_run_side_by_side():
 
 
 @check
+def captures_on_two_devices_run_side_by_side():
+    if torch.cuda.device_count() < 2:
+        return None
+    streams = [torch.cuda.Stream(device=index) for index in (0, 1)]
+    sources = [filled(MIB, 3), words(4, MIB).to("cuda:1")]
+    with CaptureGuard(stream=streams[1]) as outer:
+        where = [torch.cuda.current_device()]
+        first = sources[1].clone()
+        with CaptureGuard(stream=streams[0]) as inner:
+            where.append(torch.cuda.current_device())
+            second = sources[0].clone()
+        where.append(torch.cuda.current_device())
+        third = first.clone()
+    where.append(torch.cuda.current_device())
+    graphs_of = inner.graph, outer.graph
+    wrong = error_of(lambda: graphs_of[0].launch(streams[1]))[0]
+    for graph in graphs_of:
+        graph.launch()
+    torch.cuda.synchronize(1)
+    places = [graph.device for graph in graphs_of]
+    scalar = DeviceScalar(torch.int32, 5, device=1)
+    scalar.update(6)
+    values = has(second, 3), has(third, 4), int(scalar.tensor.cpu()), str(scalar.tensor.device)
+    return where, places, wrong, *values
+
+
+@check
 def a_thousand_failed_captures_leave_nothing():
     def fail(number):
         with CaptureGuard():
