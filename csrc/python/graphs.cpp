@@ -82,6 +82,14 @@ int status_of(c10::DeviceIndex device, StreamNumber stream) {
   return static_cast<int>(capture_status(driver_of(device), stream_of(stream, device)));
 }
 
+// `graph` is a torch.cuda.CUDAGraph.
+std::unique_ptr<DeviceGraph> device_graph(const py::object& graph, c10::DeviceIndex device,
+                                          std::shared_ptr<CapturePool> pool) {
+  return std::make_unique<DeviceGraph>(
+      graph.cast<std::shared_ptr<at::cuda::CUDAGraph>>(), [graph] { graph.attr("replay")(); },
+      device, std::move(pool));
+}
+
 // ---- device scalars
 
 c10::Scalar to_scalar(const py::object& number) {
@@ -132,10 +140,9 @@ void bind_captured_graphs(py::module_& module) {
              wrap_pybind_function_no_gil(&settle_after_failed_capture), py::arg("device"),
              py::arg("stream"));
   py::class_<DeviceGraph>(module, "CapturedGraph")
-      .def(py::init<std::shared_ptr<at::cuda::CUDAGraph>, c10::DeviceIndex,
-                    std::shared_ptr<CapturePool>>(),
-           py::arg("graph"), py::arg("device"), py::arg("pool"))
-      .def("launch", wrap_pybind_function_no_gil(&DeviceGraph::launch), py::arg("stream"))
+      .def(py::init(&device_graph), py::arg("graph"), py::arg("device"), py::arg("pool"))
+      // With the GIL, which the graph's own replay lets go of.
+      .def("launch", wrap_pybind_function(&DeviceGraph::launch), py::arg("stream"))
       .def("upload", wrap_pybind_function_no_gil(&DeviceGraph::upload), py::arg("stream"))
       .def_property_readonly("num_replays",
                              [](const DeviceGraph& held) { return held.graph().num_replays(); })

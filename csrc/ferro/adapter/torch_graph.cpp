@@ -21,17 +21,17 @@ cudaStream_t raw(StreamId stream) { return reinterpret_cast<cudaStream_t>(stream
 
 class TorchGraph final : public ExecutableGraph {
  public:
-  TorchGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, c10::DeviceIndex device)
-      : graph_(std::move(graph)), device_(device) {}
+  TorchGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
+             c10::DeviceIndex device)
+      : graph_(std::move(graph)), replay_(std::move(replay)), device_(device) {}
 
   void launch(StreamId stream) override {
-    // It launches on the stream that is current.
     if (c10::cuda::getCurrentCUDAStream(device_).stream() == raw(stream)) {
-      graph_->replay();
+      replay_();
       return;
     }
     const c10::cuda::CUDAStreamGuard guard(torch_stream_of(stream, device_));
-    graph_->replay();
+    replay_();
   }
   void upload(StreamId stream) override {
     const c10::cuda::CUDAGuard guard(device_);
@@ -40,6 +40,7 @@ class TorchGraph final : public ExecutableGraph {
 
  private:
   const std::shared_ptr<at::cuda::CUDAGraph> graph_;
+  const std::function<void()> replay_;
   const c10::DeviceIndex device_;
 };
 
@@ -61,11 +62,12 @@ c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device) 
   return c10::cuda::getStreamFromExternal(raw(stream), device);
 }
 
-DeviceGraph::DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, c10::DeviceIndex device,
-                         std::shared_ptr<CapturePool> pool)
+DeviceGraph::DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
+                         c10::DeviceIndex device, std::shared_ptr<CapturePool> pool)
     : device_(device),
       capture_(GraphMembers::capture_id(*graph)),
-      graph_(std::make_unique<TorchGraph>(std::move(graph), device), std::move(pool)) {}
+      graph_(std::make_unique<TorchGraph>(std::move(graph), std::move(replay), device),
+             std::move(pool)) {}
 
 DeviceGraph::~DeviceGraph() {
   if (const CudaAllocator* allocator = allocator_of(device_)) {

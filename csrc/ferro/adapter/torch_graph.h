@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -19,13 +20,13 @@ using StreamNumber = std::optional<std::uint64_t>;
 StreamId stream_of(StreamNumber number, c10::DeviceIndex device);
 c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device);
 
-// A graph that PyTorch captured on `device`. Launches as PyTorch does, so random numbers go on from
-// launch to launch. Streams are of that device. Throws c10::Error. Thread-safe as far as PyTorch's
-// graph is.
+// A graph that PyTorch captured on `device`. `replay` is PyTorch's own way to launch it on the
+// current stream, which does more: random numbers go on from launch to launch, and hooks are called.
+// Streams are of that device. Throws c10::Error. Thread-safe as far as PyTorch's graph is.
 class DeviceGraph {
  public:
-  DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, c10::DeviceIndex device,
-              std::shared_ptr<CapturePool> pool);
+  DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
+              c10::DeviceIndex device, std::shared_ptr<CapturePool> pool);
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
