@@ -15,13 +15,10 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _KEPT_PREFIX = "pinned_"
 
 # These mean here what they mean there.
-_FOLLOWED = frozenset(
-    {
-        "roundup_power2_divisions",
-        "per_process_memory_fraction",
-        "graph_capture_record_stream_reuse",  # always so here
-    }
-)
+_FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
+
+# Always so with pages.
+_ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse"})
 
 # These are about segments, which the layout `segments` has.
 _ABOUT_SEGMENTS = frozenset(
@@ -44,7 +41,7 @@ def ignored_options(
 
     Each key is named once, with the value that counts: the last.
     """
-    followed = _FOLLOWED | _ABOUT_SEGMENTS if layout == "segments" else _FOLLOWED
+    followed = _FOLLOWED | (_ABOUT_SEGMENTS if layout == "segments" else _ABOUT_PAGES)
     source = os.environ if environ is None else environ
     text = next((source[name] for name in VARIABLES if source.get(name)), "")
     return tuple(

@@ -98,7 +98,7 @@ class Capture:
             self._graph.capture_begin(pool=self._pool.handle, capture_error_mode=mode.value)
             self._running = True
         except BaseException:
-            self._settle()
+            self._settle(self._let_go())
             raise
         finally:
             if pool is None:  # from now on the graph alone keeps it
@@ -126,7 +126,7 @@ class Capture:
         try:
             graph.capture_end()
         except BaseException:
-            self._settle()
+            self._settle(graph)
             raise
         self._leave()
         return CapturedGraph(graph, device=self._stream.device_index)
@@ -140,7 +140,7 @@ class Capture:
         try:
             graph.capture_end()
         except RuntimeError:
-            self._settle()
+            self._settle(graph)
         else:
             self._leave()
 
@@ -156,8 +156,9 @@ class Capture:
     def _leave(self) -> None:
         self._scope.__exit__(None, None, None)
 
-    def _settle(self) -> None:
+    def _settle(self, graph: torch.cuda.CUDAGraph) -> None:
         self._leave()
+        graph.reset()  # errors keep the object alive, and later versions let go of its pool here
         self._extension.settle_after_failed_capture(
             self._stream.device_index, self._stream.cuda_stream
         )

@@ -113,6 +113,38 @@ def test_captures_on_two_devices() -> None:
     assert found["value"] == [[1, 0, 1, 0], [0, 1], "FerroError", True, True, 6, "cuda:1"]
 
 
+# Refusals that end in an error of the call that they happened in.
+PASSED_ON = (
+    "cuStreamBeginCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
+    "cuGraphLaunch",
+    "cuMemsetD32Async",
+)
+UNKNOWN, OUT_OF_MEMORY = "999", "2"
+
+
+@pytest.mark.parametrize("allocator", ["ferro", "segments"])
+@pytest.mark.parametrize("result", [UNKNOWN, OUT_OF_MEMORY])
+def test_each_driver_call_refused_once(allocator: str, result: str) -> None:
+    found = simulated("graphs_every_fault.py", allocator, result, memory="256MiB")
+    for function in PASSED_ON:
+        refused, seen = found[function]
+        assert seen == refused > 0, function
+    # A reuse that the graph's order would allow is forgone; segments wait for the end anyway.
+    refused, seen = found["cuGraphNodeGetDependencies"]
+    assert seen == 0
+    assert (refused == 0) == (allocator == "segments")
+    refused, seen = found["cuStreamGetCaptureInfo"]
+    assert 0 < seen < refused
+    memory = ("cuMemAlloc",) if allocator == "segments" else ("cuMemCreate", "cuMemMap")
+    for function in memory:
+        refused, seen = found[function]
+        assert refused > 0
+        assert seen <= refused
+        assert seen > 0 or result == OUT_OF_MEMORY
+
+
 # In MiB: private, live, scratch, shared.
 SIZES: dict[str, Any] = {
     "a_graph_has_private_live_and_scratch_bytes": [[40, 40, 0, 0], [40, 0, 40, 0]],

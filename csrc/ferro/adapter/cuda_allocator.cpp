@@ -75,7 +75,7 @@ Request to_request(std::size_t bytes, CallContext context) {
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
                               const AllocatorConfig& config, MemoryShortageCallback on_shortage)
     : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
-      diversions(core),
+      diversions(core, kFailedGraphsCleanUp ? FailedGraphs::kCleanUp : FailedGraphs::kForget),
       history(index, core) {}
 
 // cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the

@@ -49,6 +49,10 @@ namespace ferro {
 inline constexpr const char* kBuiltForTorch =
     FERRO_STRINGIFY(TORCH_VERSION_MAJOR) "." FERRO_STRINGIFY(TORCH_VERSION_MINOR);
 
+// Since 2.14 a graph object whose capture failed ends its diversion and releases its pool when it
+// goes.
+inline constexpr bool kFailedGraphsCleanUp = TORCH_VERSION_MINOR >= 14;
+
 // (device, bytes asked for, bytes held, bytes allowed or of the device).
 using OomRejectionObserver =
     std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;

@@ -84,10 +84,14 @@ std::optional<GraphSizes> DeviceGraph::sizes() const {
 // PyTorch forgets neither its random generator's capture nor its diversion when a capture ends with
 // an error; a capture that succeeds puts both right.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) {
-  if (is_capturing(capture_status(driver_of(device), StreamId{number}))) {
-    return;
-  }
   const c10::cuda::CUDAStream stream = torch_stream_of(StreamId{number}, device);
+  if (is_capturing(capture_status(driver_of(device), StreamId{number}))) {
+    cudaGraph_t unwanted = nullptr;  // PyTorch gave up after it had begun
+    if (C10_CUDA_ERROR_HANDLED(cudaStreamEndCapture(stream.stream(), &unwanted)) == cudaSuccess) {
+      C10_CUDA_CHECK(cudaGraphDestroy(unwanted));
+    }
+    C10_CUDA_CLEAR_ERROR();
+  }
   const c10::cuda::CUDAStreamGuard guard(stream);
   at::cuda::CUDAGraph empty(/*keep_graph=*/true);  // which is never made executable
   empty.capture_begin({0, 0}, cudaStreamCaptureModeRelaxed);

@@ -43,8 +43,8 @@ class DeviceGraph {
   CapturedGraph graph_;
 };
 
-// After a capture of this thread on that stream which failed: lets PyTorch's random numbers and the
-// allocator notice that it is over. Nothing when something captures there.
+// After a capture of this thread on that stream which failed: ends it where PyTorch did not, and
+// lets PyTorch's random numbers and the allocator notice that it is over.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t stream);
 
 // The driver of a device, whether or not ferro_alloc is installed. Throws std::runtime_error with

@@ -14,7 +14,10 @@ Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind ki
       kind_(kind),
       page_bytes_(context.store.page_bytes()),
       pool_bytes_(pool_bytes),
-      pending_(context.driver, context.events, stream) {
+      // Segments do as PyTorch's own do.
+      pending_(context.driver, context.events, stream,
+               is_paged(kind) ? PendingFrees::InCapture::kGraphOrder
+                              : PendingFrees::InCapture::kItsEnd) {
   context_.stats.add_heap(&stats_);
 }
 

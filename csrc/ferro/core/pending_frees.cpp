@@ -26,6 +26,9 @@ bool PendingFrees::add(Block* block) {
 }
 
 std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
+  if (in_capture_ == InCapture::kItsEnd) {
+    return std::nullopt;
+  }
   std::vector<StreamId> streams;
   for (const StreamUse& use : block.extra->uses) {
     if (use.capture_id == 0) {

@@ -18,6 +18,7 @@
 #include "ferro/driver/driver.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <unordered_map>
@@ -27,9 +28,13 @@ namespace ferro {
 
 class PendingFrees {
  public:
+  // What a free in a capture waits for when all its uses are in that capture too.
+  enum class InCapture : std::uint8_t { kGraphOrder, kItsEnd };
+
   // `stream` is the heap's own.
-  PendingFrees(Driver& driver, EventPool& events, StreamId stream)
-      : driver_(driver), events_(events), order_(driver, stream) {}
+  PendingFrees(Driver& driver, EventPool& events, StreamId stream,
+               InCapture in_capture = InCapture::kGraphOrder)
+      : driver_(driver), events_(events), order_(driver, stream), in_capture_(in_capture) {}
 
   // Takes a block with recorded uses. True: it waits here. False: no use is left to wait for, and
   // the caller frees it now. Never throws for a refusal of the driver: the block is deferred then.
@@ -68,6 +73,7 @@ class PendingFrees {
   EventPool& events_;
   std::unordered_map<StreamId, std::deque<Entry>> queues_;
   CaptureOrder order_;
+  const InCapture in_capture_;
   std::vector<Deferred> deferred_;
   std::size_t count_ = 0;
 };

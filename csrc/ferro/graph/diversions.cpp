@@ -58,6 +58,9 @@ void Diversions::mark_capture_end() {
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
 // that begins another one has left behind every capture of its own that its stream no longer runs.
 void Diversions::drop_abandoned() {
+  if (failed_graphs_ == FailedGraphs::kCleanUp) {
+    return;
+  }
   std::erase_if(diversions_, [this](const Diversion& diversion) {
     const bool abandoned = diversion.may_outlive_its_graph() &&
                            diversion.begun_by == std::this_thread::get_id() &&

@@ -31,11 +31,15 @@ enum class PoolHold : std::uint8_t { kHere, kElsewhere };
 // program's own.
 enum class FilterOwner : std::uint8_t { kGraph, kProgram };
 
+// Whether a graph object whose capture failed ends its diversion and releases its pool when it goes.
+enum class FailedGraphs : std::uint8_t { kForget, kCleanUp };
+
 class Diversions {
  public:
   using Filter = std::function<bool(StreamId)>;
 
-  explicit Diversions(DeviceMemory& device) : device_(device) {}
+  explicit Diversions(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget)
+      : device_(device), failed_graphs_(failed) {}
 
   // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
   // in this thread. False: this pool is being diverted to already; then nothing changed.
@@ -73,6 +77,7 @@ class Diversions {
   }
 
   DeviceMemory& device_;
+  const FailedGraphs failed_graphs_;
   Mutex mutex_;
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
   std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // captures that run, once any was marked

@@ -229,5 +229,16 @@ TEST_F(MarkedCapturesTest, ADiversionOfAStreamIsNoCaptureWhateverIsMarked) {
   EXPECT_TRUE(diversions_.end(kGraphPool));
 }
 
+TEST_F(DiversionsTest, AGraphThatCleansUpEndsItsDiversionItself) {
+  Diversions diversions(*device_, FailedGraphs::kCleanUp);
+  ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));
+  // Its capture failed, and the thread begins the next one before the graph object goes.
+  ASSERT_TRUE(diversions.begin(kOther, captured_with(side_), side_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_TRUE(diversions.end(kGraphPool));
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(diversions.end(kOther));
+}
+
 }  // namespace
 }  // namespace ferro
