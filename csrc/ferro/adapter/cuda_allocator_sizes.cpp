@@ -82,11 +82,12 @@ void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
 std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_names(
     c10::DeviceIndex index) const {
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> names;
-  for (const PrivatePool& pool : private_pools(index)) {
-    if (!pool.name.empty()) {
+  for (const auto& [id, reserved] : device(index).core.reserved_by_pool()) {
+    const std::string name = reserved[kAll].current == 0 ? "" : name_of(id);
+    if (!name.empty()) {
       names.emplace_back(index, c10::getApproximateTime());
-      names.back().recordUserMetadata("graph_pool", pool.name);
-      names.back().recordUserMetadata("segment_pool_id", text_of(pool.id));
+      names.back().recordUserMetadata("graph_pool", name);
+      names.back().recordUserMetadata("segment_pool_id", text_of(id));
     }
   }
   return names;
