@@ -6,7 +6,42 @@
 namespace ferro::sim {
 namespace {
 
+// Free of the program, its libraries and heaps, and of the shadows of the sanitizers.
+constexpr CUdeviceptr kFirstAddress = 0x2000'0000'0000;
+constexpr CUdeviceptr kEndAddress = 0x4000'0000'0000;
+constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
 void* host_address(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
+
+bool take(CUdeviceptr at, std::size_t bytes) {
+  void* const wanted = host_address(at);
+  void* const memory = mmap(wanted, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+  // TSan takes the address for a hint.
+  if (memory != wanted && memory != MAP_FAILED) {
+    munmap(memory, bytes);
+  }
+  return memory == wanted;
+}
+
+std::optional<CUdeviceptr> take_anywhere(std::size_t bytes, std::size_t alignment) {
+  const std::size_t slack = alignment;
+  if (bytes + slack < bytes) {
+    return std::nullopt;
+  }
+  void* memory = mmap(nullptr, bytes + slack, PROT_NONE, kFlags, -1, 0);
+  if (memory == MAP_FAILED) {
+    return std::nullopt;
+  }
+  const auto begin = reinterpret_cast<CUdeviceptr>(memory);
+  const CUdeviceptr base = align_up(begin, alignment);
+  if (base > begin) {
+    munmap(memory, base - begin);
+  }
+  if (const std::size_t tail = begin + slack - base; tail > 0) {
+    munmap(host_address(base + bytes), tail);
+  }
+  return base;
+}
 
 }  // namespace
 
@@ -36,33 +71,32 @@ void AddressSpace::clear() {
   pages_.clear();
 }
 
+std::optional<CUdeviceptr> AddressSpace::lowest_gap(std::size_t bytes,
+                                                    std::size_t alignment) const {
+  CUdeviceptr at = align_up(kFirstAddress, alignment);
+  for (auto next = reservations_.lower_bound(kFirstAddress); next != reservations_.end(); ++next) {
+    if (at < next->first && bytes <= next->first - at) {
+      break;
+    }
+    at = std::max<CUdeviceptr>(at, align_up(next->first + next->second.bytes, alignment));
+  }
+  return at < kEndAddress && bytes <= kEndAddress - at ? std::optional(at) : std::nullopt;
+}
+
 std::optional<CUdeviceptr> AddressSpace::reserve(std::size_t bytes, std::size_t alignment,
                                                  CUdeviceptr hint) {
-  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  if (hint != 0 && is_aligned(hint, std::max(alignment, kGranularity)) &&
-      mmap(host_address(hint), bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0) !=
-          MAP_FAILED) {
-    reservations_.emplace(hint, Reservation{bytes});
-    return hint;
-  }
   alignment = std::max(alignment, kGranularity);
-  const std::size_t slack = alignment;
-  if (bytes + slack < bytes) {
-    return std::nullopt;
+  std::optional<CUdeviceptr> base;
+  if (hint != 0 && is_aligned(hint, alignment) && take(hint, bytes)) {
+    base = hint;
+  } else if (const auto gap = lowest_gap(bytes, alignment); gap && take(*gap, bytes)) {
+    base = gap;
+  } else {
+    base = take_anywhere(bytes, alignment);
   }
-  void* memory = mmap(nullptr, bytes + slack, PROT_NONE, kFlags, -1, 0);
-  if (memory == MAP_FAILED) {
-    return std::nullopt;
+  if (base) {
+    reservations_.emplace(*base, Reservation{bytes});
   }
-  const auto begin = reinterpret_cast<CUdeviceptr>(memory);
-  const CUdeviceptr base = align_up(begin, alignment);
-  if (base > begin) {
-    munmap(memory, base - begin);
-  }
-  if (const std::size_t tail = begin + slack - base; tail > 0) {
-    munmap(host_address(base + bytes), tail);
-  }
-  reservations_.emplace(base, Reservation{bytes});
   return base;
 }
 

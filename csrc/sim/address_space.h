@@ -104,7 +104,8 @@ class AddressSpace {
   void clear();
 
   // Addresses. `bytes` is a positive multiple of the granularity, `alignment` 0 or a power of two.
-  // `hint` is taken when it is free.
+  // `hint` is taken when it is free, else the lowest gap of a fixed range, so that the same calls
+  // give the same addresses in every run (TSan forbids the range: there the kernel chooses).
   std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment,
                                      CUdeviceptr hint = 0);
   // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it.
@@ -150,6 +151,7 @@ class AddressSpace {
   std::size_t handle_count() const { return pages_.size(); }
 
  private:
+  std::optional<CUdeviceptr> lowest_gap(std::size_t bytes, std::size_t alignment) const;
   using Mappings = std::map<CUdeviceptr, Mapping>;
   const Reservation* find_reservation(CUdeviceptr at, CUdeviceptr* base = nullptr) const;
   struct MappingRange {

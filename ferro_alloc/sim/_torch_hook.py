@@ -24,6 +24,8 @@ def adjust_torch(torch: ModuleType, device_count: int) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     # Before its first use of CUDA torch counts devices through NVML, which knows the real ones.
     torch.cuda._cached_device_count = device_count
+    # Inductor's compile processes would look for a GPU of their own and find none.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # From 2.13 on torch's own expandable segments ask NVML how they may be shared, and crash where
     # there is none.
     if int(torch.__version__.split(".")[1]) >= 13 and not has_nvml():

@@ -2,6 +2,7 @@
 // everything adds up and the device is empty. Built with ThreadSanitizer it proves the locking.
 #include "ferro/base/lazy_array.h"
 #include "ferro/core/device_memory.h"
+#include "support/sanitizers.h"
 #include "support/sim_gpu.h"
 
 #include <gtest/gtest.h>
@@ -208,17 +209,7 @@ TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
   EXPECT_EQ(table[kBytes][kAll].increased, table[kBytes][kAll].decreased);
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRounds = 4000;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-constexpr int kRounds = 4000;
-#else
-constexpr int kRounds = 80'000;
-#endif
-#else
-constexpr int kRounds = 80'000;
-#endif
+constexpr int kRounds = kThreadSanitizer || kAddressSanitizer ? 4000 : 80'000;
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, ThreadsTest,

@@ -4,6 +4,7 @@
 #include "sim/allocations.h"
 #include "sim/host_memory.h"
 #include "sim/physical_memory.h"
+#include "support/sanitizers.h"
 
 #include <gtest/gtest.h>
 
@@ -102,6 +103,38 @@ class SimAddressSpace : public testing::Test {
   PhysicalMemory memory_{64 * kMiB, true};
   AddressSpace space_;
 };
+
+TEST_F(SimAddressSpace, TheSameCallsGiveTheSameAddresses) {
+  if constexpr (kThreadSanitizer) {
+    GTEST_SKIP() << "TSan lets nobody choose an address there";
+  }
+  const auto addresses = [] {
+    AddressSpace space;
+    std::vector<CUdeviceptr> taken;
+    for (const std::size_t pages : {3U, 1U, 2U}) {
+      taken.push_back(*space.reserve(pages * kPage, 0));
+    }
+    EXPECT_EQ(space.unreserve(taken[0], 3 * kPage), CUDA_SUCCESS);
+    // The lowest gap that is large enough, then the rest of it, also where alignment skips some.
+    taken.push_back(*space.reserve(4 * kPage, 0));
+    taken.push_back(*space.reserve(kPage, 2 * kPage));
+    taken.push_back(*space.reserve(kPage, 64 * kPage));
+    // A hint in use is one that nobody gave.
+    taken.push_back(*space.reserve(2 * kPage, 0, taken[1]));
+    return taken;
+  };
+  const std::vector<CUdeviceptr> first = addresses();
+  std::vector<CUdeviceptr> offsets;
+  for (const CUdeviceptr at : first) {
+    offsets.push_back((at - first[0]) / kPage);
+  }
+  EXPECT_EQ(offsets, (std::vector<CUdeviceptr>{0, 3, 4, 6, 0, 64, 1}));
+  const auto held = space_.reserve(kPage, 0, first[0]);
+  EXPECT_EQ(held, first[0]);
+  EXPECT_NE(addresses()[0], first[0]);
+  EXPECT_EQ(space_.unreserve(*held, kPage), CUDA_SUCCESS);
+  EXPECT_EQ(addresses(), first);
+}
 
 TEST_F(SimAddressSpace, PhysicalMemoryLivesWithOwnersAndMappings) {
   const CUdeviceptr base = *space_.reserve(2 * kPage, 0);

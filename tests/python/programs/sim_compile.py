@@ -5,8 +5,13 @@ import json
 import torch
 from torch import nn
 
+from torch._inductor.async_compile import AsyncCompile
+
 from ferro_alloc import sim
 
+# Once Inductor's own processes are ready they would compile the kernels, and they have no GPU.
+torch._inductor.config.force_disable_caches = True
+AsyncCompile.wait_pool_ready()
 model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda()
 compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)
 launches = sim.counters().get("cuGraphLaunch", sim.CallCount()).calls
