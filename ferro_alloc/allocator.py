@@ -27,7 +27,10 @@ class DeviceStatus:
     pages_idle: int
     """Those of them that back no address at the moment."""
     pages_moved: int
-    """How often a page moved to where it was needed, instead of a new one being taken."""
+    """How often a page moved to where its stream needed it, instead of a new one being taken."""
+    pages_handed_over: int
+    """How often a page passed to another stream, without the host waiting, when no new one could
+    be had."""
     ladder: Mapping[str, int]
     """How often each step of an allocation that found no free block was taken."""
     driver_calls: Mapping[str, int]
@@ -38,7 +41,7 @@ class DeviceStatus:
             return f"in segments; driver calls: {calls or 'none'}"
         return (
             f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle, "
-            f"{self.pages_moved:,} moved; "
+            f"{self.pages_moved:,} moved, {self.pages_handed_over:,} handed over; "
             f"driver calls: {calls or 'none'}"
         )
 
@@ -112,7 +115,12 @@ def install(config: Config | None = None) -> None:
         if not extension.is_in_place():
             _refuse_cudagraph_trees()
         try:
-            extension.install(wanted.page_size_bytes, wanted.memory_limit_bytes, wanted.layout)
+            extension.install(
+                wanted.page_size_bytes,
+                wanted.memory_limit_bytes,
+                wanted.in_flight_percent,
+                wanted.layout,
+            )
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = wanted

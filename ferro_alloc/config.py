@@ -35,6 +35,15 @@ class Config:
         },
     )
 
+    in_flight_percent: int | None = field(
+        default=40,
+        metadata={
+            "meaning": "how much more than the peak of live memory may be held, in percent of that "
+            "peak, before a stream waits for memory that other streams still use; none: it never "
+            "waits while there is memory"
+        },
+    )
+
     layout: Layout = field(
         default="pages",
         metadata={
@@ -49,6 +58,9 @@ class Config:
             raise _bad("layout", self.layout, "expected pages or segments")
         if not _is_int(page) or page < 2 or page & (page - 1) != 0:
             raise _bad("page_size_mb", page, "expected a power of two of at least 2")
+        share = self.in_flight_percent
+        if share is not None and (not _is_int(share) or share < 0):
+            raise _bad("in_flight_percent", share, "expected none or a whole number of at least 0")
         if limit is not None and (not _is_int(limit) or limit < page):
             raise _bad("memory_limit_mb", limit, f"expected none or at least one page ({page})")
 

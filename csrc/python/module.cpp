@@ -5,8 +5,10 @@
 #include "python/graphs.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -17,13 +19,14 @@ namespace {
 std::string driver_problem() { return ferro::load_cuda_api().why; }
 
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
-             const std::string& layout) {
+             std::optional<int> in_flight_percent, const std::string& layout) {
   ferro::AllocatorConfig config;
   config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
     config.memory_limit = memory_limit_bytes;
   }
+  config.in_flight_share = in_flight_percent ? *in_flight_percent / 100.0 : -1.0;
   // The allocator in place may call Python while it empties its cache.
   const py::gil_scoped_release release;
   ferro::install(config);
@@ -63,6 +66,7 @@ py::dict device_report(int device) {
   driver_calls["event_record"] = calls.event_record;
   driver_calls["event_query"] = calls.event_query;
   driver_calls["event_wait"] = calls.event_wait;
+  driver_calls["stream_wait"] = calls.stream_wait;
   const ferro::PageCounts pages = core.store().counts();
   py::dict report;
   report["layout"] = core.layout() == ferro::Layout::kSegments ? "segments" : "pages";
@@ -70,6 +74,7 @@ py::dict device_report(int device) {
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;
   report["pages_moved"] = core.view().pages_moved;
+  report["pages_handed_over"] = counters.pages_handed_over;
   report["ladder"] = ladder;
   report["driver_calls"] = driver_calls;
   return report;
@@ -118,7 +123,7 @@ std::uintptr_t driver_table_address() {
 PYBIND11_MODULE(_C, module) {
   ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
-             py::arg("layout"));
+             py::arg("in_flight_percent"), py::arg("layout"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

@@ -6,9 +6,18 @@
 namespace ferro::sim {
 namespace {
 
-// Free of the program, its libraries and heaps, and of the shadows of the sanitizers.
+// TSan ends a program that maps memory anywhere but in a few ranges.
+#ifndef __has_feature
+#define __has_feature(feature) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+constexpr CUdeviceptr kFirstAddress = 0x0100'0000'0000;
+constexpr CUdeviceptr kEndAddress = 0x0200'0000'0000;
+#else
+// Free of the program, its libraries and heaps, and of ASan's shadow.
 constexpr CUdeviceptr kFirstAddress = 0x2000'0000'0000;
 constexpr CUdeviceptr kEndAddress = 0x4000'0000'0000;
+#endif
 constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 void* host_address(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
@@ -16,7 +25,7 @@ void* host_address(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
 bool take(CUdeviceptr at, std::size_t bytes) {
   void* const wanted = host_address(at);
   void* const memory = mmap(wanted, bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
-  // TSan takes the address for a hint.
+  // Kernels before 4.17 take the address for a hint.
   if (memory != wanted && memory != MAP_FAILED) {
     munmap(memory, bytes);
   }

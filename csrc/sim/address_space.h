@@ -105,7 +105,7 @@ class AddressSpace {
 
   // Addresses. `bytes` is a positive multiple of the granularity, `alignment` 0 or a power of two.
   // `hint` is taken when it is free, else the lowest gap of a fixed range, so that the same calls
-  // give the same addresses in every run (TSan forbids the range: there the kernel chooses).
+  // give the same addresses in every run.
   std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment,
                                      CUdeviceptr hint = 0);
   // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it.

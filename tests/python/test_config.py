@@ -30,9 +30,13 @@ def test_empty_environment_means_defaults(environ: dict[str, str]) -> None:
     assert Config.from_env(environ) == Config()
 
 
-@given(page=PAGES, limit=st.none() | st.integers(1024, 1 << 20))
-def test_text_form_reads_back(page: int, limit: int | None) -> None:
-    config = Config(page_size_mb=page, memory_limit_mb=limit)
+@given(
+    page=PAGES,
+    limit=st.none() | st.integers(1024, 1 << 20),
+    in_flight=st.none() | st.integers(0, 1000),
+)
+def test_text_form_reads_back(page: int, limit: int | None, in_flight: int | None) -> None:
+    config = Config(page_size_mb=page, memory_limit_mb=limit, in_flight_percent=in_flight)
     assert Config.parse(str(config)) == config
 
 
@@ -48,6 +52,7 @@ def test_text_form_reads_back(page: int, limit: int | None) -> None:
         ("page_size_mb:-2", "page_size_mb is -2: expected a power of two"),
         ("page_size_mb:none", "page_size_mb is None: expected a power of two"),
         ("memory_limit_mb:0", "memory_limit_mb is 0: expected none or at least one page"),
+        ("in_flight_percent:-1", "in_flight_percent is -1: expected none or a whole number"),
         ("page_size_mb:64,memory_limit_mb:32", "at least one page (64)"),
     ],
 )

@@ -15,6 +15,7 @@ OBSERVED = ("limits", "metadata")
 FAULTS = {
     "reuse_before_event": 4,
     "missing_wait": 4,
+    "missing_stream_wait": 4,
     "early_unmap": 4,
     "lost_page": 2,
     "wrong_stream": 4,
@@ -62,13 +63,15 @@ def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:
 
 
 def test_requests_that_wait_for_memory_get_it_in_order() -> None:
-    """Hardly more memory than is live: pages go from stream to stream behind their fences."""
+    """Hardly more memory than is live: pages pass between streams, which wait for each other."""
     words = ("--memory", "96MiB", "--without", "graphs", "mempools", "empty_cache")
     result = seeded("--seed", "2100", "--programs", "4", *words)
     assert_clean(result, 10_000)
     ladder = result["report"]["ladder"]
-    assert ladder["wait"] + ladder["hand_over"] > 0
+    assert ladder["stream_wait"] > 10
+    assert ladder["hand_over"] > 10
     assert ladder["collect_pending"] > 0
+    assert result["report"]["pages_handed_over"] > 20
 
 
 @pytest.mark.parametrize("mistake", ["wait", "record_stream"])

@@ -117,7 +117,7 @@ def test_a_device_without_virtual_memory_management(tmp_path: Path) -> None:
     library = build_faulty_driver(tmp_path)
     found = simulated("no_virtual_memory.py", str(library), memory="1GiB")
     assert found["layout"] == "segments"
-    assert "settings  page_size_mb:2,memory_limit_mb:none,layout:pages" in found["status"]
+    assert "settings  page_size_mb:2,memory_limit_mb:none" in found["status"]
     assert "it has no virtual memory management, which pages need" in found["status"]
     # Small and large ones, of the default pool and of the graph's.
     assert found["segments"] == [2 << 20, 2 << 20, 20 << 20, 20 << 20]

@@ -277,7 +277,9 @@ void DeviceMemory::give_back_everything(const CallContext& context) {
 
 void DeviceMemory::give_back_all_of(Heap& heap, const CallContext& context) {
   if (is_paged(heap.kind())) {
-    store_.trim(heap.give_back_pages(~std::size_t{0}, context));
+    const std::size_t given = heap.give_back_pages(~std::size_t{0}, context);
+    retire_lent_mappings();
+    store_.trim(given);
   } else {
     release_free_segments(heap, context);
   }

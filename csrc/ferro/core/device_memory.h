@@ -37,6 +37,9 @@ struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
   Layout layout = Layout::kPages;
+  // How much more than its peak of live bytes the program may hold before requests wait for other
+  // streams, as a share of that peak (waiting.h); negative: it grows as long as it can.
+  double in_flight_share = 0.4;
   // Asked on every request in segments, because programs change these settings as they run; null:
   // the defaults.
   std::function<SegmentRules()> segment_rules = nullptr;
@@ -63,6 +66,7 @@ struct DeviceCounters {
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
+  std::uint64_t pages_handed_over = 0;  // from heap to heap, without a host wait
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
   LadderCounts ladder{};
@@ -180,7 +184,7 @@ class DeviceMemory {
     std::array<std::int64_t, kStatClasses> decreased_at_reset{};
   };
   struct Step;
-  static const std::array<Step, 7> kLadder;
+  static const std::array<Step, 10> kLadder;
 
   Heap& heap_for(const PoolId& pool, StreamId stream, const Request& request);
   Heap& find_or_make_heap(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(pools_mutex_);
@@ -195,11 +199,26 @@ class DeviceMemory {
   DevicePtr merge_unmerged(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr move_pages(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr take_idle_pages(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr wait_rather_than_grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr wait_on_stream(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr order_and_allocate(Heap& heap, const Request& request, std::size_t at_most)
+      FERRO_REQUIRES(slow_mutex_);
   DevicePtr ask_to_give_back(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr wait_for_memory(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr allocate_grown(Heap& heap, const Request& request, GrowFrom from)
       FERRO_REQUIRES(slow_mutex_);
+  // Pages of one heap for another. The order is that of their addresses in the heap that gave them.
+  struct Loan {
+    Heap* from;
+    std::vector<PageHandle> pages;
+  };
+  DevicePtr hand_over(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr grow_from_loans(Heap& heap, const Request& request, std::vector<Loan>& loans)
+      FERRO_REQUIRES(slow_mutex_);
+  static void take_back(const std::vector<Loan>& loans);
+  // Pages that are given back after they were lent have another mapping where they came from.
+  void retire_lent_mappings() FERRO_REQUIRES(slow_mutex_);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Heap& heap, const Request& request)
       FERRO_REQUIRES(slow_mutex_);
 
@@ -255,6 +274,8 @@ class DeviceMemory {
   RecursiveMutex slow_mutex_;
   DeviceCounters counters_ FERRO_GUARDED_BY(slow_mutex_);
   PageCounts pages_at_reset_ FERRO_GUARDED_BY(slow_mutex_);
+  std::vector<Heap*> lenders_ FERRO_GUARDED_BY(slow_mutex_);  // that may have old mappings
+  std::size_t peak_live_ FERRO_GUARDED_BY(slow_mutex_) = 0;   // as misses saw it
   bool granularity_checked_ FERRO_GUARDED_BY(slow_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(slow_mutex_) = PageStore::kNoLimit;
   bool rejected_ FERRO_GUARDED_BY(slow_mutex_) = false;  // the request that climbs

@@ -226,6 +226,39 @@ DevicePtr Heap::allocate_merged(const Request& request) {
   return take_best_fit(request);
 }
 
+std::size_t Heap::orderable_bytes() {
+  const SpinLock lock(mutex_);
+  return pending_.bytes_on_events();
+}
+
+DevicePtr Heap::allocate_ordered(const Request& request, std::size_t at_most) {
+  const SpinLock lock(mutex_);
+  std::size_t ordered = 0;
+  for (const std::size_t size : {request.size, std::size_t{1}}) {
+    while (ordered < at_most) {
+      const std::size_t before = pending_.bytes_on_events();
+      std::vector<Block*> ready;
+      bool any = false;
+      try {
+        any = pending_.order_behind_one(size, ready);
+      } catch (...) {
+        finish_pending(ready);
+        throw;
+      }
+      finish_pending(ready);
+      if (!any) {
+        break;
+      }
+      ordered += before - pending_.bytes_on_events();
+      merge_all();
+      if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
+        return ptr;
+      }
+    }
+  }
+  return kNull;
+}
+
 DevicePtr Heap::allocate_waited(const Request& request) {
   const SpinLock lock(mutex_);
   for (;;) {

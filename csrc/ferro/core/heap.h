@@ -160,6 +160,12 @@ class Heap {
   // All or nothing: on any failure the line is as it was. `*out` is written on kGrown only.
   GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
       FERRO_EXCLUDES(mutex_);
+  // The heap's stream waits for the uses of one pending block after the other, searching again after
+  // each: of one that is large enough, else, from the one that was freed first, of at most
+  // `at_most` bytes of blocks, give or take one. The host does not wait.
+  DevicePtr allocate_ordered(const Request& request, std::size_t at_most) FERRO_EXCLUDES(mutex_);
+  // Of pending blocks that this could free.
+  std::size_t orderable_bytes() FERRO_EXCLUDES(mutex_);
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
 
@@ -185,6 +191,19 @@ class Heap {
   // Puts one back that could not be released.
   void attach_segment(std::unique_ptr<Span> segment) FERRO_EXCLUDES(mutex_);
 
+  // Lends whole free pages, at most `max_pages`, to a heap whose stream is `to`: that stream waits
+  // for this one's work, the host does not, and the old mappings stay until the work is done. None
+  // from private pools, whose graphs replay on any stream, and while either stream captures. On
+  // DriverError nothing is lent.
+  std::vector<PageHandle> lend_pages(std::size_t max_pages, StreamId to, const CallContext& context)
+      FERRO_EXCLUDES(mutex_);
+  // Undoes the last lend_pages as far as these, its last pages, go.
+  void take_back(std::span<const PageHandle> lent) FERRO_EXCLUDES(mutex_);
+  // Removes the old mappings of pages that moved or were lent, as far as the work before is done.
+  // False: some are left.
+  bool retire_mappings() FERRO_EXCLUDES(mutex_);
+  // This heap's stream waits for the uses of all its pending blocks; the host does not.
+  void order_pending() FERRO_EXCLUDES(mutex_);
   // Gives whole free pages to the store, at most `max_pages`, and exported units, which go to the
   // driver, until there are as many; the number given is the result. The
   // host waits first: in the default pool for this heap's stream, in a private one for the whole
@@ -295,6 +314,10 @@ class Heap {
   std::vector<PageHandle> take_out(const Hole& hole, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   std::vector<Hole> pages_to_move(const Block* gap, std::size_t wanted) FERRO_REQUIRES(mutex_);
+  std::vector<Hole> choose(const std::vector<Hole>& candidates, std::size_t wanted) const
+      FERRO_REQUIRES(mutex_);
+  std::vector<PageHandle> pages_behind(const std::vector<Hole>& chosen) const
+      FERRO_REQUIRES(mutex_);
   void leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   void forget_mapping(DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);

@@ -83,6 +83,11 @@ std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted
   if (candidates.empty() || is_capturing()) {
     return {};
   }
+  return choose(candidates, wanted);
+}
+
+std::vector<Heap::Hole> Heap::choose(const std::vector<Hole>& candidates,
+                                     std::size_t wanted) const {
   std::vector<std::size_t> sizes;
   sizes.reserve(candidates.size());
   for (const Hole& hole : candidates) {
@@ -99,6 +104,18 @@ std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted
   return chosen;
 }
 
+std::vector<PageHandle> Heap::pages_behind(const std::vector<Hole>& chosen) const {
+  std::vector<PageHandle> pages;
+  for (const Hole& hole : chosen) {
+    const Span& span = *hole.block->span;
+    const std::size_t first = span.page_slot(hole.run.begin);
+    for (std::size_t i = 0; i < hole.run.bytes / page_bytes_; ++i) {
+      pages.push_back(span.page(first + i));
+    }
+  }
+  return pages;
+}
+
 // The pages of `moved` are behind other addresses now. Work before `fence` may still use the old
 // ones, so their mappings stay until it is done.
 void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context) {
@@ -109,7 +126,7 @@ void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence, const Cal
   for (const Hole& hole : moved) {
     tell_of_range(hole.run.begin, hole.run.bytes, MemoryEvent::kUnmapped, context);
     forget_mapping(hole.run.begin, hole.run.bytes);
-    pages_moved_ += take_pages_behind(*hole.block->span, hole.run).size();
+    take_pages_behind(*hole.block->span, hole.run);
     Block* stale = cut_out(hole.block, hole.run.begin, hole.run.bytes);
     stale->state = BlockState::kStale;
     batch.blocks.push_back(stale);
@@ -135,6 +152,85 @@ void Heap::retire_stale() {
     }
     context_.events.put(batch.fence);
     stale_.pop_front();
+  }
+}
+
+bool Heap::retire_mappings() {
+  const SpinLock lock(mutex_);
+  retire_stale();
+  return stale_.empty();
+}
+
+std::vector<PageHandle> Heap::lend_pages(std::size_t max_pages, StreamId to,
+                                         const CallContext& context) {
+  if (pool_ != kDefaultPool || !is_paged(kind_)) {
+    return {};
+  }
+  const SpinLock lock(mutex_);
+  merge_all();
+  retire_stale();
+  const std::vector<Hole> chosen = choose(holes(), max_pages);
+  if (chosen.empty() || is_capturing()) {
+    return {};
+  }
+  const EventId fence = record_fence();
+  if (fence == kNoEvent) {
+    return {};
+  }
+  bool ordered = false;
+  try {
+    ordered = context_.driver.order_behind(fence, to);
+  } catch (...) {
+    context_.events.put(fence);
+    throw;
+  }
+  if (!ordered) {
+    context_.events.put(fence);
+    return {};
+  }
+  std::vector<PageHandle> pages = pages_behind(chosen);
+  leave_behind(chosen, fence, context);
+  return pages;
+}
+
+void Heap::take_back(std::span<const PageHandle> lent) {
+  const SpinLock lock(mutex_);
+  StaleBatch& batch = stale_.back();
+  while (!lent.empty()) {
+    Block* block = batch.blocks.back();
+    const std::size_t count = std::min(lent.size(), block->size / page_bytes_);
+    if (const std::size_t kept = block->size - count * page_bytes_; kept != 0) {
+      split_tail(block, kept, BlockState::kStale);
+      block = block->next;
+    } else {
+      batch.blocks.pop_back();
+    }
+    std::size_t slot = block->span->page_slot(block->ptr);
+    for (const PageHandle page : lent.last(count)) {
+      block->span->set_page(slot++, page);
+    }
+    lent = lent.first(lent.size() - count);
+    tell_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr);
+    block->state = BlockState::kFree;
+    free_.insert(merge_neighbours(block));
+  }
+  if (batch.blocks.empty()) {
+    context_.events.put(batch.fence);
+    stale_.pop_back();
+  }
+}
+
+void Heap::order_pending() {
+  const SpinLock lock(mutex_);
+  for (bool any = true; any;) {
+    std::vector<Block*> ready;
+    try {
+      any = pending_.order_behind_one(0, ready);
+    } catch (...) {
+      finish_pending(ready);
+      throw;
+    }
+    finish_pending(ready);
   }
 }
 

@@ -138,14 +138,8 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
                           const CallContext& context) {
   const std::vector<Hole> moved =
       from == GrowFrom::kStore ? std::vector<Hole>{} : pages_to_move(gap, plan.pages);
-  std::vector<PageHandle> pages;
-  for (const Hole& hole : moved) {
-    const Span& span = *hole.block->span;
-    const std::size_t first = span.page_slot(hole.run.begin);
-    for (std::size_t i = 0; i < hole.run.bytes / page_bytes_; ++i) {
-      pages.push_back(span.page(first + i));
-    }
-  }
+  std::vector<PageHandle> pages = pages_behind(moved);
+  const std::size_t pages_moved = pages.size();
   std::vector<PageHandle> from_store;
   if (const std::size_t missing = plan.pages - pages.size(); missing != 0) {
     if (from == GrowFrom::kOwnPages) {
@@ -199,6 +193,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
   }
   count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store.size() * page_bytes_));
   leave_behind(moved, fence, context);
+  pages_moved_ += pages_moved;
   tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, context);
   if (context != nullptr) {
     mapped_by_[begin] = context;

@@ -1,6 +1,7 @@
 // The steps that a request climbs when no free block fits (ladder.h).
 #include "ferro/base/check.h"
 #include "ferro/core/device_memory.h"
+#include "ferro/core/waiting.h"
 #include "ferro/driver/error.h"
 
 #include <algorithm>
@@ -13,12 +14,15 @@ struct DeviceMemory::Step {
   DevicePtr (DeviceMemory::*make_room_and_allocate)(Heap&, const Request&);
 };
 
-const std::array<DeviceMemory::Step, 7> DeviceMemory::kLadder = {{
+const std::array<DeviceMemory::Step, 10> DeviceMemory::kLadder = {{
     {LadderStep::kCollectPending, &DeviceMemory::collect_pending_frees},
     {LadderStep::kMergeUnmerged, &DeviceMemory::merge_unmerged},
     {LadderStep::kMovePages, &DeviceMemory::move_pages},
     {LadderStep::kIdlePages, &DeviceMemory::take_idle_pages},
+    {LadderStep::kStreamWait, &DeviceMemory::wait_rather_than_grow},
     {LadderStep::kGrow, &DeviceMemory::grow},
+    {LadderStep::kStreamWait, &DeviceMemory::wait_on_stream},
+    {LadderStep::kHandOver, &DeviceMemory::hand_over},
     {LadderStep::kGiveBack, &DeviceMemory::ask_to_give_back},
     {LadderStep::kWait, &DeviceMemory::wait_for_memory},
 }};
@@ -103,13 +107,135 @@ DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
   return allocate_grown(heap, request, GrowFrom::kAnyPages);
 }
 
+DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request) {
+  const std::size_t pending = heap.orderable_bytes();
+  if (pending == 0) {
+    return kNull;
+  }
+  const auto peak = static_cast<std::size_t>(stats_.read()[kBytes][kAll].peak);
+  peak_live_ = std::max(peak_live_, peak);
+  const WaitingView view{request.size, pending, held_bytes(), peak_live_};
+  return prefers_waiting(view, config_.in_flight_share)
+             ? order_and_allocate(heap, request, request.size)
+             : kNull;
+}
+
+DevicePtr DeviceMemory::wait_on_stream(Heap& heap, const Request& request) {
+  return order_and_allocate(heap, request, heap.orderable_bytes());
+}
+
+DevicePtr DeviceMemory::order_and_allocate(Heap& heap, const Request& request,
+                                           std::size_t at_most) {
+  if (at_most == 0) {
+    return kNull;
+  }
+  if (const DevicePtr ptr = heap.allocate_ordered(request, at_most); ptr != kNull) {
+    return ptr;
+  }
+  return move_pages(heap, request);
+}
+
+// Only for the default pool: the streams on which a graph replays did not wait.
+DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
+  if (heap.pool() != kDefaultPool) {
+    return kNull;
+  }
+  const std::size_t missing = heap.pages_missing_for(request);
+  std::size_t wanted = missing - std::min(missing, store_.counts().idle);
+  std::vector<Loan> loans;
+  const auto borrow = [&](Heap& from) {
+    std::vector<PageHandle> pages = from.lend_pages(wanted, heap.stream(), request.context);
+    if (!pages.empty()) {
+      wanted -= pages.size();
+      loans.push_back({&from, std::move(pages)});
+    }
+  };
+  std::vector<Heap*> givers = heaps_that_give(Givers::kDefaultPool);
+  std::erase(givers, &heap);
+  DevicePtr ptr = kNull;
+  try {
+    for (std::size_t i = 0; i < givers.size() && wanted != 0; ++i) {
+      borrow(*givers[i]);
+    }
+    for (std::size_t i = 0; i < givers.size() && wanted != 0; ++i) {
+      if (givers[i]->orderable_bytes() != 0) {
+        givers[i]->order_pending();
+        borrow(*givers[i]);
+      }
+    }
+    if (wanted == 0) {
+      ptr = grow_from_loans(heap, request, loans);
+    }
+  } catch (const InternalError&) {
+    throw;
+  } catch (...) {
+    take_back(loans);
+    throw;
+  }
+  take_back(loans);
+  return ptr;
+}
+
+// The lent pages count as idle meanwhile; nobody else takes any, because only one request climbs.
+// What was not needed is still in `loans` afterwards.
+DevicePtr DeviceMemory::grow_from_loans(Heap& heap, const Request& request,
+                                        std::vector<Loan>& loans) {
+  const std::size_t idle = store_.counts().idle;
+  // The store takes the last pages first, so those of the first loan come last.
+  for (auto loan = loans.rbegin(); loan != loans.rend(); ++loan) {
+    std::ranges::reverse(loan->pages);
+    store_.put(loan->pages);
+    std::ranges::reverse(loan->pages);
+    lenders_.push_back(loan->from);
+  }
+  const auto keep_unused = [&]() FERRO_REQUIRES(slow_mutex_) {
+    const std::size_t now = store_.counts().idle;
+    std::size_t unused = now - std::min(now, idle);
+    std::vector<PageHandle> taken;
+    FERRO_CHECK(store_.take_idle(unused, taken));
+    for (auto loan = loans.rbegin(); loan != loans.rend(); ++loan) {
+      const std::size_t count = std::min(unused, loan->pages.size());
+      counters_.pages_handed_over += loan->pages.size() - count;
+      loan->pages.erase(loan->pages.begin(),
+                        loan->pages.end() - static_cast<std::ptrdiff_t>(count));
+      unused -= count;
+    }
+  };
+  DevicePtr ptr = kNull;
+  try {
+    ptr = grow(heap, request);
+  } catch (const InternalError&) {
+    throw;
+  } catch (...) {
+    keep_unused();
+    throw;
+  }
+  keep_unused();
+  return ptr;
+}
+
+void DeviceMemory::take_back(const std::vector<Loan>& loans) {
+  for (auto loan = loans.rbegin(); loan != loans.rend(); ++loan) {
+    if (!loan->pages.empty()) {
+      loan->from->take_back(loan->pages);
+    }
+  }
+}
+
+void DeviceMemory::retire_lent_mappings() {
+  std::erase_if(lenders_, [](Heap* heap) { return heap->retire_mappings(); });
+}
+
 // Collects pages from one heap after the other until the request can be served.
 DevicePtr DeviceMemory::grow_from(const std::vector<Heap*>& givers, Heap& heap,
                                   const Request& request) {
   for (Heap* giver : givers) {
     const std::size_t wanted = ceil_div(request.size, store_.page_bytes());
     const std::size_t idle = store_.counts().idle;
-    if (giver->give_back_pages(wanted - std::min(wanted, idle), request.context) != 0) {
+    const std::size_t given =
+        giver->give_back_pages(wanted - std::min(wanted, idle), request.context);
+    retire_lent_mappings();
+    if (given != 0) {
       if (const DevicePtr ptr = grow(heap, request); ptr != kNull) {
         return ptr;
       }

@@ -1,6 +1,6 @@
 // The steps that a request climbs when no free block fits, in order. Each has a name, a counter and
-// a function of DeviceMemory (ladder.cpp). Step 5 has its place and no function yet, and step 6
-// always prefers growing to waiting.
+// a function of DeviceMemory (ladder.cpp). A request that may not grow comes back to step 5, before
+// it takes from others.
 #pragma once
 
 #include <array>
@@ -14,18 +14,19 @@ enum class LadderStep : std::uint8_t {
   kMergeUnmerged,   // 2  merge what was kept unmerged
   kMovePages,       // 3  whole free pages of this heap's own holes
   kIdlePages,       // 4  idle pages of the store
-  kHandOver,        // 5  free pages of other heaps whose last use is complete
+  kStreamWait,      // 5  the stream, not the host, waits for memory that other streams use
   kGrow,            // 6  create pages while the limit allows
+  kHandOver,        // 6  free pages of other heaps, with a stream wait
   kGiveBack,        // 7  callbacks; free pages of pools that allow it
   kWait,            // 8  the host waits for what covers the deficit
   kOutOfMemory,     // 9  nothing helped
 };
-inline constexpr std::size_t kLadderSteps = 9;
+inline constexpr std::size_t kLadderSteps = 10;
 
 constexpr const char* name_of(LadderStep step) {
   constexpr std::array<const char*, kLadderSteps> kNames = {
-      "collect_pending", "merge_unmerged", "move_pages",   "idle_pages", "hand_over", "grow",
-      "give_back",       "wait",           "out_of_memory"};
+      "collect_pending", "merge_unmerged", "move_pages", "idle_pages",   "stream_wait", "grow",
+      "hand_over",       "give_back",      "wait",       "out_of_memory"};
   return kNames[static_cast<std::size_t>(step)];
 }
 

@@ -3,8 +3,9 @@
 // A run is one handle of several pages' size, for memory that other processes map; it counts as its
 // pages and is never idle. Thread-safe. Invariants, in pages: held == idle + lent; held *
 // page_bytes + charged_bytes <= limit_bytes at the time of every creation and charge; peak_held >=
-// held. An idle page is mapped nowhere and no work on the
-// device uses it, so any heap may take it without waiting.
+// held. An idle page is mapped nowhere and no work on the device uses it, so any heap may take it
+// without waiting; only while a request is served from pages that were lent to it
+// (DeviceMemory::hand_over) these lie here too.
 #pragma once
 
 #include "ferro/base/mutex.h"

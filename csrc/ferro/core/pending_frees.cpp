@@ -78,8 +78,10 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
     throw;
   }
   for (std::size_t i = 0; i < streams.size(); ++i) {
-    queues_[streams[i]].push_back({recorded[i], block});
+    queues_[streams[i]].push_back({recorded[i], block, next_number_});
   }
+  ++next_number_;
+  bytes_on_events_ += block->size;
   block->extra->events = streams.size();
   return Start::kWaiting;
 }
@@ -116,6 +118,7 @@ void PendingFrees::finish_front(std::deque<Entry>& queue, std::vector<Block*>& r
   events_.put(entry.event);
   if (--entry.block->extra->events == 0) {
     ready.push_back(entry.block);
+    bytes_on_events_ -= entry.block->size;
     --count_;
   }
 }
@@ -139,6 +142,41 @@ void PendingFrees::collect(std::vector<Block*>& ready) {
   }
 }
 
+Block* PendingFrees::first_freed(std::size_t size) const {
+  const Entry* first = nullptr;
+  for (const auto& [stream, queue] : queues_) {
+    const auto fits = [size](const Entry& entry) { return entry.block->size >= size; };
+    const auto found = std::ranges::find_if(queue, fits);
+    if (found != queue.end() && (first == nullptr || found->number < first->number)) {
+      first = &*found;
+    }
+  }
+  return first == nullptr ? nullptr : first->block;
+}
+
+bool PendingFrees::order_behind_one(std::size_t size, std::vector<Block*>& ready) {
+  const Block* block = first_freed(size);
+  if (block == nullptr) {
+    return false;
+  }
+  bool ordered = false;
+  for (auto& [stream, queue] : queues_) {
+    const auto entry = std::ranges::find(queue, block, &Entry::block);
+    if (entry == queue.end()) {
+      continue;
+    }
+    if (!driver_.order_behind(entry->event, own_stream_)) {
+      return ordered;
+    }
+    ordered = true;
+    // One stream's events complete in the order of their records: all before this one are met too.
+    for (auto left = entry - queue.begin() + 1; left != 0; --left) {
+      finish_front(queue, ready);
+    }
+  }
+  return ordered;
+}
+
 bool PendingFrees::wait_for_one(std::vector<Block*>& ready) {
   // What was deferred behind a capture that is over has no event to wait for yet.
   const std::size_t ready_before = ready.size();
@@ -160,13 +198,17 @@ bool PendingFrees::wait_for_one(std::vector<Block*>& ready) {
 void PendingFrees::check_invariants() const {
   std::unordered_map<const Block*, std::size_t> events;
   for (const auto& [stream, queue] : queues_) {
+    FERRO_CHECK(std::ranges::is_sorted(queue, std::ranges::less{}, &Entry::number));
     for (const Entry& entry : queue) {
       ++events[entry.block];
     }
   }
+  std::size_t bytes = 0;
   for (const auto& [block, count] : events) {
     FERRO_CHECK(block->state == BlockState::kPending && block->extra->events == count);
+    bytes += block->size;
   }
+  FERRO_CHECK(bytes == bytes_on_events_);
   for (const auto& [block, uses] : deferred_) {
     FERRO_CHECK(block->state == BlockState::kPending && block->extra->events == 0);
   }

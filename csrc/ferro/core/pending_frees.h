@@ -9,7 +9,8 @@
 //    over its own uses are joined, and the others get events.
 //
 // Invariant: count() == blocks on events + deferred blocks; a block's `extra->events` == its entries
-// in the queues, and is 0 exactly when it is deferred.
+// in the queues, and is 0 exactly when it is deferred; bytes_on_events() == the sizes of the blocks
+// on events; the numbers of a queue ascend.
 #pragma once
 
 #include "ferro/core/block.h"
@@ -34,7 +35,11 @@ class PendingFrees {
   // `stream` is the heap's own.
   PendingFrees(Driver& driver, EventPool& events, StreamId stream,
                InCapture in_capture = InCapture::kGraphOrder)
-      : driver_(driver), events_(events), order_(driver, stream), in_capture_(in_capture) {}
+      : driver_(driver),
+        events_(events),
+        own_stream_(stream),
+        order_(driver, stream),
+        in_capture_(in_capture) {}
 
   // Takes a block with recorded uses. True: it waits here. False: no use is left to wait for, and
   // the caller frees it now. Never throws for a refusal of the driver: the block is deferred then.
@@ -44,17 +49,26 @@ class PendingFrees {
   // DriverError the blocks already appended are no longer here, all others still are.
   void collect(std::vector<Block*>& ready);
 
+  // Makes the heap's own stream wait for the uses of a block of at least `size` bytes, the one that
+  // was freed first; the host does not wait. Appends to `ready` what may be used on that stream
+  // from now on: this block, and others whose last use came before. False: there is no such block
+  // with events, or the stream captures; nothing changed. On DriverError as `collect`.
+  bool order_behind_one(std::size_t size, std::vector<Block*>& ready);
+
   // The host waits for the oldest event of one stream; then as `collect`. False when there is no
   // event to wait for (nothing pending, or all deferred behind captures).
   bool wait_for_one(std::vector<Block*>& ready);
 
   std::size_t count() const { return count_; }
+  // Of blocks on events.
+  std::size_t bytes_on_events() const { return bytes_on_events_; }
   void check_invariants() const;
 
  private:
   struct Entry {
     EventId event;
     Block* block;
+    std::uint64_t number;  // ascending in the order of the frees
   };
 
   struct Deferred {
@@ -68,14 +82,18 @@ class PendingFrees {
   void retry_deferred(std::vector<Block*>& ready);
   void pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready);
   void finish_front(std::deque<Entry>& queue, std::vector<Block*>& ready);
+  Block* first_freed(std::size_t size) const;
 
   Driver& driver_;
   EventPool& events_;
+  const StreamId own_stream_;
   std::unordered_map<StreamId, std::deque<Entry>> queues_;
   CaptureOrder order_;
   const InCapture in_capture_;
   std::vector<Deferred> deferred_;
   std::size_t count_ = 0;
+  std::size_t bytes_on_events_ = 0;
+  std::uint64_t next_number_ = 0;
 };
 
 }  // namespace ferro

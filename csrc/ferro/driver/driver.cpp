@@ -338,6 +338,20 @@ void Driver::wait(EventId event) {
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
 }
 
+bool Driver::order_behind(EventId event, StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked = api_.stream_is_capturing(raw(stream), &status);
+  if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return false;
+  }
+  expect(asked, "cuStreamIsCapturing");
+  count(kStreamWait);
+  expect(api_.stream_wait_event(raw(stream), raw(event), CU_EVENT_WAIT_DEFAULT),
+         "cuStreamWaitEvent");
+  return true;
+}
+
 void Driver::wait_for_device() {
   const CallScope scope(*this);
   count(kEventWait);
@@ -369,9 +383,10 @@ CaptureInfo Driver::capture_info(StreamId stream) {
 
 DriverCalls Driver::calls() const {
   const auto read = [this](CallKind kind) { return calls_[kind].load(std::memory_order_relaxed); };
-  return {read(kReserve),    read(kUnreserve), read(kCreate), read(kRelease),
-          read(kMap),        read(kSetAccess), read(kUnmap),  read(kEventRecord),
-          read(kEventQuery), read(kEventWait), read(kExport), read(kImport)};
+  return {read(kReserve),    read(kUnreserve), read(kCreate),     read(kRelease),
+          read(kMap),        read(kSetAccess), read(kUnmap),      read(kEventRecord),
+          read(kEventQuery), read(kEventWait), read(kStreamWait), read(kExport),
+          read(kImport)};
 }
 
 }  // namespace ferro

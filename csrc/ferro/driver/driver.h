@@ -27,8 +27,8 @@ namespace ferro {
 // Calls by kind since construction, for statistics and tests.
 struct DriverCalls {
   std::uint64_t reserve = 0, unreserve = 0, create = 0, release = 0, map = 0, set_access = 0,
-                unmap = 0, event_record = 0, event_query = 0, event_wait = 0, exported = 0,
-                imported = 0;
+                unmap = 0, event_record = 0, event_query = 0, event_wait = 0, stream_wait = 0,
+                exported = 0, imported = 0;
 };
 
 // What cuMemImportFromShareableHandle can be given.
@@ -93,6 +93,9 @@ class Driver {
   bool is_complete(EventId event);
   // The host waits.
   void wait(EventId event);
+  // What the stream is given from now on comes behind the event's last record; the host does not
+  // wait. False: the stream captures, where an event from outside cannot be waited for.
+  [[nodiscard]] bool order_behind(EventId event, StreamId stream);
   // The host waits for all work on the device. Invalidates every capture that runs on it.
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
@@ -133,6 +136,7 @@ class Driver {
     kEventRecord,
     kEventQuery,
     kEventWait,
+    kStreamWait,
     kExport,
     kImport,
     kCallKinds

@@ -2,8 +2,9 @@
 //
 // The model knows the live blocks, by address; the freed blocks that another stream still uses; and
 // who holds which pool. It checks that no two live blocks overlap, that nothing is handed out while
-// another stream uses it, that contents survive (traffic.h), that a failure is honest, and
-// everything that the allocator says about itself. Throws ModelError or InternalError.
+// another stream uses it unless the new owner's work comes after that use, that contents survive
+// (traffic.h), that a failure is honest, and everything that the allocator says about itself. Throws
+// ModelError or InternalError.
 #pragma once
 
 #include "ferro/core/device_memory.h"
@@ -46,6 +47,7 @@ class DeviceModel {
     }
     std::visit([this](const auto& i) { (*this)(i); }, instruction);
     check_pages();
+    check_order();
     // A look inside merges what is unmerged, so it must not follow every step.
     if (++steps_ % 8 == 0) {
       check_everything();
@@ -63,6 +65,7 @@ class DeviceModel {
       (*this)(Free{0});
     }
     SimGpu::finish_all();
+    check_order();
     traffic_.verify();
     for (unsigned pool = 1; pool < kPools.size(); ++pool) {
       while (device_->release_pool(kPools[pool])) {
@@ -228,8 +231,13 @@ class DeviceModel {
   struct Quarantined {
     std::uint64_t begin, end;
     unsigned stream;
-    unsigned capture;  // until this capture ends, or
-    CUevent event;     // until this event is complete
+    unsigned capture;              // until this capture ends, or
+    std::shared_ptr<Event> event;  // until this event is complete
+  };
+  // What a stream does with memory that it got comes after the use of another stream.
+  struct Promise {
+    std::shared_ptr<Event> before;
+    std::shared_ptr<Event> after;
   };
   using Live = std::map<std::uint64_t, Block>;
 
@@ -274,7 +282,10 @@ class DeviceModel {
         "no overlap with the one before");
     std::erase_if(quarantine_, [this](const Quarantined& q) { return is_over(q); });
     for (const Quarantined& q : quarantine_) {
-      expect(q.end <= begin || begin + size <= q.begin, "no other stream uses it any more");
+      if (begin < q.end && q.begin < begin + size) {
+        expect(q.event != nullptr, "no other stream uses it any more");
+        promises_.push_back({q.event, traffic_.last_place(stream)});
+      }
     }
     Block& block = live_[begin] = {size, pool, stream, 0, {}};
     if (!traffic_.capturing(stream)) {
@@ -287,16 +298,21 @@ class DeviceModel {
     if (use.capture != 0 && use.capture != running) {
       return;  // joined by the end of its capture
     }
-    quarantine_.push_back({begin, begin + size, use.stream, running,
-                           running == 0 ? traffic_.record(use.stream) : nullptr});
+    quarantine_.push_back(
+        {begin, begin + size, use.stream, running,
+         running == 0 ? std::make_shared<Event>(traffic_.record(use.stream)) : nullptr});
   }
   bool is_over(const Quarantined& q) const {
-    const bool over =
-        q.event != nullptr ? Traffic::complete(q.event) : traffic_.capture(q.stream) != q.capture;
-    if (over && q.event != nullptr) {
-      SimGpu::expect(SimGpu::api().event_destroy(q.event));
-    }
-    return over;
+    return q.event != nullptr ? q.event->complete() : traffic_.capture(q.stream) != q.capture;
+  }
+  void check_order() {
+    std::erase_if(promises_, [](const Promise& promise) {
+      if (promise.after->complete()) {
+        expect(promise.before->complete(), "the new owner waits for the use before");
+        return true;
+      }
+      return false;
+    });
   }
   // A checkpoint is restored only when nobody else uses the pool. False: captures do.
   bool settle_uses(const PoolId& pool) {
@@ -345,6 +361,7 @@ class DeviceModel {
   std::unique_ptr<DeviceMemory> device_;
   Live live_;
   std::vector<Quarantined> quarantine_;
+  std::vector<Promise> promises_;
   std::map<PoolId, int> holds_;
   std::optional<PoolCheckpoint> checkpoint_;
   std::size_t limit_pages_ = PageStore::kNoLimit;

@@ -9,8 +9,10 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ferro::testing {
@@ -19,6 +21,35 @@ namespace ferro::testing {
 class ModelError : public std::logic_error {
  public:
   using std::logic_error::logic_error;
+};
+
+// A place in the work of a stream.
+class Event {
+ public:
+  // Behind what the stream has now.
+  explicit Event(StreamId stream) {
+    SimGpu::expect(SimGpu::api().event_create(&event_, CU_EVENT_DISABLE_TIMING));
+    SimGpu::expect(SimGpu::api().event_record(event_, raw(stream)));
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~Event() {
+    if (event_ != nullptr) {
+      SimGpu::api().event_destroy(event_);
+    }
+  }
+
+  bool complete() const { return SimGpu::api().event_query(event_) == CUDA_SUCCESS; }
+  void wait() const { SimGpu::expect(SimGpu::api().event_synchronize(event_)); }
+  void hold_back(StreamId later) const {
+    SimGpu::expect(SimGpu::api().stream_wait_event(raw(later), event_, 0));
+  }
+
+ private:
+  CUevent event_ = nullptr;
 };
 
 class Traffic {
@@ -44,6 +75,7 @@ class Traffic {
 
   void begin_capture(unsigned number) {
     if (!capturing(number)) {
+      last_before_capture_[number % kStreams] = std::make_shared<Event>(stream(number));
       SimGpu::begin_capture(stream(number), CU_STREAM_CAPTURE_MODE_RELAXED);
       captures_[number % kStreams] = ++last_capture_;
     }
@@ -73,28 +105,21 @@ class Traffic {
     mark(number);
   }
   // `later` continues after everything that `earlier` has now.
-  void order(unsigned earlier, unsigned later) {
-    CUevent event = record(earlier);
-    SimGpu::expect(SimGpu::api().stream_wait_event(raw(stream(later)), event, 0));
-    SimGpu::expect(SimGpu::api().event_destroy(event));
+  void order(unsigned earlier, unsigned later) { record(earlier).hold_back(stream(later)); }
+  Event record(unsigned number) const { return Event(stream(number)); }
+  // Behind the last work that the stream has outside of a capture.
+  std::shared_ptr<Event> last_place(unsigned number) const {
+    return capturing(number) ? last_before_capture_[number % kStreams]
+                             : std::make_shared<Event>(stream(number));
   }
-  // An event behind what the stream has now; the caller destroys it.
-  CUevent record(unsigned number) {
-    CUevent event = nullptr;
-    SimGpu::expect(SimGpu::api().event_create(&event, CU_EVENT_DISABLE_TIMING));
-    SimGpu::expect(SimGpu::api().event_record(event, raw(stream(number))));
-    return event;
-  }
-  static bool complete(CUevent event) { return SimGpu::api().event_query(event) == CUDA_SUCCESS; }
 
   void advance(unsigned number) {
-    std::deque<CUevent>& marks = marks_[number % kStreams];
+    std::deque<Event>& marks = marks_[number % kStreams];
     while (!marks.empty()) {
-      const CUevent event = marks.front();
+      const Event event = std::move(marks.front());
       marks.pop_front();
-      const bool was_complete = complete(event);
-      SimGpu::expect(SimGpu::api().event_synchronize(event));
-      SimGpu::expect(SimGpu::api().event_destroy(event));
+      const bool was_complete = event.complete();
+      event.wait();
       if (!was_complete) {
         return;
       }
@@ -138,7 +163,8 @@ class Traffic {
   std::array<StreamId, kStreams> streams_{};
   std::array<unsigned, kStreams> captures_{};
   unsigned last_capture_ = 0;
-  std::array<std::deque<CUevent>, kStreams> marks_;
+  std::array<std::shared_ptr<Event>, kStreams> last_before_capture_;
+  std::array<std::deque<Event>, kStreams> marks_;
   std::uint8_t* read_ = nullptr;  // page-locked, gone with the machine
   std::vector<Expected> expected_;
 };

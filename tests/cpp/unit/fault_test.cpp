@@ -319,6 +319,37 @@ const std::vector<Scenario>& scenarios() {
          w.free(a);
        },
        [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},
+      {"WaitingRatherThanGrowing", 16, Promise::kProgramUnharmed,
+       [](World& w) {
+         for (const StreamId user : {w.side, w.third}) {
+           const DevicePtr a = w.allocate(4 * kPageBytes, w.stream);
+           w.record(a, user);
+           w.blocks.push_back(a);
+         }
+         for (const DevicePtr block : w.blocks) {
+           w.free(block);
+         }
+         w.blocks.clear();
+       },
+       [](World& w) { return w.allocate(8 * kPageBytes, w.stream) != kNull; }},
+      {"PagesThatTwoOthersLend", 8, Promise::kProgramUnharmed,
+       [](World& w) {
+         const DevicePtr a = w.allocate(4 * kPageBytes, w.side);
+         const DevicePtr b = w.allocate(4 * kPageBytes, w.third);
+         w.record(b, w.side);
+         w.free(a);
+         w.free(b);
+       },
+       [](World& w) { return w.allocate(7 * kPageBytes, w.stream) != kNull; }},
+      {"LentPagesGoBackToTheDriver", 8, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.free(w.allocate(8 * kPageBytes, w.side));
+         w.free(w.allocate(5 * kPageBytes, w.stream));
+       },
+       [](World& w) {
+         w.device->empty_cache();
+         return w.device->store().counts().held == 0;
+       }},
       {"PagesOfAnotherStream", 8, Promise::kProgramUnharmed,
        [](World& w) { w.free(w.allocate(8 * kPageBytes, w.side)); },
        [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},

@@ -157,26 +157,113 @@ TEST_F(LadderTest, ACallbackIsNotAskedWhileMemoryCanBeCreated) {
   allocate(kDevicePages * kPageBytes);
 }
 
-TEST_F(LadderTest, WaitForABlockOfThisHeap) {
+TEST_F(LadderTest, WaitOnTheStreamForABlockOfThisHeap) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes);
   free_used_by(a, side_);
-  expect_ended_by(LadderStep::kWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
-  EXPECT_EQ(device_->counters().retries, 1U);
-  EXPECT_EQ(device_->counters().synchronisations, 1U);
+  expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U) << "the host did not wait";
+  EXPECT_EQ(device_->driver().calls().stream_wait, 1U);
+  EXPECT_GT(ferro_sim_pending(), 0U);
+  SimGpu::fill(stream_, a, 2, 1);
+  SimGpu::finish(stream_);
+  EXPECT_EQ(ferro_sim_pending(), 0U) << "the other stream's use came first";
+  EXPECT_EQ(SimGpu::peek(a), 2);
 }
 
-TEST_F(LadderTest, WaitForFreePagesOfAnotherStream) {
+TEST_F(LadderTest, GrowRatherThanWaitForTheShareInFlight) {
+  const DevicePtr a = allocate(10 * kPageBytes);
+  const DevicePtr b = allocate(2 * kPageBytes);
+  free_used_by(b, side_);
+  // 12 pages were live at once: 4 more are within 0.4 of that, the fifth is not.
+  expect_ended_by(LadderStep::kGrow, [&] { EXPECT_NE(allocate(2 * kPageBytes), b); });
+  expect_ended_by(LadderStep::kGrow, [&] { EXPECT_NE(allocate(2 * kPageBytes), b); });
+  expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(kPageBytes), b); });
+  EXPECT_EQ(pages().held, kDevicePages);
+  static_cast<void>(a);
+}
+
+TEST_F(LadderTest, PagesOfBlocksThatWereWaitedForMove) {
+  const DevicePtr a = allocate(6 * kPageBytes);
+  const DevicePtr kept = allocate(4 * kPageBytes);
+  const DevicePtr b = allocate(6 * kPageBytes);
+  free_used_by(a, side_);
+  free_used_by(b, side_);
+  expect_ended_by(LadderStep::kStreamWait, [&] { allocate(11 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+  EXPECT_EQ(pages().created, kDevicePages);
+  static_cast<void>(kept);
+}
+
+TEST_F(LadderTest, NoStreamWaitsInACapture) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  free_used_by(a, side_);
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  expect_ended_by(LadderStep::kWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(LadderTest, HandOverFreePagesOfAnotherStream) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
   SimGpu::fill(side_, a, 1, kPageBytes);
   free(a);
-  expect_ended_by(LadderStep::kWait, [&] { allocate(4 * kPageBytes); });
+  DevicePtr b{};
+  expect_ended_by(LadderStep::kHandOver, [&] { b = allocate(4 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U) << "the host did not wait";
+  EXPECT_GT(ferro_sim_pending(), 0U);
+  SimGpu::fill(stream_, b, 2, 4 * kPageBytes);
+  SimGpu::finish(stream_);
   EXPECT_EQ(ferro_sim_pending(), 0U) << "the work on the pages came first";
+  EXPECT_EQ(SimGpu::peek(b), 2);
+  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(pages().released, 0U);
+  // And back again.
+  free(b);
+  allocate(kDevicePages * kPageBytes, side_);
+  EXPECT_EQ(device_->counters().pages_handed_over, 8U);
+  EXPECT_EQ(layout_of(kDefaultPool), "L16p");
 }
 
-TEST_F(LadderTest, WaitForPendingBlocksOfAnotherStream) {
+TEST_F(LadderTest, HandOverWhatAnotherStreamWaitsForItself) {
+  const StreamId third = SimGpu::make_stream();
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
-  free_used_by(a, stream_);
-  expect_ended_by(LadderStep::kWait, [&] { allocate(4 * kPageBytes); });
+  free_used_by(a, third);
+  DevicePtr b{};
+  expect_ended_by(LadderStep::kHandOver, [&] { b = allocate(4 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+  SimGpu::fill(stream_, b, 2, 1);
+  SimGpu::finish(stream_);
+  EXPECT_EQ(ferro_sim_pending(), 0U);
+  EXPECT_EQ(SimGpu::peek(b), 2);
+}
+
+TEST_F(LadderTest, WhatWasLentGoesToTheDriverWithoutAnyMapping) {
+  free(allocate(kDevicePages * kPageBytes, side_));
+  free(allocate(4 * kPageBytes));
+  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  device_->empty_cache();
+  EXPECT_EQ(SimGpu::used_pages(), 0U) << "no old mapping keeps a page";
+}
+
+TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
+  const DevicePtr a = allocate(10 * kPageBytes, side_);
+  allocate(6 * kPageBytes, side_);
+  free(a);
+  refuse(11 * kPageBytes, stream_);
+  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+  EXPECT_EQ(pages().held, 6U);
+}
+
+TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
+  free(allocate(kDevicePages * kPageBytes, side_));
+  device_->hold_pool(kGraphPool);
+  expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes, stream_, kGraphPool); });
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes); });
+  SimGpu::end_capture(stream_);
+  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
 }
 
 TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {

@@ -146,6 +146,59 @@ TEST_F(PendingFreesTest, WaitingTakesTheOldestEventOfOneStream) {
   EXPECT_EQ(driver_.calls().event_wait, 2U);
 }
 
+TEST_F(PendingFreesTest, TheOwnStreamCanWaitInsteadOfTheHost) {
+  Block* first = used_by({a_});
+  Block* second = used_by({a_, b_});
+  Block* third = used_by({a_});
+  Block* fourth = used_by({b_});
+  std::size_t size = 512;
+  for (Block* block : {first, second, third, fourth}) {
+    block->size = size;
+    size *= 2;
+    ASSERT_TRUE(add(block));
+  }
+  EXPECT_EQ(pending_.bytes_on_events(), 15U * 512);
+  Blocks ready;
+  EXPECT_FALSE(pending_.order_behind_one(16 * 512, ready));
+  EXPECT_EQ(driver_.calls().stream_wait, 0U);
+  // The second is the first that is large enough; what was freed before it needs no wait of its own.
+  EXPECT_TRUE(pending_.order_behind_one(2 * 512, ready));
+  EXPECT_EQ(ready, (Blocks{first, second}));
+  EXPECT_EQ(driver_.calls().stream_wait, 2U);
+  EXPECT_EQ(pending_.bytes_on_events(), 12U * 512);
+  pending_.check_invariants();
+  SimGpu::finish(own_);
+  EXPECT_EQ(collect(), Blocks{}) << "what was freed later is not waited for";
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  SimGpu::finish_all();
+  EXPECT_EQ(collect().size(), 2U);
+}
+
+TEST_F(PendingFreesTest, ACapturingStreamWaitsForNothingOutside) {
+  Block* block = used_by({a_});
+  ASSERT_TRUE(add(block));
+  SimGpu::begin_capture(own_);
+  Blocks ready;
+  EXPECT_FALSE(pending_.order_behind_one(0, ready));
+  EXPECT_EQ(driver_.capture_info(own_).status, CaptureStatus::kActive);
+  SimGpu::end_capture(own_);
+  EXPECT_TRUE(pending_.order_behind_one(0, ready));
+  EXPECT_EQ(ready, Blocks{block});
+}
+
+TEST_F(PendingFreesTest, ARefusedStreamWaitLosesNothing) {
+  Block* block = used_by({a_, b_});
+  ASSERT_TRUE(add(block));
+  FaultyApi::fail_only("cuStreamWaitEvent", 2, CUDA_ERROR_UNKNOWN);
+  Blocks ready;
+  EXPECT_THROW(pending_.order_behind_one(0, ready), DriverError);
+  EXPECT_EQ(ready, Blocks{});
+  pending_.check_invariants();
+  EXPECT_EQ(block->extra->events, 1U) << "one of the two was ordered";
+  EXPECT_TRUE(pending_.order_behind_one(0, ready));
+  EXPECT_EQ(ready, Blocks{block});
+}
+
 TEST_F(PendingFreesTest, ABlockUsedInARunningCaptureIsDeferred) {
   SimGpu::begin_capture(a_);
   Block* block = used_in_capture(a_);

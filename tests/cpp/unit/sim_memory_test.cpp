@@ -4,7 +4,6 @@
 #include "sim/allocations.h"
 #include "sim/host_memory.h"
 #include "sim/physical_memory.h"
-#include "support/sanitizers.h"
 
 #include <gtest/gtest.h>
 
@@ -105,9 +104,6 @@ class SimAddressSpace : public testing::Test {
 };
 
 TEST_F(SimAddressSpace, TheSameCallsGiveTheSameAddresses) {
-  if constexpr (kThreadSanitizer) {
-    GTEST_SKIP() << "TSan lets nobody choose an address there";
-  }
   const auto addresses = [] {
     AddressSpace space;
     std::vector<CUdeviceptr> taken;
