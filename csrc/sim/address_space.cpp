@@ -11,8 +11,8 @@ namespace {
 #define __has_feature(feature) 0
 #endif
 #if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-constexpr CUdeviceptr kFirstAddress = 0x0100'0000'0000;
-constexpr CUdeviceptr kEndAddress = 0x0200'0000'0000;
+constexpr CUdeviceptr kFirstAddress = 0x0040'0000'0000;
+constexpr CUdeviceptr kEndAddress = 0x0080'0000'0000;
 #else
 // Free of the program, its libraries and heaps, and of ASan's shadow.
 constexpr CUdeviceptr kFirstAddress = 0x2000'0000'0000;

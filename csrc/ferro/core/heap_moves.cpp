@@ -168,7 +168,7 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t max_pages, StreamId to,
   }
   const SpinLock lock(mutex_);
   merge_all();
-  retire_stale();
+  // Nothing is retired here: an earlier loan to the same request may have to come back.
   const std::vector<Hole> chosen = choose(holes(), max_pages);
   if (chosen.empty() || is_capturing()) {
     return {};

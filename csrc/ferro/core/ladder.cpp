@@ -140,6 +140,7 @@ DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
   if (heap.pool() != kDefaultPool) {
     return kNull;
   }
+  retire_lent_mappings();
   const std::size_t missing = heap.pages_missing_for(request);
   std::size_t wanted = missing - std::min(missing, store_.counts().idle);
   std::vector<Loan> loans;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <vector>
 
 namespace ferro {
@@ -254,6 +255,27 @@ TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
   refuse(11 * kPageBytes, stream_);
   EXPECT_EQ(device_->counters().pages_handed_over, 0U);
   EXPECT_EQ(pages().held, 6U);
+}
+
+TEST_F(LadderTest, WhatOneHeapLentTwiceInVainComesBack) {
+  const DevicePtr a = allocate(4 * kPageBytes, side_);
+  const DevicePtr kept = allocate(kPageBytes, side_);
+  const DevicePtr b = allocate(4 * kPageBytes, side_);
+  free(a);
+  free_used_by(b, stream_);
+  Heap& heap = heap_of(kept);
+  const std::vector<PageHandle> first = heap.lend_pages(9, stream_, nullptr);
+  // The first is behind a fence that has passed.
+  SimGpu::finish_all();
+  heap.order_pending();
+  const std::vector<PageHandle> second = heap.lend_pages(5, stream_, nullptr);
+  ASSERT_EQ(first.size() + second.size(), 8U);
+  EXPECT_EQ(layout_of(kDefaultPool), "L1p");
+  heap.take_back(std::span(second).subspan(1));
+  heap.take_back(std::span(second).first(1));
+  heap.take_back(first);
+  device_->check_invariants();
+  EXPECT_EQ(layout_of(kDefaultPool), "F4p L1p F4p");
 }
 
 TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
