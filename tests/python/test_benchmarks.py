@@ -134,7 +134,8 @@ def test_compiled(run_program: RunProgram, tmp_path: Path) -> None:
         found = record["bytes"]
         assert ferro["peak_reserved"] <= found["peak_reserved"]
         assert ferro["reserved"] <= found["reserved"]
-        assert found["left"] == 0
+        # What PyTorch's tracing keeps lies in the common pool.
+        assert found["left"] <= 4 << 20
     assert "| in the pool of the graphs | " in tables.compiled(records)
 
 
