@@ -118,18 +118,32 @@ def replay(records: Records) -> str:
     return markdown([*headings, "driver, ms", "of that in the 2nd half"], rows)
 
 
-def graph_memory(records: Records) -> str:
-    """MiB that graphs reserve (of native's)."""
+def mebibytes(records: Records, names: Mapping[str, str]) -> str:
+    """MiB (of native's) of what `names` gives the names in the table for."""
     working = [record for record in records if not record["problem"]]
     native = find(working, allocator="native")
     assert native is not None, "there is no run of the native allocator to compare with"
-    names = {"results": "live results", "shared": "one pool", "separate": "a pool each"}
     rows = []
     for key, name in names.items():
         sizes = [record["bytes"][key] for record in working]
         base = native["bytes"][key]
         rows.append([name, *(f"{size / (1 << 20):,.0f} ({size / base:.2f})" for size in sizes)])
     return markdown(["MiB", *(record["allocator"] for record in working)], rows)
+
+
+graph_memory = partial(
+    mebibytes, names={"results": "live results", "shared": "one pool", "separate": "a pool each"}
+)
+compiled = partial(
+    mebibytes,
+    names={
+        "peak_allocated": "peak allocated",
+        "peak_reserved": "peak reserved",
+        "reserved": "reserved at the end",
+        "reserved_after_empty_cache": "after `empty_cache()`",
+        "graph_pools": "in the pool of the graphs",
+    },
+)
 
 
 def graph_situations(records: Records) -> str:
@@ -142,6 +156,7 @@ def graph_situations(records: Records) -> str:
 
 
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
+    "compiled": ("compiled_simulated.json", compiled),
     "fidelity": ("fidelity_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "graph_memory": ("graphs_gpu.json", graph_memory),

@@ -3,9 +3,9 @@
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
 #                                       hit_path observing sharing training demo
-#                                       graphs situations
+#                                       graphs situations compiled
 #
-# Without any named it runs all but the last two, whose results would be more files than it leaves.
+# Without any named it runs all but the last three, whose results would be more files than it leaves.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
@@ -101,6 +101,7 @@ for name in "${parts[@]}"; do
     training) part training 200 bash -c 'benchmark training' ;;
     graphs) part graphs 180 bash -c 'benchmark graphs' ;;
     situations) part situations 240 bash -c 'benchmark graph_situations' ;;
+    compiled) part compiled 300 bash -c 'benchmark compiled' ;;
     demo) part demo 120 bash -c demo ;;
     *)
       echo "there is no part '$name'" >&2

@@ -121,6 +121,24 @@ def test_graphs(run_program: RunProgram, tmp_path: Path) -> None:
     assert "| a pool each | " in tables.graph_memory(records)
 
 
+@on_simulated_gpu
+def test_compiled(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "compiled")
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    # Three parts forward and backward for each of two shapes; the parts without gradients, and the
+    # head once more behind the lower half alone.
+    assert [r["graphs"] for r in records] == [2 * 3 * 2 + 4] * 3
+    ferro = records[-1]["bytes"]
+    assert 0 < ferro["graph_pools"] < ferro["reserved"] <= ferro["peak_reserved"]
+    for record in records:
+        found = record["bytes"]
+        assert ferro["peak_reserved"] <= found["peak_reserved"]
+        assert ferro["reserved"] <= found["reserved"]
+        # What PyTorch's tracing keeps lies in the common pool.
+        assert found["left"] <= 4 << 20
+    assert "| in the pool of the graphs | " in tables.compiled(records)
+
+
 # Of each situation the way that surprises, the way around it, and the figure that tells them apart;
 # then the allocators under which it is larger.
 SURPRISES = {

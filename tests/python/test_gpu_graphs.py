@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunProgram
+from tests.python.torch_programs import assert_as_native
 
 pytestmark = pytest.mark.gpu
 
@@ -48,3 +49,15 @@ def test_compiled_functions_and_their_trees_of_graphs(
     assert ferro["losses"][5] < ferro["losses"][0]
     assert ferro["worst_error"] < 0.05
     assert ferro["graph_bytes"] > 0
+
+
+def test_the_documented_uses_of_graphs(run_program: RunProgram) -> None:
+    """Each value is the same to the last bit."""
+    env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    found = {}
+    for allocator in ("native", "ferro", "segments"):
+        done = run_program("features_graph_examples.py", allocator, env=env, timeout=180)
+        found[allocator] = json.loads(done.stdout.splitlines()[-1])
+    for name, outcome in found["native"].items():
+        for allocator in ("ferro", "segments"):
+            assert_as_native(found[allocator][name], outcome)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
+from benchmarks.processes import SIMULATED_ALLOCATORS
 from tests.conftest import Completed, RunSimulated
+from tests.python.torch_programs import Result, simulated
 
 NATIVE: dict[str, str] = {}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -43,11 +46,26 @@ def test_training_is_fast_and_its_memory_plausible(
     assert result["median_step_ms"] < 500
 
 
-def test_compiled_models_replay_graphs(run_simulated: RunSimulated) -> None:
-    result = last_line(run_simulated("sim_compile.py"))
+@cache
+def compiled(allocator: str) -> Result:
+    return simulated("sim_compile.py", allocator)
+
+
+@pytest.mark.parametrize("allocator", SIMULATED_ALLOCATORS)
+def test_compiled_models_replay_graphs(allocator: str) -> None:
+    result = compiled(allocator)
     assert result["unsupported"] == []
-    # Two shapes, each warmed up once, then forward and backward from graphs.
-    assert result["graph_launches"] >= 4
+    # Each of two shapes is warmed up once: then forward and backward come from graphs. So do the
+    # forward passes without gradients, and the ones behind them.
+    assert result["graph_launches"] >= 2 * 3 * 2 + 5 + 2
+
+
+@pytest.mark.parametrize("allocator", ["native", "expandable"])
+def test_compiled_models_reserve_no_more_than_under(allocator: str) -> None:
+    ferro, other = compiled("ferro_alloc"), compiled(allocator)
+    assert ferro["graph_launches"] == other["graph_launches"]
+    assert 0 < ferro["peak_reserved"] <= other["peak_reserved"]
+    assert 0 < ferro["reserved"] <= other["reserved"]
 
 
 def test_two_devices(run_simulated: RunSimulated) -> None:

@@ -10,8 +10,10 @@ from tests.python.probes import build_faulty_driver
 from tests.python.torch_programs import Result, seeded
 
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
-RARE = ("checkpoints", "clones", "peers", "raw", "resets", "snapshots")
+RARE = ("checkpoints", "clones", "peers", "raw", "resets", "scalars", "snapshots")
 OBSERVED = ("limits", "metadata")
+STREAMS = 4
+"""Of each device."""
 FAULTS = {
     "reuse_before_event": 4,
     "missing_wait": 4,
@@ -59,7 +61,12 @@ def assert_clean(result: Result, operations: int) -> None:
     ],
 )
 def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:
-    assert_clean(seeded("--seed", str(seed), "--programs", "5", *words), 10_000)
+    result = seeded("--seed", str(seed), "--programs", "5", *words)
+    assert_clean(result, 10_000)
+    devices = 2 if "peers" in words else 1
+    streams = [] if "graphs" in words else list(range(devices * STREAMS))
+    assert result["captured_on"] == result["replayed_on"] == streams
+    assert (result["replays_of_scalars"] > 50) == ("scalars" in words)
 
 
 def test_requests_that_wait_for_memory_get_it_in_order() -> None:
@@ -74,9 +81,11 @@ def test_requests_that_wait_for_memory_get_it_in_order() -> None:
     assert result["report"]["pages_handed_over"] > 20
 
 
-@pytest.mark.parametrize("mistake", ["wait", "record_stream"])
-def test_a_mistake_of_the_program_shows(mistake: str) -> None:
-    found = seeded("--mistake", mistake, "--programs", "10", "--stop-when-caught")
+@pytest.mark.parametrize(
+    "words", [("wait",), ("record_stream",), ("update", "--extras", "scalars")], ids=lambda w: w[0]
+)
+def test_a_mistake_of_the_program_shows(words: tuple[str, ...]) -> None:
+    found = seeded("--programs", "10", "--stop-when-caught", "--mistake", *words)
     assert found["wrong_reads"] > 0
 
 

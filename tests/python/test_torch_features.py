@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunSimulated
-from tests.python.torch_programs import Result, checks_of, simulated
+from tests.python.torch_programs import Result, assert_as_native, checks_of, simulated
 
 MEMORY = {
     "features_memory.py": "1GiB",
     "features_history.py": "1GiB",
     "features_pools.py": "1GiB",
     "features_graphs.py": "4GiB",
+    "features_graph_examples.py": "4GiB",
     "features_training.py": "4GiB",
 }
 CHECKS = [(program, name) for program in MEMORY for name in checks_of(program)]
+EXAMPLES = "features_graph_examples.py"
 ORDERS = (
     "nothing_dropped",
     "graph_first",
@@ -43,15 +45,18 @@ def outcomes(program: str, allocator: str) -> Result:
 
 @pytest.mark.parametrize(("program", "name"), CHECKS)
 def test_as_native(program: str, name: str) -> None:
-    found, native = (outcomes(program, allocator)[name] for allocator in ("ferro", "native"))
-    assert "error" not in found, found["error"]
-    assert "error" not in native, native["error"]
-    assert found["value"] == native["value"]
+    assert_as_native(outcomes(program, "ferro")[name], outcomes(program, "native")[name])
 
 
-def test_graphs_as_late_as_streams_allow() -> None:
+@pytest.mark.parametrize("name", checks_of(EXAMPLES))
+def test_examples_of_graphs_in_the_classic_layout(name: str) -> None:
+    assert_as_native(outcomes(EXAMPLES, "segments")[name], outcomes(EXAMPLES, "native")[name])
+
+
+@pytest.mark.parametrize("program", ["features_graphs.py", EXAMPLES])
+def test_graphs_as_late_as_streams_allow(program: str) -> None:
     settings: dict[str, Any] = {"memory": "4GiB", "mode": "adversarial", "seed": 5, "turn": "0.003"}
-    found = simulated("features_graphs.py", "ferro", **settings)
+    found = simulated(program, "ferro", **settings)
     assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
 
 

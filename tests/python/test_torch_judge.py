@@ -23,7 +23,7 @@ SAME = (
 )
 
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
-RARE = ("checkpoints", "clones", "metadata", "peers", "raw", "resets", "snapshots")
+RARE = ("checkpoints", "clones", "metadata", "peers", "raw", "resets", "scalars", "snapshots")
 LIMITS = "limits"
 """Failures are counted by the one allocator that serves, so they don't go with switches."""
 

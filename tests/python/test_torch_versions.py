@@ -10,15 +10,7 @@ import pytest
 import setup as ferro_setup
 from ferro_alloc import _load
 from tests.python.probes import build_probe
-from tests.python.torch_programs import Result, checks_of, simulated
-
-
-def assert_as_native(found: Result, native: Result) -> None:
-    if "absent" in found:
-        pytest.skip(found["absent"])
-    assert "error" not in found, found["error"]
-    assert "error" not in native, native["error"]
-    assert found["value"] == native["value"]
+from tests.python.torch_programs import Result, assert_as_native, checks_of, simulated
 
 
 @cache

@@ -45,6 +45,15 @@ def simulated(
     return _result(command, {key: value for key, value in settings.items() if value})
 
 
+def assert_as_native(found: Result, native: Result) -> None:
+    """Of a check's outcome under an allocator and under native; skips what this torch lacks."""
+    if "absent" in found:
+        pytest.skip(found["absent"])
+    assert "error" not in found, found["error"]
+    assert "error" not in native, native["error"]
+    assert found["value"] == native["value"]
+
+
 def seeded(*arguments: str) -> Result:
     """The summary of seeded.py, whatever it found."""
     return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments], {})

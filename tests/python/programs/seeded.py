@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from seeded_operations import EXTRAS
 
 ALLOCATORS = ("native", "expandable", "ferro", "segments")
+MISTAKES = ("", "wait", "record_stream", "update")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--allocator", choices=ALLOCATORS, default="ferro")
 arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")
@@ -29,7 +30,7 @@ arguments.add_argument(
 )
 arguments.add_argument("--turn", default="0.01", help="how likely a CUDA call does queued work")
 arguments.add_argument("--memory", default="2GiB", help="of the simulated device")
-arguments.add_argument("--mistake", choices=("", "wait", "record_stream"), default="")
+arguments.add_argument("--mistake", choices=MISTAKES, default="")
 arguments.add_argument("--without", nargs="*", default=[], help="graphs, mempools, empty_cache")
 arguments.add_argument("--extras", nargs="*", default=[], choices=EXTRAS)
 arguments.add_argument("--orderly-drops", action="store_true")
@@ -151,6 +152,9 @@ for seed in range(options.seed, options.seed + options.programs):
 result = {
     "operations": sum(total.operations.values()),
     "by_kind": dict(total.operations),
+    "captured_on": sorted(total.captured_on),
+    "replayed_on": sorted(total.replayed_on),
+    "replays_of_scalars": total.replays_of_scalars,
     "bytes_checked": total.bytes_checked,
     "wrong_reads": total.wrong_reads,
     "wrong_bytes": total.wrong_bytes,

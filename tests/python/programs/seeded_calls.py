@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import seeded_operations as ops
+from ferro_alloc.graphs import DeviceScalar
 
 UNCOMPARED = (
     "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot",
@@ -80,6 +81,8 @@ class Calls:
         self._handles: dict[int, tuple[int, int]] = {}
         self._raw: dict[int, int] = {}
         """Where the tensors lie that the allocator was asked for by address."""
+        self._scalars: dict[int, DeviceScalar] = {}
+        self._late_values: dict[int, torch.Tensor] = {}
         self._checkpoints: dict[int, Any] = {}
         self._in_pool: dict[int, tuple[int, int]] = {}
         """Where tensors lie that were in a checkpoint, and their sizes."""
@@ -155,6 +158,22 @@ class Calls:
             both.enter_context(torch.cuda.stream(self._streams[op.source_stream]))
             both.enter_context(torch.cuda.stream(self._streams[op.target_stream]))
             target.copy_(source, non_blocking=True)
+
+    def _run_make_scalar(self, op: ops.MakeScalar) -> None:
+        with torch.cuda.stream(self._streams[op.stream]):
+            scalar = DeviceScalar(getattr(torch, op.dtype), op.value)
+        self._scalars[op.tensor] = scalar
+        self._tensors[op.tensor] = scalar.tensor.reshape(1).view(torch.uint8)
+
+    def _run_update_scalar(self, op: ops.UpdateScalar) -> None:
+        stream, scalar = self._streams[op.stream], self._scalars[op.tensor]
+        if not op.late:
+            scalar.update(op.value, stream)
+            return
+        blank = torch.empty((), dtype=scalar.dtype, pin_memory=True)
+        host = self._late_values.setdefault(op.tensor, blank)
+        with torch.cuda.stream(stream):
+            scalar.tensor.copy_(host.fill_(op.value), non_blocking=True)
 
     # ---- observing
 

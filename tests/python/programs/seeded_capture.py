@@ -26,8 +26,8 @@ class Body(Moves):
         self._capturing = [stream]
         # In the capture no earlier work counts; what the inputs see of it is settled on replay.
         views = [Tensor(t.number, t.size, -1, (Piece(t.number, 0, t.size),)) for t in inputs]
-        for view in views:
-            view.shared = in_tree
+        for view, tensor in zip(views, inputs, strict=True):
+            view.shared, view.scalar = in_tree, tensor.scalar
         self._inputs = {view.number: view for view in views}
         self.tensors: dict[int, Tensor] = {}
         self.sizes = {tensor.number: tensor.size for tensor in inputs}
@@ -35,6 +35,9 @@ class Body(Moves):
     def draw(self) -> tuple[tuple[Operation, ...], list[int], list[int]]:
         """The body, the tensors it leaves for replays, those to be freed after the capture."""
         main = self._capturing[0]
+        for view in self._inputs.values():
+            if view.scalar is not None:
+                self._body_new(view)
         for _ in range(self._random.randint(3, 14)):
             name = self._random.choice(
                 ["fork", "new", "new", "copy", "memset", "drop", "handoff", "handoff"]
@@ -57,15 +60,18 @@ class Body(Moves):
         return tuple(self._out), [t.number for t in outputs], [t.number for t in doomed]
 
     def _body_fork(self) -> None:
-        free = [s for s in range(self._shape.streams) if s not in self._capturing]
+        first = self._shape.streams if self._on_peer(self._capturing[0]) else 0
+        streams = range(first, first + self._shape.streams)
+        free = [s for s in streams if s not in self._capturing]
         if free and len(self._capturing) < 3:
             side = self._random.choice(free)
             self._out.append(Wait(side, self._random.choice(self._capturing)))
             self._capturing.append(side)
 
-    def _body_new(self) -> None:
-        sources = [*self._inputs.values(), *self._tensors.values()]
-        source = self._random.choice([s for s in sources if s.content is not None])
+    def _body_new(self, source: Tensor | None = None) -> None:
+        if source is None:
+            sources = [*self._inputs.values(), *self._tensors.values()]
+            source = self._random.choice([s for s in sources if s.content is not None])
         size = self._random.randint(1, 2 * source.size)
         if self._in_tree:
             size = exact_size(size)
@@ -123,6 +129,10 @@ class Body(Moves):
         # A block that other streams are recorded on cannot be part of a checkpoint.
         tensor.shared = self._in_tree
         return tensor
+
+    def _pick(self, allowed: object, *, peers: bool = False) -> Tensor | None:
+        """Of the device that captures."""
+        return super()._pick(allowed, peers=self._on_peer(self._capturing[0]))
 
     def _number(self) -> int:
         return self._outer._number()

@@ -8,10 +8,12 @@ from seeded_operations import (
     CopyOnWrite,
     CopyToPeer,
     MIB,
+    MakeScalar,
     Phase,
     RecordHistory,
     ResetCounts,
     ResetPeaks,
+    SCALARS,
     SetMetadata,
     Share,
     Snapshot,
@@ -19,6 +21,7 @@ from seeded_operations import (
     SyncDevice,
     overwritten,
     part,
+    scalar_content,
 )
 from seeded_trees import Trees
 
@@ -30,15 +33,24 @@ CHOICES = {
     "clones": [(1, "clone")],
     "limits": [(1, "too_much")],
     "metadata": [(1, "entries"), (2, "metadata"), (4, "phase")],
-    "peers": [(4, "peer_new"), (8, "peer_copy"), (3, "peer_read"), (3, "peer_free")],
+    "peers": [
+        (4, "peer_new"),
+        (8, "peer_copy"),
+        (3, "peer_read"),
+        (3, "peer_free"),
+        (1, "peer_capture"),
+    ],
     "raw": [(4, "raw")],
     "resets": [(2, "reset")],
+    "scalars": [(2, "scalar"), (6, "update")],
     "snapshots": [(2, "snapshot")],
 }
 """How likely each of an extra's moves is."""
 
 PEER_BYTES = 16 * MIB
 """Room for tensors of the second device."""
+
+SCALARS_AT_ONCE = 8
 
 
 class Extras(Trees):
@@ -117,6 +129,31 @@ class Extras(Trees):
         mempool = self._random.choice(self._mempools) if use_mempool else None
         self._out.append(AskTooMuch(share, allowed, mempool))
 
+    # ---- device scalars
+
+    def _plan_scalar(self) -> None:
+        scalars = [tensor for tensor in self._tensors.values() if tensor.scalar is not None]
+        if len(scalars) >= SCALARS_AT_ONCE:
+            unread = [tensor for tensor in scalars if not tensor.pins]
+            if unread:
+                self._free(self._random.choice(unread))
+            return
+        on_peer = "peers" in self._shape.extras and self._random.random() < 0.3
+        home = self._peer_stream() if on_peer else self._home()
+        dtype = self._random.choice(list(SCALARS))
+        value = self._value(dtype)
+        content = scalar_content(dtype, value)
+        # Any stream may read it at once: the value is there when the constructor returns.
+        tensor = Tensor(self._number(), len(content), home, content, scalar=dtype)
+        self._tensors[tensor.number] = tensor
+        self._out.append(MakeScalar(tensor.number, home, dtype, value))
+
+    def _plan_update(self) -> None:
+        scalars = [tensor for tensor in self._tensors.values() if tensor.scalar is not None]
+        if scalars:
+            scalar = self._random.choice(scalars)
+            self._update(scalar, self._stream_after(scalar))
+
     # ---- the second device
 
     def _plan_peer_new(self) -> None:
@@ -127,8 +164,10 @@ class Extras(Trees):
             self._fill(tensor, self._peer_stream())
 
     def _plan_peer_copy(self) -> None:
-        peer = self._pick(lambda t: t.content is not None, peers=True)
         to_peer = self._random.random() < 0.5
+        peer = self._pick(
+            lambda t: t.content is not None and not (to_peer and t.graph is not None), peers=True
+        )
         other = self._pick(lambda t: t.content is not None if to_peer else t.graph is None)
         if peer is None or other is None:
             return
@@ -154,6 +193,8 @@ class Extras(Trees):
             self._read(tensor, self._stream_after(tensor))
 
     def _plan_peer_free(self) -> None:
-        tensor = self._pick(lambda t: True, peers=True)
+        tensor = self._pick(
+            lambda t: not t.pins and t.graph is None and t.scalar is None, peers=True
+        )
         if tensor is not None:
             self._free(tensor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from seeded_capture import Body
 from seeded_moves import Graph, Moves, Tensor
 from seeded_operations import (
@@ -18,11 +20,28 @@ class Graphs(Moves):
     """Captures into pools of their own and into shared ones, replays and drops."""
 
     def _plan_capture(self) -> None:
-        inputs = [t for t in self._some(3) if t.size <= 2 * MIB]
-        if len(self._ordinary_graphs()) >= 5 or not inputs:
-            return
-        number, stream = self._number(), self._stream()
-        self._capture(number, stream, self._random.choice([None, *self._handles]), inputs)
+        self._capture_on(self._stream, self._handles, 5, peers=False)
+
+    def _plan_peer_capture(self) -> None:
+        self._capture_on(self._peer_stream, self._peer_handles, 3, peers=True)
+
+    def _capture_on(
+        self, draw_stream: Callable[[], int], handles: list[int], most: int, *, peers: bool
+    ) -> None:
+        """On one device, unless that has so many graphs."""
+        inputs = self._draw_inputs(peers=peers)
+        known = [g for g in self._ordinary_graphs() if self._on_peer(g.stream) == peers]
+        if len(known) < most and inputs:
+            number, stream = self._number(), draw_stream()
+            self._capture(number, stream, self._random.choice([None, *handles]), inputs)
+
+    def _draw_inputs(self, *, peers: bool) -> list[Tensor]:
+        """Of one device; if there are device scalars, mostly one more of them."""
+        inputs = [t for t in self._some(3, peers=peers) if t.size <= 2 * MIB]
+        scalar = self._pick(lambda t: t.scalar is not None and t not in inputs, peers=peers)
+        if scalar is not None and self._random.random() < 0.7:
+            inputs.append(scalar)
+        return inputs
 
     def _ordinary_graphs(self) -> list[Graph]:
         return [graph for graph in self._graphs.values() if not graph.in_tree]
@@ -63,9 +82,13 @@ class Graphs(Moves):
         for number in graph.inputs:
             tensor = self._tensors[number]
             if tensor.graph is None and self._random.random() < 0.7:
-                self._fill(tensor, self._stream_after(tensor))
+                renew = self._fill if tensor.scalar is None else self._update
+                renew(tensor, self._stream_after(tensor))
         touched = self._touched.setdefault(graph.pool, set())
-        stream = self._stream_at_least(max(touched, default=0))
+        if self._on_peer(graph.stream):
+            stream = self._peer_stream()
+        else:
+            stream = self._stream_at_least(max(touched, default=0))
         for other in sorted(touched - {stream}):
             self._wait(stream, other)
         self._touched[graph.pool] = {stream}
@@ -97,7 +120,8 @@ class Graphs(Moves):
         del self._graphs[graph.number]
         if all(other.pool != graph.pool for other in self._graphs.values()):
             # A pool that nobody holds any more cannot be captured into again.
-            self._handles = [h if h != graph.pool else self._number() for h in self._handles]
+            for handles in (self._handles, self._peer_handles):
+                handles[:] = [h if h != graph.pool else self._number() for h in handles]
         if self._shape.orderly_drops:
             for other in sorted(self._touched.get(graph.pool, set()) - {graph.stream}):
                 self._wait(graph.stream, other)

@@ -6,6 +6,7 @@ What whole programs and the bodies of graphs have in common.
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import dataclass, field
 
 from seeded_operations import (
@@ -22,11 +23,14 @@ from seeded_operations import (
     Piece,
     Read,
     RecordStream,
+    SCALARS,
     Shape,
     SyncDevice,
+    UpdateScalar,
     Wait,
     overwritten,
     part,
+    scalar_content,
 )
 
 
@@ -51,6 +55,8 @@ class Tensor:
     raw: bool = False
     pool: int | None = None
     """The pool with checkpoints that it lies in."""
+    scalar: str | None = None
+    """Its type, if it is the memory of a `DeviceScalar`."""
 
 
 @dataclass
@@ -78,8 +84,9 @@ class Moves:
         # Streams with work on the memory of a graph pool since its last replay.
         self._touched: dict[int, set[int]] = {}
         self._mempools: list[int] = []
-        self._next = 2
+        self._next = 3
         self._handles = [1, 2]
+        self._peer_handles = [3]
         self._source_used = 0
         self._result_used = 0
         # Work that flows from low to high streams lets the low ones run ahead; without such a trend
@@ -104,6 +111,15 @@ class Moves:
         tag = self._number()
         self._out.append(Fill(tensor.number, stream, tag, slot, tensor.size))
         tensor.content = (Piece(tag, 0, tensor.size),)
+
+    def _update(self, tensor: Tensor, stream: int) -> None:
+        """Writes another value to a device scalar."""
+        assert tensor.scalar is not None
+        value = self._value(tensor.scalar)
+        self._access(tensor, stream, write=True)
+        late = self._shape.mistake == "update"
+        self._out.append(UpdateScalar(tensor.number, stream, value, late))
+        tensor.content = scalar_content(tensor.scalar, value)
 
     def _copy(self, source: Tensor, target: Tensor, stream: int) -> None:
         copy = self._copy_range(source, target, stream)
@@ -221,7 +237,18 @@ class Moves:
 
     def _is_peer(self, tensor: Tensor) -> bool:
         """Whether it lies on the second device."""
-        return tensor.home >= self._shape.streams
+        return self._on_peer(tensor.home)
+
+    def _on_peer(self, stream: int) -> bool:
+        return stream >= self._shape.streams
+
+    def _value(self, dtype: str) -> float:
+        """Any that a device scalar of this type can hold."""
+        if dtype.startswith("float"):
+            return self._random.uniform(-1e9, 1e9)
+        layout = SCALARS[dtype]
+        (value,) = struct.unpack(layout, self._random.randbytes(struct.calcsize(layout)))
+        return int(value)
 
     def _size(self) -> int:
         """Mostly one of a few, so that freed blocks fit again exactly."""
@@ -251,9 +278,9 @@ class Moves:
         candidates = [tensor for tensor in known if allowed(tensor)]
         return self._random.choice(candidates) if candidates else None
 
-    def _some(self, most: int) -> list[Tensor]:
-        """Of the first device, and in no pool that may be set back."""
-        known = [t for t in self._tensors.values() if not self._is_peer(t) and t.pool is None]
+    def _some(self, most: int, *, peers: bool = False) -> list[Tensor]:
+        """Of one device, and in no pool that may be set back."""
+        known = [t for t in self._tensors.values() if self._is_peer(t) == peers and t.pool is None]
         return self._random.sample(known, min(len(known), self._random.randint(1, most)))
 
     def _room(self, size: int, *, source: bool) -> int:

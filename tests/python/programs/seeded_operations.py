@@ -5,6 +5,7 @@ It imports no torch.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -35,6 +36,7 @@ EXTRAS = (
     "peers",
     "raw",
     "resets",
+    "scalars",
     "sharing",
     "snapshots",
     "switches",
@@ -50,6 +52,21 @@ def exact_size(size: int) -> int:
     """
     unit = 512 if size <= MIB else 2 * MIB
     return -(-size // unit) * unit
+
+
+SCALARS = {
+    "uint8": "<B",
+    "int16": "<h",
+    "int32": "<i",
+    "int64": "<q",
+    "float32": "<f",
+    "float64": "<d",
+}
+"""The types of device scalars, and how their values lie in memory."""
+
+
+def scalar_content(dtype: str, value: float) -> Content:
+    return tuple(Piece(0, 0, 1, byte) for byte in struct.pack(SCALARS[dtype], value))
 
 
 def part(content: Content, offset: int, length: int) -> Content:
@@ -231,6 +248,25 @@ class CopyOnWrite:
 
 
 @dataclass(frozen=True)
+class MakeScalar:
+    """A `DeviceScalar`; `tensor` is its memory, which others may use as they use any."""
+
+    tensor: int
+    stream: int
+    dtype: str
+    value: float
+
+
+@dataclass(frozen=True)
+class UpdateScalar:
+    tensor: int
+    stream: int
+    value: float
+    late: bool = False
+    """A mistake: a copy from host memory that the next update overwrites, done or not."""
+
+
+@dataclass(frozen=True)
 class SetMetadata:
     text: str
 
@@ -344,6 +380,8 @@ Operation = (
     | DropMempool
     | CopyToPeer
     | CopyOnWrite
+    | MakeScalar
+    | UpdateScalar
     | SetMetadata
     | Phase
     | Snapshot
@@ -380,4 +418,5 @@ class Shape:
     orderly_drops: bool = False
     """Whether a graph's own stream waits for the last replay before the graph is dropped."""
     mistake: str = ""
-    """`wait` or `record_stream`: what the program leaves out now and then."""
+    """`wait` or `record_stream`: what the program leaves out now and then; or `update`: it copies
+    the values of device scalars from one place each in pinned memory."""

@@ -132,7 +132,8 @@ class Planner(Extras):
             self._read(tensor, self._stream_after(tensor))
 
     def _plan_free(self) -> bool:
-        tensor = self._pick(lambda t: not t.pins and t.graph is None)
+        # Device scalars are few, and go when they are too many.
+        tensor = self._pick(lambda t: not t.pins and t.graph is None and t.scalar is None)
         if tensor is None:
             return False
         if tensor.content is not None and self._random.random() < 0.5:

@@ -43,6 +43,11 @@ class Tally:
     """What a program did, and what was wrong."""
 
     operations: Counter[str] = field(default_factory=Counter)
+    captured_on: Counter[int] = field(default_factory=Counter)
+    """Of each stream, how many captures began on it."""
+    replayed_on: Counter[int] = field(default_factory=Counter)
+    replays_of_scalars: int = 0
+    """Of graphs that read device scalars."""
     bytes_checked: int = 0
     wrong_reads: int = 0
     wrong_bytes: int = 0
@@ -50,6 +55,9 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         self.operations += other.operations
+        self.captured_on += other.captured_on
+        self.replayed_on += other.replayed_on
+        self.replays_of_scalars += other.replays_of_scalars
         self.bytes_checked += other.bytes_checked
         self.wrong_reads += other.wrong_reads
         self.wrong_bytes += other.wrong_bytes
@@ -89,6 +97,8 @@ class Executor(Calls):
         # Freed tensors leave by the outbox of one thread and die in the inbox of another.
         self._inbox, self._outbox = inbox, outbox
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._read_scalars: set[int] = set()
+        """The graphs that do."""
         self._reads: list[ops.Read] = []
         self._capturing = False
         self._memset = ctypes.CDLL("libcudart.so.13").cudaMemsetAsync
@@ -145,6 +155,7 @@ class Executor(Calls):
 
     def _run_free(self, op: ops.Free) -> None:
         tensor = self._tensors.pop(op.tensor)
+        self._scalars.pop(op.tensor, None)
         address = self._raw.pop(op.tensor, None)
         if address is not None:
             torch.cuda.caching_allocator_delete(address)
@@ -212,6 +223,9 @@ class Executor(Calls):
                     graph.capture_end()
             self._capturing = False
         self._graphs[op.graph] = graph
+        self.tally.captured_on[op.stream] += 1
+        if any(isinstance(o, ops.Copy) and o.source in self._scalars for o in op.body):
+            self._read_scalars.add(op.graph)
 
     def _run_body(self, op: ops.Capture) -> None:
         for operation in op.body:
@@ -220,6 +234,8 @@ class Executor(Calls):
     def _run_replay(self, op: ops.Replay) -> None:
         with torch.cuda.stream(self._streams[op.stream]):
             self._graphs[op.graph].replay()
+        self.tally.replayed_on[op.stream] += 1
+        self.tally.replays_of_scalars += op.graph in self._read_scalars
 
     def _run_drop_graph(self, op: ops.DropGraph) -> None:
         with self._alone:
