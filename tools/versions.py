@@ -49,7 +49,7 @@ BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
 # What depends on torch's interface, in two halves that run side by side. All tests run with one
 # version, by `make test`.
 TESTS = (
-    ("tests/python/test_torch_features.py",),
+    ("tests/python/test_torch_features.py", "tests/python/test_graph_captures.py"),
     (
         "tests/python/test_torch_versions.py",
         "tests/python/test_torch_interface.py",

@@ -95,12 +95,17 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
   Device& owner = device(index);
-  const bool ended = owner.diversions.end(to_pool_id(id));
+  const EndOfCapture how =
+      capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
+  const bool ended = owner.diversions.end(to_pool_id(id), how);
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
     return;
   }
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
+  if (how == EndOfCapture::kFailed) {
+    forget_unheld_pools();
+  }
 }
 
 void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {

@@ -11,6 +11,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -52,6 +54,17 @@ inline constexpr const char* kBuiltForTorch =
 // Since 2.14 a graph object whose capture failed ends its diversion and releases its pool when it
 // goes.
 inline constexpr bool kFailedGraphsCleanUp = TORCH_VERSION_MINOR >= 14;
+
+// 2.12 and 2.13 end the diversion of a failed capture and keep its pool for good. They do so before
+// they take up the error with which the capture ended. Asked in endAllocateToPool.
+inline bool capture_has_just_failed() {
+#if TORCH_VERSION_MINOR == 12 || TORCH_VERSION_MINOR == 13
+  const cudaError_t error = cudaPeekAtLastError();
+  return error == cudaErrorStreamCaptureInvalidated || error == cudaErrorStreamCaptureUnjoined;
+#else
+  return false;
+#endif
+}
 
 // (device, bytes asked for, bytes held, bytes allowed or of the device).
 using OomRejectionObserver =

@@ -6,11 +6,12 @@
 //  line      All spans of a heap: the addresses on which it lays its blocks.
 //  block     A run of bytes of a span in one state. Blocks tile their span without gaps.
 //  gap       A block without pages behind it. Always whole pages.
-//  stale     A former free block whose pages were moved elsewhere on the line, as long as the old
+//  stale     A former free block whose pages were moved elsewhere or lent, as long as the old
 //            mapping is still there. Always whole pages; becomes a gap.
 //  heap      The blocks of one (pool, stream) of one device, with its line, indexes and lock.
 //  pool      The heaps of one owner: the default pool, a graph's pool, a user's MemPool.
 //  store     The pages of one device, whoever uses them.
+//  loan      Pages of one heap that another one maps, whose stream waits for the first one's.
 //  idle page A page of the store that is mapped nowhere and that no work uses.
 //  pending   Freed by the program while another stream may still use it.
 //  fence     An event behind the last work that may touch some memory.

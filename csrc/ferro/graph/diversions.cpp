@@ -23,11 +23,15 @@ bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current, Pool
   return true;
 }
 
-bool Diversions::end(const PoolId& pool) {
+bool Diversions::end(const PoolId& pool, EndOfCapture how) {
   const MutexLock lock(mutex_);
   const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
   if (found == diversions_.end()) {
     return false;
+  }
+  if (how == EndOfCapture::kFailed && found->may_outlive_its_graph() &&
+      found->hold == PoolHold::kHere) {
+    device_.release_pool(pool);
   }
   diversions_.erase(found);
   publish_counts();

@@ -34,6 +34,9 @@ enum class FilterOwner : std::uint8_t { kGraph, kProgram };
 // Whether a graph object whose capture failed ends its diversion and releases its pool when it goes.
 enum class FailedGraphs : std::uint8_t { kForget, kCleanUp };
 
+// How the capture ended whose diversion ends, if it was one.
+enum class EndOfCapture : std::uint8_t { kSucceeded, kFailed };
+
 class Diversions {
  public:
   using Filter = std::function<bool(StreamId)>;
@@ -45,8 +48,9 @@ class Diversions {
   // in this thread. False: this pool is being diverted to already; then nothing changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
-  // Ends the diversion to `pool`, which stays held. False: there is none.
-  bool end(const PoolId& pool) FERRO_EXCLUDES(mutex_);
+  // Ends the diversion to `pool`, which stays held, unless it was that of a graph object's capture
+  // and the capture failed. False: there is none.
+  bool end(const PoolId& pool, EndOfCapture how = EndOfCapture::kSucceeded) FERRO_EXCLUDES(mutex_);
 
   // A capture on this device has begun, or has ended. From the first mark on, a capture that is not
   // marked does not count.

@@ -229,6 +229,17 @@ TEST_F(MarkedCapturesTest, ADiversionOfAStreamIsNoCaptureWhateverIsMarked) {
   EXPECT_TRUE(diversions_.end(kGraphPool));
 }
 
+TEST_F(DiversionsTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  ASSERT_TRUE(diversions_.begin(kOther, only(stream_), stream_));
+  EXPECT_TRUE(diversions_.end(kGraphPool, EndOfCapture::kFailed));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  // A thread's or stream's diversion does not end because some capture failed.
+  EXPECT_TRUE(diversions_.end(kOther, EndOfCapture::kFailed));
+  EXPECT_EQ(device_->pool_use_count(kOther), 1);
+  EXPECT_TRUE(device_->release_pool(kOther));
+}
+
 TEST_F(DiversionsTest, AGraphThatCleansUpEndsItsDiversionItself) {
   Diversions diversions(*device_, FailedGraphs::kCleanUp);
   ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));
