@@ -230,8 +230,8 @@ TEST_F(MarkedCapturesTest, ADiversionOfAStreamIsNoCaptureWhateverIsMarked) {
 }
 
 TEST_F(DiversionsTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
-  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
   ASSERT_TRUE(diversions_.begin(kOther, only(stream_), stream_));
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(diversions_.end(kGraphPool, EndOfCapture::kFailed));
   EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
   // A thread's or stream's diversion does not end because some capture failed.
