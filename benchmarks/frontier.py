@@ -40,7 +40,7 @@ WORKLOADS = (
 )
 # Its limit would be one on the allocated memory, not on the reserved.
 WITHOUT_LIMIT = ("cudaMallocAsync",)
-RESOLUTION = 0.002  # of peak allocated
+RESOLUTION = 0.01  # of peak allocated
 UNIT = 2 << 20  # limits are multiples of a page
 SECONDS = 200
 # No time is measured while several processes share the card; each needs at most 16 GB of it.
