@@ -18,27 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.costs import allocator_devices, driver_calls
+
 if TYPE_CHECKING:
     import torch
 
     from benchmarks.llama import Llama
-    from ferro_alloc import DeviceStatus
 
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 SEED = 20
-
-# Driver functions by the names of ferro_alloc's own counters.
-CALLS = {
-    "reserve": "cuMemAddressReserve",
-    "create": "cuMemCreate",
-    "map": "cuMemMap",
-    "set_access": "cuMemSetAccess",
-    "unmap": "cuMemUnmap",
-    "release": "cuMemRelease",
-}
-
-# All by which PyTorch's allocators and ours take device memory and give it back.
-MEMORY_CALLS = ("cuMemAlloc", "cuMemFree", *CALLS.values())
 
 
 @dataclass
@@ -117,7 +105,7 @@ class Workload:
         seconds = []
         for step, (batch, length) in enumerate(lengths(steps, self.shape.longest)):
             if step == steps // 2:
-                self.result.driver_calls_late = self.driver_calls()
+                self.result.driver_calls_late = driver_calls(self.result.allocator, self.simulated)
             tokens = make_tokens(batch, length, step, self.shape.vocabulary)
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.synchronize()
@@ -137,7 +125,7 @@ class Workload:
         self.result.peak_reserved = max(self.result.step_peak_reserved)
         free, total = torch.cuda.mem_get_info()
         self.result.device_used = total - free
-        self.result.driver_calls = self.driver_calls()
+        self.result.driver_calls = driver_calls(self.result.allocator, self.simulated)
         before = self.result.driver_calls_late
         self.result.driver_calls_late = {
             name: count - before.get(name, 0) for name, count in self.result.driver_calls.items()
@@ -205,29 +193,6 @@ class Workload:
                 total += compiled(x * (call + 1)).float().sum()
             say(phase="compile", done=call + 1, total=calls)
         self.result.compiled_sum = total.item().hex()
-
-    def driver_calls(self) -> dict[str, int]:
-        if self.simulated:
-            from ferro_alloc import sim
-
-            counts = {name.removesuffix("_v2"): c.calls for name, c in sim.counters().items()}
-            return {name: counts.get(name, 0) for name in MEMORY_CALLS}
-        import torch
-
-        stats = torch.cuda.memory_stats()
-        calls = {name: stats.get(name, 0) for name in ("num_device_alloc", "num_device_free")}
-        for device in allocator_devices(self.result.allocator):
-            calls |= {CALLS[name]: n for name, n in device.driver_calls.items() if name in CALLS}
-        return calls
-
-
-def allocator_devices(allocator: str) -> tuple[DeviceStatus, ...]:
-    """What ferro_alloc itself says about its devices; nothing under the others."""
-    if allocator != "ferro_alloc":
-        return ()
-    import ferro_alloc
-
-    return ferro_alloc.status().devices
 
 
 def run(allocator: str, steps: int, simulated: bool) -> Result:

@@ -1,7 +1,8 @@
 """One workload under one allocator, in this process, in rounds.
 
-Says one object a round with the times of its steps, and a last one with the peaks, the losses and
-a checksum of what was computed. Waits for its parent before every round when there are several.
+Says one object a round with the times of its steps, and a last one with the peaks, the costs, the
+losses and a checksum of what was computed. Waits for its parent before every round when there are
+several. With `--limit` running out of memory is a result: the last object says where and why.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.costs import Costs, after_warm_up, allocator_devices, costs_so_far
 from benchmarks.processes import ALLOCATORS, say, use_allocator, wait_for_parent
 
 if TYPE_CHECKING:
@@ -22,17 +26,22 @@ if TYPE_CHECKING:
 
     from benchmarks.workloads import Workload
 
+# One part of so many is warm-up, whose costs do not count.
+WARM_UP = 4
+
 
 class Recorder:
-    """The callback of a workload: times steps, keeps losses, and pauses between rounds."""
+    """The callback of a workload: times steps, keeps costs and losses, pauses between rounds."""
 
-    def __init__(self, steps: int, rounds: int, losses: bool) -> None:
+    def __init__(self, steps: int, rounds: int, losses: bool, costs: Callable[[], Costs]) -> None:
         self.steps_per_round = steps // rounds
         self.rounds = rounds
         self.keep_losses = losses
+        self.costs: list[Costs] = []
         self.losses: list[str] = []
         self.seconds: list[float] = []
         self.round = 0
+        self._read_costs = costs
         self._started = 0.0
 
     def begin(self) -> None:
@@ -45,6 +54,7 @@ class Recorder:
 
         torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - self._started)
+        self.costs.append(self._read_costs())
         if self.keep_losses:
             self.losses.append(loss.item().hex())
         if (step + 1) % self.steps_per_round == 0 and self.round < self.rounds:
@@ -71,6 +81,20 @@ def default_steps(workload: Workload) -> int:
     return int(inspect.signature(workload.run).parameters["steps"].default)
 
 
+def set_limit(limit: int) -> None:
+    """On the bytes that the allocator of this process may reserve."""
+    import torch
+
+    total = torch.cuda.mem_get_info()[1]
+    # Half a byte more, because the allocators round the product down.
+    torch.cuda.set_per_process_memory_fraction((limit + 0.5) / total)
+
+
+def verdict(error: Exception) -> str:
+    """What ferro_alloc says about a failure; PyTorch's own sentence is left out."""
+    return str(error).partition("verdict = ")[2]
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     use_allocator(options.allocator, options.simulated)
     import torch
@@ -87,23 +111,37 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.steps is not None:
         sizes["steps"] = options.steps
     steps = sizes["steps"] if "steps" in sizes else default_steps(workload)
-    recorder = Recorder(steps, options.rounds, options.losses)
+    costs = partial(costs_so_far, options.allocator, options.simulated)
+    recorder = Recorder(steps, options.rounds, options.losses, costs)
     torch.cuda.init()
-    recorder.begin()
-    results = workload.run(recorder, **sizes)
-    torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    stats = torch.cuda.memory_stats()
-    return {
+    what = {
         "allocator": options.allocator,
         "workload": options.workload,
         "device": torch.cuda.get_device_name(),
         "steps": steps,
+    }
+    if options.limit is not None:
+        set_limit(options.limit)
+    recorder.begin()
+    try:
+        results = workload.run(recorder, **sizes)
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError as error:
+        if options.limit is None:
+            raise
+        devices = [asdict(device) for device in allocator_devices(options.allocator)]
+        failure = {"step": len(recorder.costs), "verdict": verdict(error), "devices": devices}
+        return {**what, "limit": options.limit, "out_of_memory": failure}
+    free, total = torch.cuda.mem_get_info()
+    stats = torch.cuda.memory_stats()
+    return {
+        **what,
         "peak_allocated": torch.cuda.max_memory_allocated(),
         "peak_active": stats.get("active_bytes.all.peak", 0),
         "peak_reserved": torch.cuda.max_memory_reserved(),
         "reserved": torch.cuda.memory_reserved(),
         "device_used": total - free,
+        "costs": after_warm_up(recorder.costs, max(1, steps // WARM_UP)),
         "losses": recorder.losses,
         "checksum": checksum(results) if options.losses else "",
     }
@@ -117,6 +155,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--limit", type=int, metavar="BYTES", help="on reserved memory")
     parser.add_argument("--losses", action="store_true", help="keep losses and a checksum")
     parser.add_argument("--deterministic", action="store_true")
     print(json.dumps(measure(parser.parse_args())), flush=True)

@@ -93,6 +93,12 @@ def training(records: Records) -> str:
     return markdown(["workload", *allocators], rows)
 
 
+def frontier(records: Records) -> str:
+    from benchmarks.frontier import Record, rows
+
+    return markdown(*rows([Record(**record) for record in records]))
+
+
 def replay(records: Records) -> str:
     # numpy and the traces are needed only here.
     from benchmarks.replay import ON_GPU, ON_GPU_ACTIVE, driver_ms
@@ -159,6 +165,8 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "fidelity": ("fidelity_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
+    "frontier": ("frontier_gpu.json", frontier),
+    "frontier_simulated": ("frontier_simulated.json", frontier),
     "graph_memory": ("graphs_gpu.json", graph_memory),
     "graph_situations": ("graph_situations_gpu.json", graph_situations),
     "graphs": ("graphs_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -38,6 +39,8 @@ class Record:
     peak_active: int = 0
     peak_reserved: int = 0
     device_used: int = 0
+    costs: dict[str, Any] = field(default_factory=dict)
+    """Those after the warm-up (benchmarks/costs.py)."""
     problem: str = ""
 
 
@@ -84,7 +87,7 @@ def run(
             except ChildError as error:
                 record.problem = str(error)
                 continue
-            for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used"):
+            for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used", "costs"):
                 setattr(record, key, last[key])
     return list(records.values())
 

@@ -371,6 +371,43 @@ def fsdp_like(
     return [x]
 
 
+def quantise(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Integers of 8 bits and, for each group of them along a row, a scale."""
+    grouped = weight.view(-1, group)
+    scale = grouped.abs().amax(1, keepdim=True) / 127
+    return (grouped / scale).round().to(torch.int8), scale.to(BF16)
+
+
+def quantised_load(
+    on_step: StepCallback,
+    *,
+    steps: int = 32,
+    layers: int = 24,
+    width: int = 2048,
+    matrices: tuple[int, int] = (8, 48),
+    group: int = 128,
+    rows: tuple[int, int] = (64, 4_096),
+) -> Sequence[Tensor]:
+    """Layers of every size that arrive in full precision, one a step, and stay as integers; the
+    steps that are left compute with them."""
+    stored: list[tuple[Tensor, Tensor]] = []
+    torch.manual_seed(SEED)
+    rng = random.Random(SEED)
+    for step in range(layers):
+        # Made on the device, which takes the memory of a copy from the host.
+        full = torch.randn((rng.randint(*matrices), width, width), device="cuda") / width**0.5
+        stored += [quantise(weight, group) for weight in full]
+        del full
+        on_step(step, stored[-1][1].float().mean())
+    x = torch.zeros((), device="cuda")
+    for step in range(layers, steps):
+        x = torch.ones((rng.randint(*rows), width), dtype=BF16, device="cuda") * (step + 1)
+        for values, scale in stored:
+            x = F.silu(x @ (values * scale).view(width, width)) + x
+        on_step(step, x.float().mean())
+    return [x]
+
+
 SMOKE_TEXT: Mapping[str, Any] = {"steps": 4, "shape": SMALL, "length": (16, 200)}
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -390,4 +427,7 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     "offload": Workload(offload, smoke=SMOKE_TEXT),
     "fsdp_like": Workload(fsdp_like, smoke={"steps": 3, "width": 256, "layers": 3}),
+    "quantised_load": Workload(
+        quantised_load, smoke={"steps": 4, "layers": 3, "width": 256, "matrices": (4, 12)}
+    ),
 }

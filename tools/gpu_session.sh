@@ -3,9 +3,10 @@
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
 #                                       hit_path observing sharing training demo
-#                                       graphs situations compiled
+#                                       graphs situations compiled frontier
 #
-# Without any named it runs all but the last three, whose results would be more files than it leaves.
+# Without any named it runs all but the last four, whose results would be more files than it leaves;
+# `frontier` takes the whole time.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
@@ -102,6 +103,7 @@ for name in "${parts[@]}"; do
     graphs) part graphs 180 bash -c 'benchmark graphs' ;;
     situations) part situations 240 bash -c 'benchmark graph_situations' ;;
     compiled) part compiled 300 bash -c 'benchmark compiled' ;;
+    frontier) part frontier 540 bash -c 'benchmark frontier --resolution 0.02 --picture "$OUT/frontier.png"' ;;
     demo) part demo 120 bash -c demo ;;
     *)
       echo "there is no part '$name'" >&2

@@ -11,7 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks import replay, situations, tables
+from benchmarks.costs import Costs, after_warm_up
 from benchmarks.fidelity import differences
+from benchmarks.frontier import UNIT, find_smallest_limit
+from benchmarks.frontier import Record as FrontierRecord
 from benchmarks.processes import SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.training import Record, time_ratio
 from tests.conftest import ROOT, RunProgram, RunSimulated
@@ -53,7 +56,7 @@ print(json.dumps(found))
 def test_every_workload_calls_back_and_leaves_nothing(run_simulated: RunSimulated) -> None:
     done = run_simulated(EVERY_WORKLOAD)
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 8
+    assert len(found) == 9
     for name, (steps, peak, left) in found.items():
         assert steps in ([True] * 3, [True] * 4), name
         assert left < 1 << 20 < peak, (name, left, peak)
@@ -80,6 +83,72 @@ def test_fidelity(run_program: RunProgram, tmp_path: Path) -> None:
         peaks = [r["peak_allocated"] for r in records if r["workload"] == workload]
         # Streams of allocations are the same; native rounds some blocks up where others do not.
         assert max(peaks) < 1.05 * min(peaks)
+
+
+@on_simulated_gpu
+def test_frontier(run_program: RunProgram, tmp_path: Path) -> None:
+    picture = tmp_path / "frontier.png"
+    names = ("native", "ferro_alloc")
+    arguments = ("--workloads", "quantised_load", "--resolution", "0.05")
+    records = smoke(
+        run_program,
+        tmp_path,
+        "frontier",
+        *arguments,
+        "--allocators",
+        *names,
+        "--picture",
+        str(picture),
+    )
+    assert [r["allocator"] for r in records] == list(names)
+    native, ferro = records
+    for record in records:
+        assert record["peak_allocated"] <= record["smallest_limit"] <= record["peak_reserved"]
+        refused = record["out_of_memory"]
+        assert refused["limit"] < record["smallest_limit"]
+        assert refused["step"] < 4
+        assert record["costs"].keys() == record["costs_at_limit"].keys()
+        assert record["costs"]["driver_calls"] > 0 < record["costs"]["driver_ms"]
+    assert ferro["smallest_limit"] < native["smallest_limit"]
+    assert "FRAGMENTATION" in ferro["out_of_memory"]["verdict"]
+    assert native["out_of_memory"]["devices"] == []
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    (_, _, *lines) = tables.frontier(records).splitlines()
+    assert [line.split(" | ")[1] for line in lines] == list(names)
+
+
+@pytest.mark.parametrize("least", [100, 101, 117, 150, 160])
+def test_the_smallest_limit_is_found(least: int) -> None:
+    tried = []
+
+    def run_under(limit: int) -> dict[str, Any]:
+        tried.append(limit // UNIT)
+        if limit < least * UNIT:
+            return {"out_of_memory": {"step": 1}}
+        return {"costs": {"limit": limit}}
+
+    record = FrontierRecord("moe", "native", costs={"limit": None})
+    record.peak_allocated, record.peak_reserved = 100 * UNIT - 512, 160 * UNIT
+    find_smallest_limit(record, run_under, resolution=0)
+    assert record.smallest_limit == least * UNIT
+    assert len(tried) == len(set(tried)) <= 8
+    # Without a try above it, what the run without a limit reserved is known to do.
+    assert record.costs_at_limit == {"limit": least * UNIT if least < 160 else None}
+    assert record.out_of_memory == (
+        {} if least == 100 else {"limit": (least - 1) * UNIT, "step": 1}
+    )
+    find_smallest_limit(record, run_under, resolution=0.1)
+    assert least * UNIT <= record.smallest_limit < (least + 10) * UNIT
+
+
+def test_costs_are_those_after_the_warm_up() -> None:
+    steps = [Costs(None, float(ms), stalls) for ms, stalls in ((5, 1), (7, 1), (7, 2), (10, 4))]
+    assert after_warm_up(steps, 2) == {
+        "driver_calls": None,
+        "driver_ms": 3.0,
+        "worst_step_ms": 3.0,
+        "stalls": 3,
+    }
 
 
 @on_simulated_gpu

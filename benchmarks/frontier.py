@@ -1,0 +1,217 @@
+"""The least memory that a workload runs in under each allocator, and what that costs.
+
+Each workload runs without a limit first, for its peaks, its time and the costs of
+benchmarks/costs.py. Then fresh processes run it under limits on the reserved memory
+(`torch.cuda.set_per_process_memory_fraction`) until bisection has found the smallest under which it
+finishes. That takes for granted that a run which finishes under one limit does so under larger
+ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import training
+from benchmarks.processes import ALLOCATORS, SIMULATED_ALLOCATORS, Child, ChildError
+from tools.gpu import gpu_count
+
+WORKLOADS = (
+    "full_varlen",
+    "lora_recompute",
+    "conv",
+    "moe",
+    "generate",
+    "generate_train",
+    "fsdp_like",
+    "offload",
+    "quantised_load",
+)
+# Its limit would be one on the allocated memory, not on the reserved.
+WITHOUT_LIMIT = ("cudaMallocAsync",)
+RESOLUTION = 0.01  # of peak allocated
+UNIT = 2 << 20  # limits are multiples of a page
+SECONDS = 200
+# No time is measured while several processes share the card; each needs at most 16 GB of it.
+JOBS_ON_GPU = 6
+JOBS_SIMULATED = 2
+
+Result = Mapping[str, Any]
+
+
+@dataclass
+class Record(training.Record):
+    """One allocator on one workload. Bytes and seconds; times only of a real GPU."""
+
+    smallest_limit: int | None = None
+    """The smallest limit known to suffice; None: the allocator has none."""
+    costs_at_limit: dict[str, Any] = field(default_factory=dict)
+    """Those after the warm-up under that limit."""
+    out_of_memory: dict[str, Any] = field(default_factory=dict)
+    """The largest limit known not to suffice, how many steps ended under it, and what ferro_alloc
+    said. Empty when it was not tried: it is smaller than peak allocated."""
+
+
+def attempt(workload: str, allocator: str, options: Sequence[str], limit: int) -> Result:
+    """The last object of benchmarks.measure under that limit."""
+    arguments = ["--workload", workload, "--allocator", allocator, "--limit", str(limit), *options]
+    with Child("benchmarks.measure", arguments, SECONDS) as child:
+        result = child.read()
+        while "round" in result:
+            result = child.read()
+        return result
+
+
+def find_smallest_limit(
+    record: Record, run_under: Callable[[int], Result], resolution: float
+) -> None:
+    """Fills in the record, whose peaks must be those of a run without a limit.
+
+    The limit is found up to `resolution` of peak allocated or one `UNIT`, whichever is more.
+    """
+    close = max(1, int(resolution * record.peak_allocated / UNIT))
+    # What is allocated at once does not fit into less; what was reserved does for the same run.
+    fails = (record.peak_allocated - 1) // UNIT
+    works = math.ceil(record.peak_reserved / UNIT)
+    record.costs_at_limit = record.costs
+    limit = fails + 1
+    while limit < works:
+        result = run_under(limit * UNIT)
+        if "out_of_memory" in result:
+            fails = limit
+            record.out_of_memory = {"limit": limit * UNIT, **result["out_of_memory"]}
+        else:
+            works = limit
+            record.costs_at_limit = result["costs"]
+        limit = (works + fails) // 2 if works - fails > close else works
+    record.smallest_limit = works * UNIT
+
+
+def run_without_limit(
+    workload: str, allocators: Sequence[str], simulated: bool, smoke: bool
+) -> list[Record]:
+    rounds = 2 if smoke else training.ROUNDS
+    records = []
+    for found in training.run(workload, allocators, simulated, smoke, rounds):
+        record = Record(**asdict(found))
+        if simulated:
+            record.seconds = []
+        records.append(record)
+    return records
+
+
+def add_limit(record: Record, options: Sequence[str], resolution: float) -> None:
+    run_under = partial(attempt, record.workload, record.allocator, options)
+    try:
+        find_smallest_limit(record, run_under, resolution)
+    except ChildError as error:
+        record.problem = str(error)
+
+
+def pair(values: Sequence[float | None], digits: int = 0) -> str:
+    known = [f"{value:,.{digits}f}" for value in values if value is not None]
+    return " / ".join(known) or "-"
+
+
+def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Headings, and one row for each workload under each allocator.
+
+    Where there are two figures, the second is that of the run under the smallest limit.
+    """
+    working = [record for record in records if not record.problem]
+    natives = {record.workload: record for record in working if record.allocator == "native"}
+    headings = ("workload", "allocator", "allocated, GB", "reserved", "smallest limit")
+    lines: list[Sequence[str]] = []
+    for record in working:
+        limit, native = record.smallest_limit, natives.get(record.workload)
+        costs = [record.costs, record.costs_at_limit][: 1 if limit is None else 2]
+        time = "-"
+        if native is not None and record.seconds:
+            time = f"{training.time_ratio(record, native):.3f}"
+        lines.append(
+            (
+                record.workload,
+                record.allocator,
+                f"{record.peak_allocated / 1e9:.2f}",
+                f"{record.peak_reserved / record.peak_allocated:.3f}",
+                "-" if limit is None else f"{limit / record.peak_allocated:.3f}",
+                pair([cost["driver_calls"] for cost in costs]),
+                pair([cost["driver_ms"] for cost in costs], 1),
+                pair([cost["worst_step_ms"] for cost in costs], 1),
+                pair([cost["stalls"] for cost in costs]),
+                time,
+            )
+        )
+    return (*headings, "driver calls", "driver, ms", "worst step, ms", "stalls", "time"), lines
+
+
+def show(records: Sequence[Record], simulated: bool) -> None:
+    headings, lines = rows(records)
+    table = Table(*headings[:2], title="simulated GPU" if simulated else "frontier")
+    for heading in headings[2:]:
+        table.add_column(heading, justify="right")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS)
+    parser.add_argument(
+        "--resolution",
+        type=float,
+        default=RESOLUTION,
+        help="how closely to find the limits, of peak allocated",
+    )
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--output", type=Path, help="where the records go, as JSON")
+    parser.add_argument("--picture", type=Path, help="where the picture goes")
+    options = parser.parse_args(argv)
+    simulated = gpu_count() == 0
+    allocators = options.allocators or (SIMULATED_ALLOCATORS if simulated else ALLOCATORS)
+    records: list[Record] = []
+
+    def store() -> None:
+        """After each part, so that what was measured is there when the time runs out."""
+        if options.output is not None:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps([asdict(record) for record in records], indent=1)
+            options.output.write_text(text + "\n")
+
+    for workload in options.workloads:
+        records += run_without_limit(workload, allocators, simulated, options.smoke)
+        store()
+    modes = ["--simulated"] * simulated + ["--smoke"] * options.smoke
+    with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:
+        limited = [r for r in records if not r.problem and r.allocator not in WITHOUT_LIMIT]
+        futures = [pool.submit(add_limit, r, modes, options.resolution) for r in limited]
+        for future in as_completed(futures):
+            future.result()
+            store()
+    show(records, simulated)
+    if options.picture is not None:
+        from benchmarks.frontier_picture import draw
+
+        draw(records, options.picture)
+        print(f"picture: {options.picture}")
+    problems = [record.problem for record in records if record.problem]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
