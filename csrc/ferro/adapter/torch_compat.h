@@ -11,7 +11,6 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
 
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
