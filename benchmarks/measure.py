@@ -2,6 +2,7 @@
 
 Says one object a round with the times of its steps, and a last one with the peaks, the losses and
 a checksum of what was computed. Waits for its parent before every round when there are several.
+On a simulated GPU with a clock the times are that clock's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.processes import ALLOCATORS, say, use_allocator, wait_for_parent
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 class Recorder:
     """The callback of a workload: times steps, keeps losses, and pauses between rounds."""
 
-    def __init__(self, steps: int, rounds: int, losses: bool) -> None:
+    def __init__(self, steps: int, rounds: int, losses: bool, now: Callable[[], float]) -> None:
         self.steps_per_round = steps // rounds
         self.rounds = rounds
         self.keep_losses = losses
+        self.now = now
         self.losses: list[str] = []
         self.seconds: list[float] = []
         self.round = 0
@@ -38,13 +40,13 @@ class Recorder:
     def begin(self) -> None:
         if self.rounds > 1:
             wait_for_parent(round=self.round)
-        self._started = time.perf_counter()
+        self._started = self.now()
 
     def __call__(self, step: int, loss: Tensor) -> None:
         import torch
 
         torch.cuda.synchronize()
-        self.seconds.append(time.perf_counter() - self._started)
+        self.seconds.append(self.now() - self._started)
         if self.keep_losses:
             self.losses.append(loss.item().hex())
         if (step + 1) % self.steps_per_round == 0 and self.round < self.rounds:
@@ -53,7 +55,7 @@ class Recorder:
             self.seconds = []
             if self.round < self.rounds:
                 self.begin()
-        self._started = time.perf_counter()
+        self._started = self.now()
 
 
 def checksum(tensors: Sequence[Tensor]) -> str:
@@ -72,13 +74,16 @@ def default_steps(workload: Workload) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    use_allocator(options.allocator, options.simulated)
+    simulated = options.simulated or options.clock
+    mode = "clock" if options.clock else "eager"
+    use_allocator(options.allocator, simulated, mode=mode)
     import torch
 
     from benchmarks.workloads import WORKLOADS
+    from ferro_alloc import sim
 
     if options.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=options.simulated)
+        torch.use_deterministic_algorithms(True, warn_only=simulated)
         # Filling what is uninitialised costs time that training does not normally spend.
         torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
@@ -87,7 +92,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.steps is not None:
         sizes["steps"] = options.steps
     steps = sizes["steps"] if "steps" in sizes else default_steps(workload)
-    recorder = Recorder(steps, options.rounds, options.losses)
+    now = (lambda: sim.clock().host) if options.clock else time.perf_counter
+    recorder = Recorder(steps, options.rounds, options.losses, now)
     torch.cuda.init()
     recorder.begin()
     results = workload.run(recorder, **sizes)
@@ -114,6 +120,7 @@ def main() -> int:
     parser.add_argument("--allocator", choices=ALLOCATORS, required=True)
     parser.add_argument("--workload", required=True)
     parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--clock", action="store_true", help="simulated, with a clock")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=1)
