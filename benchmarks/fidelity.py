@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,9 @@ STORED = RESULTS / "fidelity_gpu.json"
 # another stream on a GPU and does not there.
 WORKLOADS = ("full_varlen", "lora_recompute", "generate", "generate_train", "moe")
 STORED_TIMES = RESULTS / "training_gpu.json"
+# Microseconds of the program for each operation, on the host of that run: by the steps of
+# `generate_train` and `full_varlen`, see docs/simulated-gpu.md.
+PROGRAM = "22"
 # PyTorch's own judge the simulated GPU: ferro_alloc's policy may have changed since the stored run.
 JUDGES = ("native", "expandable")
 ALLOCATORS = (*JUDGES, "ferro_alloc")
@@ -52,7 +56,8 @@ def ratio(record: Mapping[str, Any]) -> float:
 def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
     """With a clock, the record has the times of the steps that `benchmarks.training` counts."""
     arguments = ["--workload", workload, "--allocator", allocator, *options]
-    with Child("benchmarks.measure", arguments, timeout=SECONDS) as child:
+    env = {"FERRO_SIM_PROGRAM": os.environ.get("FERRO_SIM_PROGRAM", PROGRAM)}
+    with Child("benchmarks.measure", arguments, timeout=SECONDS, env=env) as child:
         # Others than the clock's are worthless, with other processes at work.
         seconds = child.read()["seconds"]
         record = child.read()
