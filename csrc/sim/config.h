@@ -10,8 +10,8 @@ namespace ferro::sim {
 
 // What a card can do, by its maker's figures. For clock time.
 struct CardSpeed {
-  // Gigabytes a second, which are bytes a nanosecond: device memory (reads and writes together), the
-  // link to the host and the link to another card, each in one direction.
+  // Gigabytes a second, which are bytes a nanosecond: device memory (reads and writes together),
+  // the link to the host and the link to another card, each in one direction.
   double memory;
   double host_link;
   double peer_link;
@@ -72,13 +72,13 @@ struct MachineConfig {
 
 // Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
 // devices, card, memory (bytes, or with the suffix KiB, MiB, GiB), mode (eager, adversarial,
-// clock), seed, turn, max_pending, program (microseconds), backing (0, 1). Returns one sentence about the first mistake, else nothing; on
-// a mistake `config` is unchanged.
+// clock), seed, turn, max_pending, program (microseconds), backing (0, 1). Returns one sentence
+// about the first mistake, else nothing; on a mistake `config` is unchanged.
 std::string parse_config(std::string_view text, MachineConfig& config);
 
 // The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY, _MODE,
-// _SEED, _TURN, _MAX_PENDING, _PROGRAM and _BACKING. A mistake is reported on stderr and its variable
-// ignored.
+// _SEED, _TURN, _MAX_PENDING, _PROGRAM and _BACKING. A mistake is reported on stderr and its
+// variable ignored.
 MachineConfig config_from_environment();
 
 }  // namespace ferro::sim

@@ -29,7 +29,8 @@ Precision precision_of(int type) {
 
 #define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The parameters up to k are the same in every product, and those up to A's type where there is one.
+// The parameters up to k are the same in every product, those up to the type of A too where it is
+// one of them.
 #define FERRO_SIM_PRODUCT(name, precision)                                             \
   FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k) { \
     return product(handle, m, n, k, 1, Precision::precision);                          \
