@@ -4,14 +4,19 @@ Runs workloads under each allocator, each in a process of its own, on the GPU th
 the simulated one, and stores their peaks. `--compare` holds a run on the simulated GPU against the
 stored one of a real GPU: it fails when reserved / allocated of a workload under one of PyTorch's
 own allocators differs by more than 2 %.
+
+`--clock` gives the simulated GPU a clock, so that steps have times and streams are late for each
+other; `--compare` then shows both beside those that `benchmarks.training` stored of a real GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,14 +24,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import training
 from benchmarks.processes import ROOT, Child, ChildError
 from tools.gpu import gpu_count
 
 RESULTS = ROOT / "benchmarks" / "results"
 STORED = RESULTS / "fidelity_gpu.json"
-# On one stream each, because the simulated GPU has no clock: with several, memory waits for another
-# stream on a GPU and does not there.
+# On one stream each, because the simulated GPU has no clock here: with several, memory waits for
+# another stream on a GPU and does not there.
 WORKLOADS = ("full_varlen", "lora_recompute", "generate", "generate_train", "moe")
+STORED_TIMES = RESULTS / "training_gpu.json"
+# Microseconds of the program for each operation, on the host of that run: by the steps of
+# `generate_train` and `full_varlen`, see docs/simulated-gpu.md.
+PROGRAM = "22"
 # PyTorch's own judge the simulated GPU: ferro_alloc's policy may have changed since the stored run.
 JUDGES = ("native", "expandable")
 ALLOCATORS = (*JUDGES, "ferro_alloc")
@@ -39,22 +49,33 @@ SECONDS = 300
 Record = dict[str, Any]
 
 
-def ratio(record: Record) -> float:
+def ratio(record: Mapping[str, Any]) -> float:
     return float(record["peak_reserved"] / record["peak_allocated"])
 
 
 def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
+    """With a clock, the record has the times of the steps that `benchmarks.training` counts."""
     arguments = ["--workload", workload, "--allocator", allocator, *options]
-    with Child("benchmarks.measure", arguments, timeout=SECONDS) as child:
-        child.read()  # the times, which other processes beside it make worthless
-        return child.read()
+    env = {"FERRO_SIM_PROGRAM": os.environ.get("FERRO_SIM_PROGRAM", PROGRAM)}
+    with Child("benchmarks.measure", arguments, timeout=SECONDS, env=env) as child:
+        # Others than the clock's are worthless, with other processes at work.
+        seconds = child.read()["seconds"]
+        record = child.read()
+    if "--clock" in options:
+        in_a_round = max(1, record["steps"] // training.ROUNDS)
+        record["seconds"] = seconds[in_a_round : training.ROUNDS * in_a_round]
+    return record
 
 
 def run(
-    workloads: Sequence[str], allocators: Sequence[str], simulated: bool, smoke: bool
+    workloads: Sequence[str],
+    allocators: Sequence[str],
+    simulated: bool,
+    smoke: bool,
+    clock: bool = False,
 ) -> tuple[list[Record], list[str]]:
     """All records, in order, and what went wrong."""
-    options = ["--simulated"] * simulated + ["--smoke"] * smoke
+    options = ["--simulated"] * simulated + ["--smoke"] * smoke + ["--clock"] * clock
     records, problems = [], []
     with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:
         futures = [pool.submit(measure, w, a, options) for w in workloads for a in allocators]
@@ -109,12 +130,41 @@ def compare(stored: Sequence[Record], fresh: Sequence[Record]) -> list[str]:
     return differences(stored, fresh)
 
 
+def timed(
+    stored: Sequence[Mapping[str, Any]], fresh: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, ...]]:
+    """The median step and the peak of each record beside those of the real GPU."""
+    known = {(r["workload"], r["allocator"]): r for r in stored}
+    rows = []
+    for record in fresh:
+        name = (record["workload"], record["allocator"])
+        pair = (known[name], record)
+        steps = [1e3 * statistics.median(r["seconds"]) for r in pair]
+        peaks = [ratio(r) for r in pair]
+        times = (*(f"{step:,.1f}" for step in steps), f"{steps[1] / steps[0] - 1:+.0%}")
+        rows.append(
+            (*name, *times, *(f"{p:.3f}" for p in peaks), f"{peaks[1] / peaks[0] - 1:+.0%}")
+        )
+    return rows
+
+
+def compare_times(stored: Sequence[Record], fresh: Sequence[Record]) -> None:
+    table = Table("workload", "allocator", title="median step, ms; peak reserved / allocated")
+    for heading in ("GPU", "simulated", "difference") * 2:
+        table.add_column(heading, justify="right")
+    for row in timed(stored, fresh):
+        table.add_row(*row)
+    Console().print(table)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    known = tuple(dict.fromkeys((*WORKLOADS, *training.WORKLOADS)))
+    parser.add_argument("--workloads", nargs="+", choices=known, metavar="NAME")
     parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--simulated", action="store_true", help="even where a GPU is")
+    parser.add_argument("--clock", action="store_true", help="simulated, in clock time")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")
     parser.add_argument(
         "--compare",
@@ -125,16 +175,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="run simulated and hold it against these records of a real GPU",
     )
     options = parser.parse_args(argv)
+    clock = options.clock
+    if clock and options.compare == STORED:
+        options.compare = STORED_TIMES
     stored = [] if options.compare is None else json.loads(options.compare.read_text())
-    simulated = options.simulated or bool(stored) or gpu_count() == 0
-    allocators = options.allocators or (JUDGES if stored else ALLOCATORS)
-    records, problems = run(options.workloads, allocators, simulated, options.smoke)
+    simulated = options.simulated or clock or bool(stored) or gpu_count() == 0
+    workloads = options.workloads or (training.WORKLOADS if clock else WORKLOADS)
+    allocators = options.allocators or (JUDGES if stored and not clock else ALLOCATORS)
+    records, problems = run(workloads, allocators, simulated, options.smoke, clock)
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(records, indent=1) + "\n")
     if records:
         show(records, "simulated GPU" if simulated else records[0]["device"])
-    if stored:
+    if stored and clock:
+        compare_times(stored, records)
+    elif stored:
         problems += compare(stored, records)
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -2,7 +2,8 @@
 
 Says one object a round with the times of its steps, and a last one with the peaks, the costs, the
 losses and a checksum of what was computed. Waits for its parent before every round when there are
-several. With `--limit` running out of memory is a result: the last object says where and why.
+several. On a simulated GPU with a clock the times are that clock's. With `--limit` running out of
+memory is a result: the last object says where and why.
 """
 
 from __future__ import annotations
@@ -33,11 +34,19 @@ WARM_UP = 4
 class Recorder:
     """The callback of a workload: times steps, keeps costs and losses, pauses between rounds."""
 
-    def __init__(self, steps: int, rounds: int, losses: bool, costs: Callable[[], Costs]) -> None:
+    def __init__(
+        self,
+        steps: int,
+        rounds: int,
+        losses: bool,
+        costs: Callable[[], Costs],
+        now: Callable[[], float],
+    ) -> None:
         self.steps_per_round = steps // rounds
         self.rounds = rounds
         self.keep_losses = losses
         self.costs: list[Costs] = []
+        self.now = now
         self.losses: list[str] = []
         self.seconds: list[float] = []
         self.round = 0
@@ -47,13 +56,13 @@ class Recorder:
     def begin(self) -> None:
         if self.rounds > 1:
             wait_for_parent(round=self.round)
-        self._started = time.perf_counter()
+        self._started = self.now()
 
     def __call__(self, step: int, loss: Tensor) -> None:
         import torch
 
         torch.cuda.synchronize()
-        self.seconds.append(time.perf_counter() - self._started)
+        self.seconds.append(self.now() - self._started)
         self.costs.append(self._read_costs())
         if self.keep_losses:
             self.losses.append(loss.item().hex())
@@ -63,7 +72,7 @@ class Recorder:
             self.seconds = []
             if self.round < self.rounds:
                 self.begin()
-        self._started = time.perf_counter()
+        self._started = self.now()
 
 
 def checksum(tensors: Sequence[Tensor]) -> str:
@@ -96,13 +105,16 @@ def verdict(error: Exception) -> str:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    use_allocator(options.allocator, options.simulated)
+    simulated = options.simulated or options.clock
+    mode = "clock" if options.clock else "eager"
+    use_allocator(options.allocator, simulated, mode=mode)
     import torch
 
     from benchmarks.workloads import WORKLOADS
+    from ferro_alloc import sim
 
     if options.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=options.simulated)
+        torch.use_deterministic_algorithms(True, warn_only=simulated)
         # Filling what is uninitialised costs time that training does not normally spend.
         torch.utils.deterministic.fill_uninitialized_memory = False
         torch.backends.cudnn.benchmark = False
@@ -112,7 +124,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         sizes["steps"] = options.steps
     steps = sizes["steps"] if "steps" in sizes else default_steps(workload)
     costs = partial(costs_so_far, options.allocator, options.simulated)
-    recorder = Recorder(steps, options.rounds, options.losses, costs)
+    now = (lambda: sim.clock().host) if options.clock else time.perf_counter
+    recorder = Recorder(steps, options.rounds, options.losses, costs, now)
     torch.cuda.init()
     what = {
         "allocator": options.allocator,
@@ -152,6 +165,7 @@ def main() -> int:
     parser.add_argument("--allocator", choices=ALLOCATORS, required=True)
     parser.add_argument("--workload", required=True)
     parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--clock", action="store_true", help="simulated, with a clock")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, default=1)

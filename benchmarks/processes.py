@@ -28,7 +28,7 @@ SETTINGS = {
 }
 
 
-def use_allocator(allocator: str, simulated: bool, gpu: str = "h200") -> None:
+def use_allocator(allocator: str, simulated: bool, gpu: str = "h200", mode: str = "eager") -> None:
     """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported."""
     if allocator not in ALLOCATORS:
         raise ValueError(f"'{allocator}' is no allocator: expected one of {', '.join(ALLOCATORS)}")
@@ -43,7 +43,7 @@ def use_allocator(allocator: str, simulated: bool, gpu: str = "h200") -> None:
     if simulated:
         from ferro_alloc import sim
 
-        sim.activate(gpu=gpu)
+        sim.activate(gpu=gpu, mode=mode)
     if allocator == "ferro_alloc":
         import ferro_alloc
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/benchmarks.md and docs/graph-memory.md from the stored results.
+"""Writes the tables of documents in docs from the stored results.
 
 Each table stands between a line `<!-- table NAME -->` and `<!-- end -->`; its numbers come from
 benchmarks/results. `--check` changes nothing and fails when a document is out of date.
@@ -18,7 +18,9 @@ from typing import Any
 
 from benchmarks.processes import ALLOCATORS, ROOT
 
-DOCUMENTS = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "graph-memory.md")
+DOCUMENTS = [
+    ROOT / "docs" / name for name in ("benchmarks.md", "graph-memory.md", "simulated-gpu.md")
+]
 RESULTS = ROOT / "benchmarks" / "results"
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -53,6 +55,15 @@ def fidelity(records: Records) -> str:
         allocated = next(r for r in found if r is not None)["peak_allocated"]
         rows.append([workload, f"{allocated / 1e9:.2f}", *(ratio(r) if r else "-" for r in found)])
     return markdown(["workload", "allocated, GB", *allocators], rows)
+
+
+def clock(records: Records) -> str:
+    # Other tables need none of what it imports.
+    from benchmarks.fidelity import STORED_TIMES, timed
+
+    headings = ("GPU, ms", "simulated", "difference", "GPU, peak", "simulated", "difference")
+    rows = timed(json.loads(STORED_TIMES.read_text()), records)
+    return markdown(["workload", "allocator", *headings], rows)
 
 
 def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
@@ -163,6 +174,7 @@ def graph_situations(records: Records) -> str:
 
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
+    "clock": ("fidelity_clock.json", clock),
     "fidelity": ("fidelity_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "frontier": ("frontier_gpu.json", frontier),

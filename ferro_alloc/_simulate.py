@@ -35,7 +35,8 @@ def parser() -> argparse.ArgumentParser:
         "--mode",
         choices=sim.MODES,
         default="eager",
-        help="when work is done: as it is submitted, or as late as streams and events allow",
+        help="when work is done: as it is submitted, as late as streams and events allow, or when "
+        "a virtual clock has passed its end",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the adversarial order (default 0)")
     parser.add_argument(
@@ -106,6 +107,10 @@ def report() -> list[str]:
         line += f"peak in use {_gib(memory.peak)} of {_gib(memory.capacity)}, "
         line += f"margin {_gib(memory.margin)} ({share:.0f} %)"
         lines.append(line)
+    if sim.has_clock():
+        time = sim.clock()
+        busy = ", ".join(f"{seconds:.3f} s" for seconds in time.busy)
+        lines.append(f"  time: {time.host:.3f} s, of it with work on the device {busy}")
     missing = sim.unsupported()
     lines.append(f"  not simulated: {', '.join(missing) if missing else 'nothing was missed'}")
     return lines

@@ -27,8 +27,9 @@ ApiCall::ApiCall(FunctionId function, std::size_t bytes, Needs needs)
 
 ApiCall::~ApiCall() {
   if (machine_ != nullptr) {
-    machine_->counters().add(function_, bytes_, handles_,
-                             result_ != CUDA_SUCCESS && result_ != CUDA_ERROR_NOT_READY);
+    const double microseconds = machine_->counters().add(
+        function_, bytes_, handles_, result_ != CUDA_SUCCESS && result_ != CUDA_ERROR_NOT_READY);
+    machine_->scheduler().spend(microseconds);
   }
 }
 

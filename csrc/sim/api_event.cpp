@@ -50,7 +50,7 @@ CUresult record(Machine& machine, CUevent event_handle, CUstream stream_handle, 
   event->capture = nullptr;
   event->recorded = true;
   event->operation = machine.scheduler().eager() ? nullptr : stream->tail;
-  event->finished_at = ferro::sim::Clock::now();
+  event->finished_at = machine.scheduler().now();
   if (event->exported) {
     const ferro::sim::OperationPtr operation = event->operation;
     machine.scheduler().run_until_done({&operation, 1});

@@ -63,6 +63,7 @@ CUresult instantiate(Machine& machine, CUgraphExec* out, CUgraph handle, unsigne
 }
 
 CUresult launch(Machine& machine, CUgraphExec exec_handle, CUstream stream_handle) {
+  machine.scheduler().prepare_submission();
   const auto exec = machine.find_exec(exec_handle);
   Stream* stream = machine.find_stream(stream_handle);
   if (exec == nullptr || stream == nullptr) {

@@ -1,10 +1,11 @@
 // Driver functions: streams, host functions and kernel launches.
+#include "sim/durations.h"
 #include "sim/submission.h"
 
 using ferro::sim::Context;
 using ferro::sim::HostCall;
+using ferro::sim::Kernel;
 using ferro::sim::Machine;
-using ferro::sim::Marker;
 using ferro::sim::Stream;
 
 namespace {
@@ -13,7 +14,8 @@ struct Extent {
   unsigned x = 1;
   unsigned y = 1;
   unsigned z = 1;
-  bool empty() const { return x == 0 || y == 0 || z == 0; }
+  std::uint64_t volume() const { return std::uint64_t{x} * y * z; }
+  bool empty() const { return volume() == 0; }
 };
 
 CUresult create_stream(ferro::sim::ApiCall& call, CUstream* out, unsigned flags, int priority) {
@@ -47,13 +49,27 @@ CUresult refuse_capturing(Machine& machine, Stream& stream) {
   return refuse_implicit_dependency(machine, stream);
 }
 
+// What a launch says about its duration; nothing where there is no clock.
+Kernel kernel_of(Machine& machine, CUfunction function, const Extent& grid, const Extent& block,
+                 void** arguments) {
+  if (!machine.scheduler().timed()) {
+    return {};
+  }
+  const auto& card = *machine.config().card;
+  if (machine.modules().is_product(function)) {
+    return {product_duration(card, *static_cast<const ferro::sim::Product*>(arguments[0]))};
+  }
+  return {kernel_duration(card, grid.volume() * block.volume())};
+}
+
 CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, const Extent& grid,
-                       const Extent& block, unsigned shared_bytes) {
+                       const Extent& block, unsigned shared_bytes, void** arguments) {
   if (grid.empty() || block.empty() || block.x * block.y * block.z > 1024) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   ferro::sim::GraphNode* node = nullptr;
-  const CUresult result = enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL, Marker{}, &node);
+  const CUresult result = enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL,
+                                  kernel_of(machine, function, grid, block, arguments), &node);
   if (node != nullptr) {
     node->kernel.func = function;
     node->kernel.gridDimX = grid.x;
@@ -198,25 +214,26 @@ FERRO_SIM_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argumen
 
 FERRO_SIM_API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                              unsigned block_x, unsigned block_y, unsigned block_z,
-                             unsigned shared_bytes, CUstream stream, void**, void**) {
+                             unsigned shared_bytes, CUstream stream, void** arguments, void**) {
   FERRO_SIM_CONTEXT_CALL(0);
   return call.finish(launch_kernel(call.machine(), function, stream, {grid_x, grid_y, grid_z},
-                                   {block_x, block_y, block_z}, shared_bytes));
+                                   {block_x, block_y, block_z}, shared_bytes, arguments));
 }
 
-FERRO_SIM_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
+FERRO_SIM_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
+                               void**) {
   FERRO_SIM_CONTEXT_CALL(0);
   return call.finish(launch_kernel(call.machine(), function, config->hStream,
                                    {config->gridDimX, config->gridDimY, config->gridDimZ},
                                    {config->blockDimX, config->blockDimY, config->blockDimZ},
-                                   config->sharedMemBytes));
+                                   config->sharedMemBytes, arguments));
 }
 
 FERRO_SIM_API cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                                         unsigned grid_z, unsigned block_x, unsigned block_y,
                                         unsigned block_z, unsigned shared_bytes, CUstream stream,
-                                        void**) {
+                                        void** arguments) {
   FERRO_SIM_CONTEXT_CALL(0);
   return call.finish(launch_kernel(call.machine(), function, stream, {grid_x, grid_y, grid_z},
-                                   {block_x, block_y, block_z}, shared_bytes));
+                                   {block_x, block_y, block_z}, shared_bytes, arguments));
 }

@@ -11,22 +11,31 @@
 namespace ferro::sim {
 namespace {
 
+// By data sheets; a link is what the protocol of such a bus leaves of it.
+constexpr CardSpeed kH100{3350, 55, 375, 989, 67, 67};
+constexpr CardSpeed kH200{4800, 55, 375, 989, 67, 67};
+constexpr CardSpeed kA100{2039, 25, 250, 312, 19.5, 19.5};
+constexpr CardSpeed kA100Of40{1555, 25, 250, 312, 19.5, 19.5};
+constexpr CardSpeed kL40s{864, 25, 25, 362, 91.6, 1.4};
+constexpr CardSpeed kL4{300, 25, 25, 121, 30.3, 0.47};
+constexpr CardSpeed kRtx4090{1008, 25, 25, 165, 82.6, 1.3};
+
 // Memory and context sizes as the driver reports them on such cards.
 constexpr std::array kCards = {
     Card{"h100", "NVIDIA H100 80GB HBM3", 81004 * kMiB, 518 * kMiB, 9, 0, 132, 2048, 233472,
-         50 * 1024 * 1024, 5120},
+         50 * 1024 * 1024, 5120, kH100},
     Card{"h200", "NVIDIA H200", 150109880320, 552402944, 9, 0, 132, 2048, 233472, 60 * 1024 * 1024,
-         6144},
+         6144, kH200},
     Card{"a100", "NVIDIA A100-SXM4-80GB", 81038 * kMiB, 420 * kMiB, 8, 0, 108, 2048, 167936,
-         40 * 1024 * 1024, 5120},
+         40 * 1024 * 1024, 5120, kA100},
     Card{"a100-40", "NVIDIA A100-SXM4-40GB", 40330 * kMiB, 420 * kMiB, 8, 0, 108, 2048, 167936,
-         40 * 1024 * 1024, 5120},
+         40 * 1024 * 1024, 5120, kA100Of40},
     Card{"l40s", "NVIDIA L40S", 45468 * kMiB, 390 * kMiB, 8, 9, 142, 1536, 102400, 96 * 1024 * 1024,
-         384},
-    Card{"l4", "NVIDIA L4", 22478 * kMiB, 300 * kMiB, 8, 9, 58, 1536, 102400, 48 * 1024 * 1024,
-         192},
+         384, kL40s},
+    Card{"l4", "NVIDIA L4", 22478 * kMiB, 300 * kMiB, 8, 9, 58, 1536, 102400, 48 * 1024 * 1024, 192,
+         kL4},
     Card{"rtx4090", "NVIDIA GeForce RTX 4090", 24082 * kMiB, 380 * kMiB, 8, 9, 128, 1536, 102400,
-         72 * 1024 * 1024, 384},
+         72 * 1024 * 1024, 384, kRtx4090},
 };
 
 template <typename T>
@@ -82,8 +91,10 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
     return bytes.has_value();
   }
   if (key == "mode") {
-    config.mode = value == "adversarial" ? TimeMode::kAdversarial : TimeMode::kEager;
-    return value == "adversarial" || value == "eager";
+    config.mode = value == "adversarial" ? TimeMode::kAdversarial
+                  : value == "clock"     ? TimeMode::kClock
+                                         : TimeMode::kEager;
+    return value == "adversarial" || value == "clock" || value == "eager";
   }
   if (key == "seed") {
     const auto n = parse_number<std::uint64_t>(value);
@@ -99,6 +110,11 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
     const auto n = parse_number<std::size_t>(value);
     config.max_pending = n.value_or(0);
     return n && *n > 0;
+  }
+  if (key == "program") {
+    const auto microseconds = parse_number<double>(value);
+    config.program_microseconds = microseconds.value_or(0);
+    return microseconds && *microseconds >= 0 && *microseconds < 1e9;
   }
   if (key == "backing") {
     config.backing = value == "1";
@@ -149,7 +165,7 @@ std::string parse_config(std::string_view text, MachineConfig& config) {
 
 MachineConfig config_from_environment() {
   MachineConfig config;
-  constexpr std::array<std::pair<const char*, const char*>, 8> kVariables = {{
+  constexpr std::array<std::pair<const char*, const char*>, 9> kVariables = {{
       {"FERRO_SIM_DEVICES", "devices"},
       {"FERRO_SIM_CARD", "card"},
       {"FERRO_SIM_MEMORY", "memory"},
@@ -157,6 +173,7 @@ MachineConfig config_from_environment() {
       {"FERRO_SIM_SEED", "seed"},
       {"FERRO_SIM_TURN", "turn"},
       {"FERRO_SIM_MAX_PENDING", "max_pending"},
+      {"FERRO_SIM_PROGRAM", "program"},
       {"FERRO_SIM_BACKING", "backing"},
   }};
   for (const auto& [variable, key] : kVariables) {

@@ -8,6 +8,20 @@
 
 namespace ferro::sim {
 
+// What a card can do, by its maker's figures. For clock time.
+struct CardSpeed {
+  // Gigabytes a second, which are bytes a nanosecond: device memory (reads and writes together),
+  // the link to the host and the link to another card, each in one direction.
+  double memory;
+  double host_link;
+  double peer_link;
+  // Matrix products, in teraflops without sparsity: elements of 16 bits, 32 bits (at full
+  // precision) and 64 bits.
+  double half;
+  double single;
+  double twice;
+};
+
 // The figures of a card that programs ask for. Memory is what the driver reports as total.
 struct Card {
   std::string_view key;
@@ -22,6 +36,7 @@ struct Card {
   int shared_bytes_per_multiprocessor;
   int l2_bytes;
   int memory_bus_bits;
+  CardSpeed speed;
 };
 
 // Null for an unknown key. Keys are lower case, "h100".
@@ -30,6 +45,7 @@ const Card* find_card(std::string_view key);
 enum class TimeMode : std::uint8_t {
   kEager,        // an operation is complete when its call returns
   kAdversarial,  // operations stay queued; a seeded scheduler runs them late and in any legal order
+  kClock,        // operations have durations, calls have costs, and a virtual clock decides
 };
 
 struct MachineConfig {
@@ -44,6 +60,9 @@ struct MachineConfig {
   // Adversarial: more queued operations than this and the submitting call runs some, as a full
   // launch queue blocks the host on a GPU.
   std::size_t max_pending = 8192;
+  // Clock: what the program itself takes, in microseconds, for each kernel, copy, fill or graph
+  // that it submits. With the launch's own 3 this makes the 10 that an operation of PyTorch takes.
+  double program_microseconds = 7;
   // False: no bytes behind the pages. Copies check their addresses; device reads give zeros.
   bool backing = true;
 
@@ -52,14 +71,14 @@ struct MachineConfig {
 };
 
 // Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
-// devices, card, memory (bytes, or with the suffix KiB, MiB, GiB), mode (eager, adversarial), seed,
-// turn, max_pending, backing (0, 1). Returns one sentence about the first mistake, else nothing; on
-// a mistake `config` is unchanged.
+// devices, card, memory (bytes, or with the suffix KiB, MiB, GiB), mode (eager, adversarial,
+// clock), seed, turn, max_pending, program (microseconds), backing (0, 1). Returns one sentence
+// about the first mistake, else nothing; on a mistake `config` is unchanged.
 std::string parse_config(std::string_view text, MachineConfig& config);
 
 // The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY, _MODE,
-// _SEED, _TURN, _MAX_PENDING and _BACKING. A mistake is reported on stderr and its variable
-// ignored.
+// _SEED, _TURN, _MAX_PENDING, _PROGRAM and _BACKING. A mistake is reported on stderr and its
+// variable ignored.
 MachineConfig config_from_environment();
 
 }  // namespace ferro::sim

@@ -1,7 +1,7 @@
 // What was called: counts, failures and the modelled cost of every driver function.
 //
-// Guarded by the machine's lock. The costs are medians measured on an H100; they say what a
-// sequence of calls would have cost there, not what it costs here.
+// Guarded by the machine's lock. The costs are medians measured on an H100, or those of a call of
+// the same kind; they say what a sequence of calls would have cost there, not what it costs here.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ struct CallCount {
 
 class Counters {
  public:
-  // One call of `bytes` bytes that worked on `handles` handles.
-  void add(FunctionId function, std::size_t bytes, std::size_t handles, bool failed);
+  // One call of `bytes` bytes that worked on `handles` handles. Returns its cost in microseconds.
+  double add(FunctionId function, std::size_t bytes, std::size_t handles, bool failed);
   CallCount of(std::string_view name) const;
   void reset() { counts_.clear(); }
   // {"cuMemMap": {"calls": 1, "failures": 0, "bytes": 2097152, "microseconds": 0.6}, ...}

@@ -167,7 +167,7 @@ void GraphExec::launch(Scheduler& scheduler, Stream& stream) {
       if (step.event != nullptr && step.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
         step.event->recorded = true;
         step.event->operation = nullptr;
-        step.event->finished_at = Clock::now();
+        step.event->finished_at = scheduler.now();
       }
     }
     return;

@@ -203,17 +203,19 @@ CUresult Machine::refuse_during_capture() {
 }
 
 std::string Machine::report(bool ranges) const {
-  char text[512];
+  char text[640];
   std::string json = "{\"devices\": [";
   for (int i = 0; i < device_count(); ++i) {
     const Device& d = device(i);
     std::snprintf(text, sizeof(text),
                   "%s{\"total_bytes\": %zu, \"allocated_bytes\": %zu, \"peak_bytes\": %zu, "
                   "\"allocations\": %zu, "
-                  "\"host_bytes\": %zu, \"streams\": %zu, \"events\": %zu, \"sticky_error\": %d}",
+                  "\"host_bytes\": %zu, \"streams\": %zu, \"events\": %zu, \"sticky_error\": %d, "
+                  "\"busy_ns\": %lld}",
                   i > 0 ? ", " : "", d.memory.capacity(), d.memory.allocated(), d.memory.peak(),
                   d.allocations.count(), d.memory.host_bytes(), d.context.streams.size(),
-                  d.context.events.size(), static_cast<int>(d.context.sticky_error));
+                  d.context.events.size(), static_cast<int>(d.context.sticky_error),
+                  static_cast<long long>(scheduler_.busy_time(i)));
     json += text;
   }
   std::size_t reserved = 0;
@@ -224,11 +226,12 @@ std::string Machine::report(bool ranges) const {
                 "], \"reservations\": %zu, \"reserved_bytes\": %zu, \"mappings\": %zu, "
                 "\"handles\": %zu, \"host_ranges\": %zu, \"graphs\": %zu, \"graph_execs\": %zu, "
                 "\"captures\": %zu, \"pending_operations\": %zu, \"executed_operations\": %zu, "
-                "\"injected_faults\": %llu",
+                "\"injected_faults\": %llu, \"host_ns\": %lld",
                 space_.reservations().size(), reserved, space_.mappings().size(),
                 space_.handle_count(), host_.count(), graphs_.size(), execs_.size(),
                 captures_.size(), scheduler_.pending(), scheduler_.executed(),
-                static_cast<unsigned long long>(faults_.injected()));
+                static_cast<unsigned long long>(faults_.injected()),
+                static_cast<long long>(scheduler_.host_time()));
   json += text;
   if (ranges) {
     json += ", \"ranges\": [";

@@ -1,5 +1,7 @@
 #include "sim/modules.h"
 
+#include "sim/durations.h"
+
 namespace ferro::sim {
 
 Module* Modules::load() {
@@ -7,6 +9,13 @@ Module* Modules::load() {
   Module* loaded = module.get();
   modules_.emplace(loaded, std::move(module));
   return loaded;
+}
+
+bool Modules::unload(Module* module) {
+  std::erase_if(products_, [module](const void* function) {
+    return static_cast<const Function*>(function)->module == module;
+  });
+  return modules_.erase(module) > 0;
 }
 
 Module* Modules::find(const void* handle) const {
@@ -20,6 +29,9 @@ Function* Modules::function(Module& module, const std::string& name) {
     slot = std::make_unique<Function>();
     slot->name = name;
     slot->module = &module;
+    if (name == kProductKernel) {
+      products_.insert(slot.get());
+    }
   }
   return slot.get();
 }

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace ferro::sim {
 
@@ -30,15 +31,18 @@ struct Module {
 class Modules {
  public:
   Module* load();
-  bool unload(Module* module) { return modules_.erase(module) > 0; }
+  bool unload(Module* module);
   Module* find(const void* handle) const;
   Function* function(Module& module, const std::string& name);
   // Null for a handle that no module gave out.
   Function* find_function(const void* handle) const;
+  // Is it a stand-in of a matrix product, `kProductKernel`? Its first argument is a `Product`.
+  bool is_product(const void* function) const { return products_.contains(function); }
   std::size_t count() const { return modules_.size(); }
 
  private:
   std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
+  std::unordered_set<const void*> products_;
 };
 
 }  // namespace ferro::sim

@@ -1,5 +1,7 @@
 #include "sim/scheduler.h"
 
+#include "sim/durations.h"
+
 #include <algorithm>
 
 namespace ferro::sim {
@@ -11,10 +13,16 @@ constexpr std::uint64_t kMaxBurst = 4;
 // keep a run reproducible and every order reachable; one that needs a lock of the caller, or
 // another operation, cannot hang it.
 constexpr std::chrono::milliseconds kHostPatience{20};
+// Clock time: so many operations fit into the launch queue of a driver.
+constexpr std::size_t kLaunchQueue = 1024;
 
 std::uint64_t threshold_of(double probability) {
   constexpr double kRange = 18446744073709551615.0;
   return probability >= 1.0 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(probability * kRange);
+}
+
+Clock::time_point time_point_of(Nanoseconds virtual_time) {
+  return Clock::time_point(std::chrono::nanoseconds(virtual_time));
 }
 
 }  // namespace
@@ -24,7 +32,8 @@ Scheduler::Scheduler(Machine& machine, std::mutex& lock, const MachineConfig& co
       lock_(lock),
       config_(config),
       random_(config.seed),
-      turn_threshold_(threshold_of(config.turn_probability)) {}
+      turn_threshold_(threshold_of(config.turn_probability)),
+      busy_(static_cast<std::size_t>(config.devices)) {}
 
 Scheduler::~Scheduler() {
   if (worker_.joinable()) {
@@ -59,6 +68,7 @@ OperationPtr Scheduler::submit(Work work, int device, std::span<const OperationP
   operation->id_ = next_id_++;
   operation->device_ = device;
   operation->work_ = std::move(work);
+  operation->start_ = host_time_;
   for (const OperationPtr& earlier : before) {
     if (earlier != nullptr && !earlier->done()) {
       operation->before_.push_back(earlier);
@@ -68,13 +78,43 @@ OperationPtr Scheduler::submit(Work work, int device, std::span<const OperationP
   }
   pending_.emplace(operation->id_, operation);
   if (operation->unfinished_before_ == 0) {
-    operation->ready_index_ = ready_.size();
-    ready_.push_back(operation);
+    make_ready(operation);
   }
   return operation;
 }
 
+void Scheduler::make_ready(const OperationPtr& operation) {
+  if (!timed()) {
+    operation->ready_index_ = ready_.size();
+    ready_.push_back(operation);
+    return;
+  }
+  const Nanoseconds duration = duration_of(*config_.card, operation->work_);
+  operation->end_ = operation->start_ + duration;
+  ends_.emplace(std::pair{operation->end_, operation->id_}, operation);
+  if (!std::holds_alternative<HostCall>(operation->work_)) {
+    Busy& busy = busy_[static_cast<std::size_t>(operation->device_)];
+    busy.total +=
+        std::max<Nanoseconds>(0, operation->end_ - std::max(operation->start_, busy.until));
+    busy.until = std::max(busy.until, operation->end_);
+  }
+}
+
+void Scheduler::prepare_submission() {
+  if (!timed()) {
+    return;
+  }
+  spend(config_.program_microseconds);
+  take_turn();
+  while (pending_.size() >= kLaunchQueue && !ends_.empty()) {
+    run_next_end();
+  }
+}
+
 void Scheduler::take_turn() {
+  while (!ends_.empty() && ends_.begin()->first.first <= host_time_) {
+    run_next_end();
+  }
   if (ready_.empty() || random_() > turn_threshold_) {
     return;
   }
@@ -84,17 +124,37 @@ void Scheduler::take_turn() {
   }
 }
 
+Clock::time_point Scheduler::now() const {
+  return timed() ? time_point_of(host_time_) : Clock::now();
+}
+
+Nanoseconds Scheduler::busy_time(int device) const {
+  const Busy& busy = busy_[static_cast<std::size_t>(device)];
+  // What is ready has started, so nothing but work lies between now and the last end.
+  return busy.total - std::max<Nanoseconds>(0, busy.until - host_time_);
+}
+
 void Scheduler::run_one_ready() {
   const OperationPtr operation = ready_[random_() % ready_.size()];
   start(operation);
 }
 
+void Scheduler::run_next_end() {
+  const OperationPtr operation = ends_.begin()->second;
+  host_time_ = std::max(host_time_, operation->end_);
+  start(operation);
+}
+
 void Scheduler::start(const OperationPtr& operation) {
-  OperationPtr last = ready_.back();
-  ready_.pop_back();
-  if (last != operation) {
-    last->ready_index_ = operation->ready_index_;
-    ready_[last->ready_index_] = std::move(last);
+  if (timed()) {
+    ends_.erase({operation->end_, operation->id_});
+  } else {
+    OperationPtr last = ready_.back();
+    ready_.pop_back();
+    if (last != operation) {
+      last->ready_index_ = operation->ready_index_;
+      ready_[last->ready_index_] = std::move(last);
+    }
   }
   operation->state_ = Operation::State::kRunning;
   if (std::holds_alternative<HostCall>(operation->work_)) {
@@ -103,7 +163,8 @@ void Scheduler::start(const OperationPtr& operation) {
     }
     host_queue_.push_back(operation);
     host_work_.notify_one();
-    host_done_.wait_for(lock_, kHostPatience, [&] { return operation->done(); });
+    operation->overran_ =
+        !host_done_.wait_for(lock_, kHostPatience, [&] { return operation->done(); });
     return;
   }
   perform(machine_, operation->work_, operation->device_);
@@ -112,13 +173,15 @@ void Scheduler::start(const OperationPtr& operation) {
 
 void Scheduler::finish(const OperationPtr& operation) {
   operation->state_ = Operation::State::kDone;
-  operation->finished_at_ = Clock::now();
+  // Whatever the host has done meanwhile came before the end of a function that overran.
+  operation->end_ = operation->overran_ ? std::max(operation->end_, host_time_) : operation->end_;
+  operation->finished_at_ = timed() ? time_point_of(operation->end_) : Clock::now();
   operation->work_ = Marker{};
   ++executed_;
   for (const OperationPtr& later : operation->after_) {
+    later->start_ = std::max(later->start_, operation->end_);
     if (--later->unfinished_before_ == 0) {
-      later->ready_index_ = ready_.size();
-      ready_.push_back(later);
+      make_ready(later);
       if (const auto waiter = waiters_.find(later->wanted_by_); waiter != waiters_.end()) {
         waiter->second.push_back(later);
       }
@@ -186,6 +249,18 @@ bool Scheduler::collect(std::span<const OperationPtr> wanted, std::uint64_t wait
 }
 
 void Scheduler::run_until_done(std::span<const OperationPtr> wanted) {
+  if (timed()) {
+    for (const OperationPtr& operation : wanted) {
+      while (operation != nullptr && !operation->done()) {
+        if (ends_.empty()) {
+          host_done_.wait(lock_);
+        } else {
+          run_next_end();
+        }
+      }
+    }
+    return;
+  }
   // Another waiter may claim a shared operation or run it, so a list that ran dry is collected anew
   // under a fresh mark.
   while (true) {

@@ -4,17 +4,23 @@
 // stream order, event versions, the legacy default stream, graph edges. In eager time an operation
 // runs when it is submitted. In adversarial time it stays queued until a random turn, a limit, or
 // somebody who waits for it; then the scheduler picks among the ready operations with a seeded
-// generator. Guarded by the machine's lock, which is released while a host function runs.
+// generator. In clock time an operation starts when it was submitted and all before it have ended,
+// and runs, so that its effects show, when the host's clock has passed its end. That clock is
+// virtual: calls and the program advance it by costs, waiting sets it to the end of what is waited
+// for. All host threads share it.
+// Guarded by the machine's lock, which is released while a host function runs.
 // Invariants: an operation is ready iff it is queued and all operations before it are done;
-// pending() = queued + running.
+// pending() = queued + running; operations run in the order of their ends in clock time.
 #pragma once
 
 #include "sim/config.h"
 #include "sim/work.h"
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -48,6 +54,10 @@ class Operation {
   std::vector<OperationPtr> before_;
   std::vector<OperationPtr> after_;
   std::size_t unfinished_before_ = 0;
+  // Clock time. The start is the latest that is known until the operation is ready.
+  Nanoseconds start_ = 0;
+  Nanoseconds end_ = 0;
+  bool overran_ = false;
   std::size_t ready_index_ = 0;
   std::uint64_t wanted_by_ = 0;
   Clock::time_point finished_at_;
@@ -61,12 +71,25 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   bool eager() const { return config_.mode == TimeMode::kEager; }
+  bool timed() const { return config_.mode == TimeMode::kClock; }
   // Operations in `before` that are null or done are ignored. Null when the work is done already.
   OperationPtr submit(Work work, int device, std::span<const OperationPtr> before);
-  // Called once an API call: now and then, a few ready operations run.
+  // Called once an API call. Adversarial: now and then, a few ready operations run. Clock: what has
+  // ended runs.
   void take_turn();
 
-  // The host waits: what is waited for and what comes before it runs, in a random legal order.
+  // Clock time; nothing in others. The host is busy for so long.
+  void spend(double microseconds) {
+    if (timed()) {
+      host_time_ += std::llround(microseconds * 1000);
+    }
+  }
+  // To be called before work is submitted in the program's name: the program's own time passes, and
+  // the host waits while the launch queue is full.
+  void prepare_submission();
+
+  // The host waits: what is waited for and what comes before it runs, in a random legal order; in
+  // clock time, everything that ends before it too.
   void run_until_done(std::span<const OperationPtr> wanted);
   void run_device(int device);
   void run_all();
@@ -74,8 +97,17 @@ class Scheduler {
   std::size_t pending() const { return pending_.size(); }
   std::size_t executed() const { return executed_; }
 
+  // Of the virtual clock in clock time, else of the machine's.
+  Clock::time_point now() const;
+  // Clock time: the host's clock, and how long until then a device had work; else 0.
+  Nanoseconds host_time() const { return host_time_; }
+  Nanoseconds busy_time(int device) const;
+
  private:
+  void make_ready(const OperationPtr& operation);
   void run_one_ready();
+  // Runs the operation that ends first; the host's clock is not before that end then.
+  void run_next_end();
   void start(const OperationPtr& operation);
   void finish(const OperationPtr& operation);
   void call_host(const HostCall& call);
@@ -95,6 +127,15 @@ class Scheduler {
   std::size_t executed_ = 0;
   std::vector<OperationPtr> ready_;
   std::unordered_map<std::uint64_t, OperationPtr> pending_;
+  // Clock time: what is ready, by its end and in the order of submission.
+  std::map<std::pair<Nanoseconds, std::uint64_t>, OperationPtr> ends_;
+  Nanoseconds host_time_ = 0;
+  // The union of the times in which a device has work; starts only grow.
+  struct Busy {
+    Nanoseconds total = 0;
+    Nanoseconds until = 0;
+  };
+  std::vector<Busy> busy_;
   // What became ready, for each host thread that waits.
   std::unordered_map<std::uint64_t, std::vector<OperationPtr>> waiters_;
 

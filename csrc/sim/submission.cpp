@@ -43,6 +43,9 @@ CUresult enqueue(Machine& machine, CUstream handle, CUgraphNodeType type, Work w
   if (node != nullptr) {
     *node = nullptr;
   }
+  if (!std::holds_alternative<Marker>(work) && !std::holds_alternative<FreeMemory>(work)) {
+    machine.scheduler().prepare_submission();
+  }
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
     return machine.unknown_stream();
@@ -86,6 +89,7 @@ CUresult enqueue_copy(Machine& machine, CUstream handle, Copy copy) {
   if (pageable_source) {
     stage(copy);
   }
+  copy.pageable = pageable_source || pageable_target;
   const bool wait = pageable_target || (pageable_source && copy.width * copy.height > kStagedBytes);
   const CUresult result = enqueue(machine, handle, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(copy));
   if (result == CUDA_SUCCESS && wait) {

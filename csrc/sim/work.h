@@ -16,8 +16,16 @@ namespace ferro::sim {
 
 class Machine;
 
-// Takes its place in the order and does nothing: kernels, event records and waits, joins.
+// Of the virtual clock.
+using Nanoseconds = std::int64_t;
+
+// Takes its place in the order and does nothing: event records and waits, joins.
 struct Marker {};
+
+// Does nothing either, and takes time.
+struct Kernel {
+  Nanoseconds duration = 0;
+};
 
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
 // host address, which is decided when the copy is submitted: addresses given back meanwhile do not
@@ -34,6 +42,8 @@ struct Copy {
   bool from_device = false;
   // Between two devices, of which the one that copies need not have access to the other's memory.
   bool peers = false;
+  // The host's side, if there is one, is not page-locked.
+  bool pageable = false;
 };
 
 // Rows of `width` elements of `element` bytes (1, 2 or 4).
@@ -56,7 +66,7 @@ struct FreeMemory {
   CUdeviceptr at = 0;
 };
 
-using Work = std::variant<Marker, Copy, Fill, HostCall, FreeMemory>;
+using Work = std::variant<Marker, Kernel, Copy, Fill, HostCall, FreeMemory>;
 
 // Does everything but host calls, which need the lock released. An illegal address becomes the
 // sticky error of the device's context.

@@ -3,11 +3,13 @@
 Call `ferro_alloc.sim.activate(gpu="h100")` first and import torch after it.
 """
 
-from ferro_alloc.sim._activate import MODES, activate, description, is_active
+from ferro_alloc.sim._activate import MODES, activate, description, has_clock, is_active
 from ferro_alloc.sim._control import (
     CallCount,
+    Clock,
     DeviceMemory,
     clear_faults,
+    clock,
     counters,
     drain,
     fault,
@@ -21,13 +23,16 @@ from ferro_alloc.sim._control import (
 __all__ = [
     "MODES",
     "CallCount",
+    "Clock",
     "DeviceMemory",
     "activate",
     "clear_faults",
+    "clock",
     "counters",
     "description",
     "drain",
     "fault",
+    "has_clock",
     "is_active",
     "memory",
     "pending",

@@ -12,7 +12,7 @@ from ferro_alloc._import_hook import AfterImport
 from ferro_alloc.sim import _library
 from ferro_alloc.sim._torch_hook import adjust_torch
 
-MODES = ("eager", "adversarial")
+MODES = ("eager", "adversarial", "clock")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Machine:
 
     def __str__(self) -> str:
         memory = "" if self.memory is None else f" with {self.memory} of memory"
-        order = self.mode if self.mode == "eager" else f"{self.mode}, seed {self.seed}"
+        order = f"{self.mode}, seed {self.seed}" if self.mode == "adversarial" else self.mode
         return f"{self.count} x {self.gpu}{memory}, {order}"
 
 
@@ -44,6 +44,10 @@ _active: Machine | None = None
 
 def is_active() -> bool:
     return _active is not None
+
+
+def has_clock() -> bool:
+    return _active is not None and _active.mode == "clock"
 
 
 def description() -> str:

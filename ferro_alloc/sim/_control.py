@@ -21,7 +21,7 @@ class CallCount:
     calls: int = 0
     failures: int = 0
     bytes: int = 0
-    # What the calls would have taken on an H100, by measured medians; 0 where none was measured.
+    # What the calls would have taken on an H100, by measured medians; 0 where none is known.
     microseconds: float = 0.0
 
 
@@ -36,6 +36,14 @@ class DeviceMemory:
     @property
     def margin(self) -> int:
         return self.capacity - self.peak
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Virtual time in seconds: the host's, and of it how long each device had work."""
+
+    host: float
+    busy: tuple[float, ...]
 
 
 def counters() -> dict[str, CallCount]:
@@ -108,6 +116,17 @@ def report(ranges: bool = False) -> dict[str, Any]:
         _text(lambda buffer, size: driver.ferro_sim_report(int(ranges), buffer, size))
     )
     return found
+
+
+def clock() -> Clock:
+    """The time in mode "clock", from 0 at the start. Raises `FerroError` in the other modes."""
+    found = report()
+    if not _activate.has_clock():
+        raise FerroError('the simulated GPU has no clock: activate it with mode="clock"')
+    return Clock(
+        host=found["host_ns"] / 1e9,
+        busy=tuple(device["busy_ns"] / 1e9 for device in found["devices"]),
+    )
 
 
 def unsupported() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks import replay, situations, tables
 from benchmarks.costs import Costs, after_warm_up
-from benchmarks.fidelity import differences
+from benchmarks.fidelity import differences, timed
 from benchmarks.frontier import UNIT, find_smallest_limit
 from benchmarks.frontier import Record as FrontierRecord
 from benchmarks.processes import SIMULATED_ALLOCATORS, Child, ChildError
@@ -149,6 +149,23 @@ def test_costs_are_those_after_the_warm_up() -> None:
         "worst_step_ms": 3.0,
         "stalls": 3,
     }
+
+
+def test_fidelity_in_clock_time(run_program: RunProgram, tmp_path: Path) -> None:
+    words = ("--clock", "--workloads", "fsdp_like", "--allocators", "native")
+    ((first,), (second,)) = (smoke(run_program, tmp_path, "fidelity", *words) for _ in range(2))
+    assert len(first["seconds"]) == 2
+    assert all(seconds > 0 for seconds in first["seconds"])
+    # No machine's time, so it repeats.
+    assert first == second
+
+
+def test_steps_of_the_clock_stand_beside_those_of_the_gpu() -> None:
+    record = {"workload": "moe", "allocator": "native", "peak_allocated": 1000}
+    stored = {**record, "peak_reserved": 1200, "seconds": [0.1, 0.2, 9.0]}
+    fresh = {**record, "peak_reserved": 1080, "seconds": [0.3, 0.5, 0.1]}
+    (row,) = timed([stored], [fresh])
+    assert row == ("moe", "native", "200.0", "300.0", "+50%", "1.200", "1.080", "-10%")
 
 
 @on_simulated_gpu

@@ -14,27 +14,42 @@ CUfunction load_function(const char* name) {
   return function;
 }
 
-CUresult launch(CUfunction function, std::int64_t blocks, CUstream stream) {
+CUresult launch(CUfunction function, std::int64_t blocks, CUstream stream, void** arguments) {
   constexpr std::int64_t kMaxBlocks = INT32_MAX;
   if (function == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
   const auto grid = static_cast<unsigned>(std::clamp<std::int64_t>(blocks, 1, kMaxBlocks));
-  return cuLaunchKernel(function, grid, 1, 1, 256, 1, 1, 0, stream, nullptr, nullptr);
+  return cuLaunchKernel(function, grid, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr);
 }
 
 std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
 
 }  // namespace
 
-CUresult enqueue_product(CUstream stream, std::int64_t m, std::int64_t n, std::int64_t k,
-                         std::int64_t batch) {
-  static const CUfunction function = load_function("ferro_sim_matrix_product");
+Precision precision_of(cudaDataType type) {
+  switch (type) {
+    case CUDA_R_32F:
+    case CUDA_C_32F:
+      return Precision::kSingle;
+    case CUDA_R_64F:
+    case CUDA_C_64F:
+      return Precision::kTwice;
+    default:
+      return Precision::kHalf;
+  }
+}
+
+CUresult enqueue_product(CUstream stream, Product product) {
+  static const CUfunction function = load_function(kProductKernel.data());
   // One block is one step of 64 along k for a tile of 128 x 128.
-  return launch(function, tiles(m, 128) * tiles(n, 128) * tiles(k, 64) * batch, stream);
+  const std::int64_t blocks =
+      tiles(product.m, 128) * tiles(product.n, 128) * tiles(product.k, 64) * product.batch;
+  void* arguments[] = {&product};
+  return launch(function, blocks, stream, arguments);
 }
 
 CUresult enqueue_operation(CUstream stream) {
   static const CUfunction function = load_function("ferro_sim_blas");
-  return launch(function, 1, stream);
+  return launch(function, 1, stream, nullptr);
 }
 
 }  // namespace ferro::sim

@@ -1,15 +1,19 @@
 // How a cuBLAS function becomes work on a stream: a kernel whose launch says how much it would do.
 #pragma once
 
+#include "sim/durations.h"
+
 #include <cuda.h>
 
-#include <cstdint>
+#include <library_types.h>
 
 namespace ferro::sim {
 
-// Enqueues on `stream` the stand-in of a product of `m` x `k` by `k` x `n`, `batch` times.
-CUresult enqueue_product(CUstream stream, std::int64_t m, std::int64_t n, std::int64_t k,
-                         std::int64_t batch);
+// Complex elements count as real ones, elements of 8 bits as those of 16.
+Precision precision_of(cudaDataType type);
+
+// Enqueues the stand-in of `product` on `stream`.
+CUresult enqueue_product(CUstream stream, Product product);
 
 // Enqueues the stand-in of any other function.
 CUresult enqueue_operation(CUstream stream);

@@ -1,4 +1,4 @@
-// cuBLASLt: descriptions are blocks of memory that nobody reads, except the sizes of a matrix;
+// cuBLASLt: descriptions are blocks of memory that nobody reads, except a matrix's sizes and type;
 // every product has one algorithm, without a workspace.
 #include "sim/faces/blas_operation.h"
 
@@ -15,7 +15,8 @@ namespace {
 struct Layout {
   std::uint64_t rows;
   std::uint64_t columns;
-  std::int64_t batch;
+  std::int32_t batch;
+  cudaDataType type;
 };
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
 
@@ -66,10 +67,10 @@ size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 size_t cublasLtGetCudartVersion() { return 13000; }
 
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes,
-                                                 cudaDataType, uint64_t rows, uint64_t columns,
+                                                 cudaDataType type, uint64_t rows, uint64_t columns,
                                                  int64_t) {
   std::memset(layout, 0, bytes);
-  write(layout, {rows, columns, 1});
+  write(layout, {rows, columns, 1, type});
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -88,10 +89,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t which,
                                                 const void* value, size_t bytes) {
   if (which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == sizeof(std::int32_t)) {
-    std::int32_t batch = 1;
-    std::memcpy(&batch, value, sizeof batch);
     Layout changed = read(layout);
-    changed.batch = batch;
+    std::memcpy(&changed.batch, value, sizeof changed.batch);
     write(layout, changed);
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -179,9 +178,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   const Layout left = read(a);
   const Layout out = read(d);
   const std::uint64_t k = description->data[0] != 0 ? left.rows : left.columns;
-  const CUresult result = ferro::sim::enqueue_product(stream, static_cast<std::int64_t>(out.rows),
-                                                      static_cast<std::int64_t>(out.columns),
-                                                      static_cast<std::int64_t>(k), out.batch);
+  const CUresult result = ferro::sim::enqueue_product(
+      stream, {static_cast<std::int64_t>(out.rows), static_cast<std::int64_t>(out.columns),
+               static_cast<std::int64_t>(k), out.batch, ferro::sim::precision_of(left.type)});
   return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -1,4 +1,4 @@
-// The driver contract on the simulated driver, in both kinds of time.
+// The driver contract on the simulated driver, in all kinds of time.
 #include "contract/all_cases.h"
 #include "sim/driver_api.h"
 #include "sim/machine.h"
@@ -11,8 +11,9 @@ namespace ferro::contract {
 namespace {
 
 constexpr int kEager = 0;
+constexpr int kClock = -1;
 
-// A case, and kEager or the seed of the adversarial scheduler.
+// A case, and kEager, kClock or the seed of the adversarial scheduler.
 class SimContract : public testing::TestWithParam<std::tuple<Case, int>> {
  protected:
   void TearDown() override { sim::Machine::stop(); }
@@ -23,8 +24,10 @@ TEST_P(SimContract, Holds) {
   sim::MachineConfig config;
   config.devices = 2;
   config.memory_bytes = 256 * kMiB;
-  config.mode = seed == kEager ? sim::TimeMode::kEager : sim::TimeMode::kAdversarial;
-  config.seed = static_cast<std::uint64_t>(seed);
+  config.mode = seed == kEager   ? sim::TimeMode::kEager
+                : seed == kClock ? sim::TimeMode::kClock
+                                 : sim::TimeMode::kAdversarial;
+  config.seed = static_cast<std::uint64_t>(seed);  // of no meaning in the others
   sim::Machine::start(config);
   Env env = open_env(sim::sim_cuda_api(), true, seed == kEager);
   std::string skipped;
@@ -62,12 +65,14 @@ std::string name_of(const testing::TestParamInfo<std::tuple<Case, int>>& info) {
   const auto& [the_case, seed] = info.param;
   std::string name = the_case.name;
   std::replace(name.begin(), name.end(), '.', '_');
-  return name + (seed == kEager ? "_eager" : "_seed" + std::to_string(seed));
+  return name + (seed == kEager   ? "_eager"
+                 : seed == kClock ? "_clock"
+                                  : "_seed" + std::to_string(seed));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, SimContract,
                          testing::Combine(testing::ValuesIn(all_cases()),
-                                          testing::Values(kEager, 1, 2, 3, 4)),
+                                          testing::Values(kEager, kClock, 1, 2, 3, 4)),
                          name_of);
 
 }  // namespace

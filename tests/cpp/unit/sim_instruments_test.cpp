@@ -40,6 +40,9 @@ TEST(SimConfig, ReadsSettings) {
   EXPECT_EQ(config.seed, 9U);
   EXPECT_EQ(parse_config("card=h200", config), "");
   EXPECT_EQ(config.card->name, "NVIDIA H200");
+  EXPECT_EQ(parse_config("mode=clock program=12.5", config), "");
+  EXPECT_EQ(config.mode, TimeMode::kClock);
+  EXPECT_DOUBLE_EQ(config.program_microseconds, 12.5);
 }
 
 TEST(SimConfig, MistakeIsNamedAndChangesNothing) {
@@ -50,6 +53,7 @@ TEST(SimConfig, MistakeIsNamedAndChangesNothing) {
   EXPECT_EQ(config.devices, 1);
   EXPECT_EQ(parse_config("speed=1", config), "there is no setting \"speed\"");
   EXPECT_NE(parse_config("turn=0", config), "");
+  EXPECT_NE(parse_config("program=-1", config), "");
   EXPECT_NE(parse_config("memory=12x", config), "");
 }
 
