@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.steps is not None:
         sizes["steps"] = options.steps
     steps = sizes["steps"] if "steps" in sizes else default_steps(workload)
-    costs = partial(costs_so_far, options.allocator, options.simulated)
+    costs = partial(costs_so_far, options.allocator, simulated)
     now = (lambda: sim.clock().host) if options.clock else time.perf_counter
     recorder = Recorder(steps, options.rounds, options.losses, costs, now)
     torch.cuda.init()

@@ -36,7 +36,7 @@ class Config:
     )
 
     in_flight_percent: int | None = field(
-        default=40,
+        default=30,
         metadata={
             "meaning": "how much more than the peak of live memory may be held, in percent of that "
             "peak, before a stream waits for memory that other streams still use; none: it never "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ferro_alloc import Config
 from ferro_alloc._program import split_program
 from tests.conftest import RunProgram
 
@@ -69,7 +70,7 @@ def test_conf_stands_in_for_the_environment(tmp_path: Path, run_program: RunProg
     script = tmp_path / "nothing.py"
     script.write_text("")
     (line,) = launch(run_program, "run", "--conf", "page_size_mb:8", str(script))
-    assert line == "installed with page_size_mb:8,memory_limit_mb:none,layout:pages"
+    assert line == f"installed with {Config(page_size_mb=8)}"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ struct AllocatorConfig {
   Layout layout = Layout::kPages;
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (waiting.h); negative: it grows as long as it can.
-  double in_flight_share = 0.4;
+  double in_flight_share = 0.3;
   // Asked on every request in segments, because programs change these settings as they run; null:
   // the defaults.
   std::function<SegmentRules()> segment_rules = nullptr;

@@ -176,11 +176,10 @@ TEST_F(LadderTest, GrowRatherThanWaitForTheShareInFlight) {
   const DevicePtr a = allocate(10 * kPageBytes);
   const DevicePtr b = allocate(2 * kPageBytes);
   free_used_by(b, side_);
-  // 12 pages were live at once: 4 more are within 0.4 of that, the fifth is not.
+  // 12 pages were live at once: two more are within 0.3 of that, four are not.
   expect_ended_by(LadderStep::kGrow, [&] { EXPECT_NE(allocate(2 * kPageBytes), b); });
-  expect_ended_by(LadderStep::kGrow, [&] { EXPECT_NE(allocate(2 * kPageBytes), b); });
-  expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(kPageBytes), b); });
-  EXPECT_EQ(pages().held, kDevicePages);
+  expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(2 * kPageBytes), b); });
+  EXPECT_EQ(pages().held, 14U);
   static_cast<void>(a);
 }
 
