@@ -11,7 +11,6 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/headeronly/version.h>
 
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
