@@ -56,7 +56,8 @@ def record_stream_keeps_memory():
     for size in SIZES:
         for used in (streams[:1], streams):
             reused, right = use_late(size, record=True, streams=used)
-            assert not reused, f"{size} bytes were handed out while {len(used)} streams used them"
+            # ferro_alloc may hand memory out earlier, to a stream that waits for the others.
+            assert not reused or allocator != "native", f"{size} bytes were handed out while used"
             assert right, f"{size} bytes were overwritten while {len(used)} streams used them"
         # The test would notice: without the record the block is free at once.
         reused_early += use_late(size, record=False, streams=streams[:1])[0]

@@ -1,0 +1,127 @@
+"""Threads that take, fill, lend, check and free memory on many streams, under a limit.
+
+Arguments: the allocator, seconds, a mistake ("none"; "record_stream": it is left out). Every tensor
+is filled with a number of its own, and whoever gets it checks all of it on the device, on whatever
+stream, with nothing but events between the streams. The limit leaves little more room than what is
+live, so pages have to move all the time.
+"""
+
+import json
+import random
+import sys
+import threading
+import time
+
+from benchmarks.processes import use_allocator
+
+allocator, seconds, mistake = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+use_allocator(allocator, simulated=False)
+
+import torch
+
+import ferro_alloc
+
+MIB = 1 << 20
+THREADS, STREAMS = 8, 2
+LIMIT = 4096 * MIB
+LIVE = int(0.8 * LIMIT / THREADS)
+"""What a thread keeps; a check takes a quarter of its tensor's bytes more."""
+SIZES = ((512, 4096), (4096, MIB), (MIB, 8 * MIB), (8 * MIB, 64 * MIB), (64 * MIB, 160 * MIB))
+"""In bytes; each range is as likely as the others."""
+
+
+class Worker:
+    def __init__(self, number):
+        self.random = random.Random(number)
+        self.tensors = []
+        self.live = 0
+        self.counts = {"allocated": 0, "lent": 0, "checked": 0, "out_of_memory": 0}
+        self.failure = None
+
+    def run(self, deadline):
+        try:
+            while time.monotonic() < deadline:
+                try:
+                    self.step()
+                except torch.OutOfMemoryError:
+                    self.counts["out_of_memory"] += 1
+                    self.drop(len(self.tensors) // 4 + 1)
+        except BaseException as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            raise
+
+    def step(self):
+        if self.live > LIVE:
+            self.drop(1)
+        elif not self.tensors or self.random.random() < 0.5:
+            self.take()
+        elif self.random.random() < 0.5:
+            self.check(*self.random.choice(self.tensors))
+        else:
+            self.lend()
+
+    def take(self):
+        elements = self.random.randint(*self.random.choice(SIZES)) // 4
+        tag, home = self.random.getrandbits(30), self.random.choice(streams)
+        with torch.cuda.stream(home):
+            tensor = torch.full((elements,), tag, dtype=torch.int32, device="cuda")
+        self.tensors.append((tensor, tag, home))
+        self.live += tensor.nbytes
+        self.counts["allocated"] += 1
+
+    def check(self, tensor, tag, stream):
+        with torch.cuda.stream(stream):
+            wrong[stream] += (tensor != tag).sum()
+        self.counts["checked"] += 1
+
+    def lend(self):
+        """To another stream, which checks it behind its other work; mostly freed at once."""
+        place = self.random.randrange(len(self.tensors))
+        tensor, tag, home = self.tensors[place]
+        other = self.random.choice([stream for stream in streams if stream != home])
+        other.wait_event(home.record_event())
+        self.check(tensor, tag, other)
+        if mistake != "record_stream":
+            tensor.record_stream(other)
+        self.counts["lent"] += 1
+        if self.random.random() < 0.8:
+            self.live -= tensor.nbytes
+            self.tensors.pop(place)
+
+    def drop(self, count):
+        for _ in range(min(count, len(self.tensors))):
+            tensor, tag, home = self.tensors.pop(self.random.randrange(len(self.tensors)))
+            self.check(tensor, tag, home)
+            self.live -= tensor.nbytes
+
+
+torch.cuda.set_per_process_memory_fraction(LIMIT / torch.cuda.mem_get_info()[1])
+streams = [torch.cuda.Stream() for _ in range(THREADS * STREAMS)]
+wrong = {stream: torch.zeros((), dtype=torch.int64, device="cuda") for stream in streams}
+torch.cuda.synchronize()
+workers = [Worker(number) for number in range(THREADS)]
+end = time.monotonic() + seconds
+threads = [threading.Thread(target=worker.run, args=(end,)) for worker in workers]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for worker in workers:
+    worker.drop(len(worker.tensors))
+torch.cuda.synchronize()
+result = {
+    "wrong": sum(int(count) for count in wrong.values()),
+    "failures": [worker.failure for worker in workers if worker.failure],
+    "counts": {name: sum(worker.counts[name] for worker in workers) for name in workers[0].counts},
+    "reserved": torch.cuda.max_memory_reserved(),
+    "limit": LIMIT,
+    "device": None,
+}
+if allocator == "ferro_alloc":
+    (device,) = ferro_alloc.status().devices
+    result["device"] = {
+        "moved": device.pages_moved,
+        "handed_over": device.pages_handed_over,
+        "ladder": dict(device.ladder),
+    }
+print(json.dumps(result))
