@@ -142,7 +142,7 @@ DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
   }
   retire_lent_mappings();
   const std::size_t missing = heap.pages_missing_for(request);
-  std::size_t wanted = missing - std::min(missing, store_.counts().idle);
+  std::size_t wanted = missing - std::min(missing, store_.takeable());
   std::vector<Loan> loans;
   const auto borrow = [&](Heap& from) {
     std::vector<PageHandle> pages = from.lend_pages(wanted, heap.stream(), request.context);
@@ -164,7 +164,7 @@ DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
         borrow(*givers[i]);
       }
     }
-    if (wanted == 0) {
+    if (wanted == 0 && !loans.empty()) {
       ptr = grow_from_loans(heap, request, loans);
     }
   } catch (const InternalError&) {
@@ -181,16 +181,18 @@ DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
 // What was not needed is still in `loans` afterwards.
 DevicePtr DeviceMemory::grow_from_loans(Heap& heap, const Request& request,
                                         std::vector<Loan>& loans) {
-  const std::size_t idle = store_.counts().idle;
+  const std::size_t idle = store_.takeable();
   // The store takes the last pages first, so those of the first loan come last.
   for (auto loan = loans.rbegin(); loan != loans.rend(); ++loan) {
     std::ranges::reverse(loan->pages);
     store_.put(loan->pages);
     std::ranges::reverse(loan->pages);
-    lenders_.push_back(loan->from);
+    if (std::ranges::find(lenders_, loan->from) == lenders_.end()) {
+      lenders_.push_back(loan->from);
+    }
   }
   const auto keep_unused = [&]() FERRO_REQUIRES(slow_mutex_) {
-    const std::size_t now = store_.counts().idle;
+    const std::size_t now = store_.takeable();
     std::size_t unused = now - std::min(now, idle);
     std::vector<PageHandle> taken;
     FERRO_CHECK(store_.take_idle(unused, taken));

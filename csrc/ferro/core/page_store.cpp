@@ -94,6 +94,11 @@ bool PageStore::take_idle(std::size_t count, std::vector<PageHandle>& out) {
   return true;
 }
 
+std::size_t PageStore::takeable() const {
+  const MutexLock lock(mutex_);
+  return idle_.size();
+}
+
 void PageStore::put(std::span<const PageHandle> pages) {
   const MutexLock lock(mutex_);
   idle_.insert(idle_.end(), pages.begin(), pages.end());

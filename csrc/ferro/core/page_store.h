@@ -43,6 +43,8 @@ class PageStore {
   TakeResult take(std::size_t count, std::vector<PageHandle>& out) FERRO_EXCLUDES(mutex_);
   // The same from idle pages alone. False and nothing taken when there are too few.
   bool take_idle(std::size_t count, std::vector<PageHandle>& out) FERRO_EXCLUDES(mutex_);
+  // How many of them there are; those that the driver would not take back are none of them.
+  std::size_t takeable() const FERRO_EXCLUDES(mutex_);
   // Gives pages back. They must be idle in the sense above.
   void put(std::span<const PageHandle> pages) FERRO_EXCLUDES(mutex_);
   // Returns idle pages to the driver, at most `count`; the number returned is the result. Stops at
