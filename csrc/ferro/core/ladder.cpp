@@ -107,8 +107,10 @@ DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
   return allocate_grown(heap, request, GrowFrom::kAnyPages);
 }
 
+// Streams wait, and lend, in the default pool alone: a graph replays on the memory of its pool on
+// any stream, and that one did not wait.
 DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request) {
-  const std::size_t pending = heap.orderable_bytes();
+  const std::size_t pending = heap.pool() == kDefaultPool ? heap.orderable_bytes() : 0;
   if (pending == 0) {
     return kNull;
   }
@@ -121,7 +123,8 @@ DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request
 }
 
 DevicePtr DeviceMemory::wait_on_stream(Heap& heap, const Request& request) {
-  return order_and_allocate(heap, request, heap.orderable_bytes());
+  const std::size_t pending = heap.pool() == kDefaultPool ? heap.orderable_bytes() : 0;
+  return order_and_allocate(heap, request, pending);
 }
 
 DevicePtr DeviceMemory::order_and_allocate(Heap& heap, const Request& request,
@@ -135,7 +138,6 @@ DevicePtr DeviceMemory::order_and_allocate(Heap& heap, const Request& request,
   return move_pages(heap, request);
 }
 
-// Only for the default pool: the streams on which a graph replays did not wait.
 DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
   if (heap.pool() != kDefaultPool) {
     return kNull;

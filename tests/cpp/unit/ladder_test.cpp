@@ -195,6 +195,15 @@ TEST_F(LadderTest, PagesOfBlocksThatWereWaitedForMove) {
   static_cast<void>(kept);
 }
 
+TEST_F(LadderTest, NoStreamWaitsForMemoryOfAPool) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, stream_, kGraphPool);
+  free_used_by(a, side_);
+  expect_ended_by(LadderStep::kWait,
+                  [&] { EXPECT_EQ(allocate(kPageBytes, stream_, kGraphPool), a); });
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U) << "no graph's stream would have waited";
+}
+
 TEST_F(LadderTest, NoStreamWaitsInACapture) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes);
   free_used_by(a, side_);
