@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +49,7 @@ BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
 # What depends on torch's interface, in two halves that run side by side. All tests run with one
 # version, by `make test`.
 TESTS = (
-    ("tests/python/test_torch_features.py", "tests/python/test_graph_captures.py"),
+    ("tests/python/test_torch_features.py",),
     (
         "tests/python/test_torch_versions.py",
         "tests/python/test_torch_interface.py",
@@ -58,6 +58,8 @@ TESTS = (
         "tests/python/test_cli.py",
     ),
 )
+# Beside them for those who test versions alone; `make test` has no time for it twice.
+MORE_TESTS = ("tests/python/test_graph_captures.py",)
 
 
 Command = Sequence[str | Path]
@@ -219,8 +221,8 @@ def build(version: Version, python: Path) -> bool:
     return done
 
 
-def run_tests(version: Version, python: Path, half: int) -> Result:
-    log = version.folder / f"test-{half}.log"
+def run_tests(version: Version, python: Path, number: int, files: Sequence[str]) -> Result:
+    log = version.folder / f"test-{number}.log"
     report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
     pytest: Command = [
@@ -232,7 +234,7 @@ def run_tests(version: Version, python: Path, half: int) -> Result:
         "no:cacheprovider",
         f"--junitxml={report}",
     ]
-    ok = execute(log, [*pytest, *TESTS[half]], cwd=version.tree)
+    ok = execute(log, [*pytest, *files], cwd=version.tree)
     if not ok:
         print(f"tests with {version.name} failed; the end of {log}:\n{tail(log)}", flush=True)
     if not report.exists():
@@ -240,7 +242,7 @@ def run_tests(version: Version, python: Path, half: int) -> Result:
     return read_junit(version.name, report, ok)
 
 
-def test(version: Version) -> Result:
+def test(version: Version, parts: Sequence[Sequence[str]]) -> Result:
     """Builds and tests with one version; the logs are in its folder."""
     python = find_python(version)
     if python is None:
@@ -248,15 +250,15 @@ def test(version: Version) -> Result:
     if not build(version, python):
         return Result(version.name, failed=1)
     with ThreadPoolExecutor(len(TESTS)) as pool:
-        halves = pool.map(lambda half: run_tests(version, python, half), range(len(TESTS)))
-        return reduce(add, halves)
+        run = partial(run_tests, version, python)
+        return reduce(add, pool.map(run, range(len(parts)), parts))
 
 
 def test_newest(name: str) -> Result:
     """For `make test`, which runs everything with the installed version: the newest beside it."""
     if installed() == VERSIONS[-1].minor:
         return Result(name)
-    return replace(test(VERSIONS[-1]), name=name)
+    return replace(test(VERSIONS[-1], TESTS), name=name)
 
 
 def main() -> int:
@@ -268,7 +270,7 @@ def main() -> int:
     total = Result("all")
     for minor in asked:
         started = time.monotonic()
-        result = test(known[minor])
+        result = test(known[minor], (*TESTS, MORE_TESTS))
         seconds = time.monotonic() - started
         reasons = "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
         print(
