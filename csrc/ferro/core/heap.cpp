@@ -226,9 +226,24 @@ DevicePtr Heap::allocate_merged(const Request& request) {
   return take_best_fit(request);
 }
 
+// In the default pool alone: a graph replays on the memory of its pool on any stream, and that one
+// did not wait.
 std::size_t Heap::orderable_bytes() {
   const SpinLock lock(mutex_);
-  return pending_.bytes_on_events();
+  return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
+}
+
+bool Heap::order_one(std::size_t size) {
+  std::vector<Block*> ready;
+  bool any = false;
+  try {
+    any = pending_.order_behind_one(size, ready);
+  } catch (...) {
+    finish_pending(ready);
+    throw;
+  }
+  finish_pending(ready);
+  return any;
 }
 
 DevicePtr Heap::allocate_ordered(const Request& request, std::size_t at_most) {
@@ -237,16 +252,7 @@ DevicePtr Heap::allocate_ordered(const Request& request, std::size_t at_most) {
   for (const std::size_t size : {request.size, std::size_t{1}}) {
     while (ordered < at_most) {
       const std::size_t before = pending_.bytes_on_events();
-      std::vector<Block*> ready;
-      bool any = false;
-      try {
-        any = pending_.order_behind_one(size, ready);
-      } catch (...) {
-        finish_pending(ready);
-        throw;
-      }
-      finish_pending(ready);
-      if (!any) {
+      if (!order_one(size)) {
         break;
       }
       ordered += before - pending_.bytes_on_events();

@@ -164,7 +164,7 @@ class Heap {
   // each: of one that is large enough, else, from the one that was freed first, of at most
   // `at_most` bytes of blocks, give or take one. The host does not wait.
   DevicePtr allocate_ordered(const Request& request, std::size_t at_most) FERRO_EXCLUDES(mutex_);
-  // Of pending blocks that this could free.
+  // Of pending blocks that this could free; 0 in private pools.
   std::size_t orderable_bytes() FERRO_EXCLUDES(mutex_);
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
@@ -263,6 +263,7 @@ class Heap {
   void merge_all() FERRO_REQUIRES(mutex_);
   void finish_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
   bool collect_locked() FERRO_REQUIRES(mutex_);
+  bool order_one(std::size_t size) FERRO_REQUIRES(mutex_);
   void tell_of(const Block& block, MemoryEvent what, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,

@@ -222,15 +222,7 @@ void Heap::take_back(std::span<const PageHandle> lent) {
 
 void Heap::order_pending() {
   const SpinLock lock(mutex_);
-  for (bool any = true; any;) {
-    std::vector<Block*> ready;
-    try {
-      any = pending_.order_behind_one(0, ready);
-    } catch (...) {
-      finish_pending(ready);
-      throw;
-    }
-    finish_pending(ready);
+  while (order_one(0)) {
   }
 }
 

@@ -107,10 +107,8 @@ DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
   return allocate_grown(heap, request, GrowFrom::kAnyPages);
 }
 
-// Streams wait, and lend, in the default pool alone: a graph replays on the memory of its pool on
-// any stream, and that one did not wait.
 DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request) {
-  const std::size_t pending = heap.pool() == kDefaultPool ? heap.orderable_bytes() : 0;
+  const std::size_t pending = heap.orderable_bytes();
   if (pending == 0) {
     return kNull;
   }
@@ -123,8 +121,7 @@ DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request
 }
 
 DevicePtr DeviceMemory::wait_on_stream(Heap& heap, const Request& request) {
-  const std::size_t pending = heap.pool() == kDefaultPool ? heap.orderable_bytes() : 0;
-  return order_and_allocate(heap, request, pending);
+  return order_and_allocate(heap, request, heap.orderable_bytes());
 }
 
 DevicePtr DeviceMemory::order_and_allocate(Heap& heap, const Request& request,
@@ -138,6 +135,7 @@ DevicePtr DeviceMemory::order_and_allocate(Heap& heap, const Request& request,
   return move_pages(heap, request);
 }
 
+// As in Heap::orderable_bytes, in the default pool alone.
 DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
   if (heap.pool() != kDefaultPool) {
     return kNull;
