@@ -9,7 +9,6 @@ parts trains on two shapes, infers with and without its upper half, and trains a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import Child, ChildError, say, use_allocator
+from benchmarks.records import report_problems, store
 from benchmarks.situations import measure
 from tools.gpu import gpu_count
 
@@ -192,14 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             run(options.allocators[0], arguments, cache)
         records = [run(allocator, arguments, cache) for allocator in options.allocators]
     show(records, f"{'simulated GPU, ' * simulated}a compiled model")
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps([asdict(record) for record in records], indent=1)
-        options.output.write_text(text + "\n")
-    problems = [record.problem for record in records if record.problem]
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
+    store(records, options.output)
+    return report_problems(records)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ ones.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from rich.table import Table
 
 from benchmarks import training
 from benchmarks.processes import ALLOCATORS, SIMULATED_ALLOCATORS, Child, ChildError
+from benchmarks.records import report_problems, store
 from tools.gpu import gpu_count
 
 WORKLOADS = (
@@ -184,33 +184,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     allocators = options.allocators or (SIMULATED_ALLOCATORS if simulated else ALLOCATORS)
     records: list[Record] = []
 
-    def store() -> None:
-        """After each part, so that what was measured is there when the time runs out."""
-        if options.output is not None:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps([asdict(record) for record in records], indent=1)
-            options.output.write_text(text + "\n")
-
     for workload in options.workloads:
         records += run_without_limit(workload, allocators, simulated, options.smoke)
-        store()
+        store(records, options.output)
     modes = ["--simulated"] * simulated + ["--smoke"] * options.smoke
     with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:
         limited = [r for r in records if not r.problem and r.allocator not in WITHOUT_LIMIT]
         futures = [pool.submit(add_limit, r, modes, options.resolution) for r in limited]
         for future in as_completed(futures):
             future.result()
-            store()
+            store(records, options.output)
     show(records, simulated)
     if options.picture is not None:
         from benchmarks.frontier_picture import draw
 
         draw(records, options.picture)
         print(f"picture: {options.picture}")
-    problems = [record.problem for record in records if record.problem]
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
+    return report_problems(records)
 
 
 if __name__ == "__main__":

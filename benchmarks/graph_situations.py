@@ -7,7 +7,6 @@ each of its ways: the peak, what stays after `empty_cache()`, and the graphs' po
 from __future__ import annotations
 
 import argparse
-import json
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import Child, ChildError, use_allocator
+from benchmarks.records import report_problems, store
 from benchmarks.situations import MIB, NAMES, SMOKE_MIB
 from tools.gpu import gpu_count
 
@@ -103,17 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     records: list[Record] = []
     for situation in options.situations:
         records += [run(situation, name, mib, simulated) for name in options.allocators]
-        # After each, so that what was measured is there when the time runs out.
-        if options.output is not None:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps([asdict(record) for record in records], indent=1)
-            options.output.write_text(text + "\n")
+        store(records, options.output)
     where = "simulated GPU, " if simulated else ""
     show(records, f"{where}tensors of {mib} MiB; MiB reserved: peak / emptied / graph pools")
-    problems = [record.problem for record in records if record.problem]
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
+    return report_problems(records)
 
 
 if __name__ == "__main__":

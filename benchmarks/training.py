@@ -8,12 +8,11 @@ the table shows the median of these ratios and the peaks.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import ALLOCATORS, SIMULATED_ALLOCATORS, Child, ChildError
+from benchmarks.records import report_problems, store
 from tools.gpu import gpu_count
 
 WORKLOADS = ("full_varlen", "lora_recompute", "generate_train", "conv", "moe", "fsdp_like")
@@ -134,16 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     records: list[Record] = []
     for workload in options.workloads:
         records += run(workload, allocators, simulated, options.smoke, rounds)
-        # After each, so that what was measured is there when the time runs out.
-        if options.output is not None:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps([asdict(record) for record in records])
-            options.output.write_text(text + "\n")
+        store(records, options.output)
     show(records, simulated)
-    problems = [record.problem for record in records if record.problem]
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
+    return report_problems(records)
 
 
 if __name__ == "__main__":

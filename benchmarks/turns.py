@@ -7,12 +7,10 @@ told how many seconds it may take. The rest is here: the command line, the child
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +25,7 @@ from benchmarks.processes import (
     use_allocator,
     wait_for_parent,
 )
+from benchmarks.records import report_problems, store
 from tools.gpu import gpu_count
 
 TIMEOUT = 240
@@ -125,10 +124,5 @@ def report(records: Sequence[Record], title: str, options: argparse.Namespace) -
     if gpu_count() == 0:
         print("simulated GPU: the allocators' own work is real, the driver's is not")
     show(records, title)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps([asdict(r) for r in records], indent=1) + "\n")
-    problems = [record.problem for record in records if record.problem]
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
+    store(records, options.output)
+    return report_problems(records)

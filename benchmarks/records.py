@@ -1,0 +1,26 @@
+"""Records of the benchmarks: dataclasses whose `problem` is empty where all went well."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+
+def store(records: Sequence[Any], output: Path | None) -> None:
+    """As JSON, and also after each part, so that what was measured is there when time runs out."""
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([asdict(record) for record in records], indent=1)
+        output.write_text(text + "\n")
+
+
+def report_problems(records: Sequence[Any]) -> int:
+    """The exit status."""
+    problems = [record.problem for record in records if record.problem]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
