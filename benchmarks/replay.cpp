@@ -13,12 +13,15 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -114,6 +117,18 @@ std::string simulated_calls() {
   return text;
 }
 
+// Modelled time of all calls so far.
+double driver_microseconds() {
+  const std::string calls = simulated_calls();
+  constexpr std::string_view kName = "\"microseconds\": ";
+  double sum = 0;
+  for (std::size_t at = calls.find(kName); at != std::string::npos; at = calls.find(kName, at)) {
+    at += kName.size();
+    sum += std::strtod(calls.c_str() + at, nullptr);
+  }
+  return sum;
+}
+
 class Replay {
  public:
   Replay(const CudaApi& api, const AllocatorConfig& config, std::vector<StreamId> streams,
@@ -129,6 +144,12 @@ class Replay {
         const std::size_t asked = event.size > 0 ? static_cast<std::size_t>(event.size) : 1;
         const Request request{block_size(asked, 0), asked};
         ptr = memory_.allocate(kDefaultPool, streams_[event.stream], request).ptr;
+        if (const auto misses = misses_so_far(); misses != misses_) {
+          misses_ = misses;
+          const double spent = driver_microseconds();
+          slowest_ = std::max(slowest_, spent - spent_);
+          spent_ = spent;
+        }
         return ptr != kNull;
       }
       case kFreeRequested: {
@@ -149,16 +170,26 @@ class Replay {
   }
 
   DeviceMemory& memory() { return memory_; }
+  // Driver time of the slowest allocation since the last call, in microseconds.
+  double take_slowest() { return std::exchange(slowest_, 0); }
 
  private:
+  std::uint64_t misses_so_far() {
+    const LadderCounts ladder = memory_.counters().ladder;
+    return std::accumulate(ladder.begin(), ladder.end(), std::uint64_t{0});
+  }
+
   AddressIndex addresses_;
   DeviceMemory memory_;
   const std::vector<StreamId> streams_;
   std::vector<DevicePtr> blocks_;
+  std::uint64_t misses_ = 0;
+  double spent_ = 0;
+  double slowest_ = 0;
 };
 
-void print_results(DeviceMemory& memory, const std::string& calls_at_half, double seconds,
-                   std::size_t events) {
+void print_results(DeviceMemory& memory, const std::string& calls_at_half, double slowest,
+                   double seconds, std::size_t events) {
   const StatTable stats = memory.stats().read();
   const DeviceCounters counters = memory.counters();
   const PageCounts pages = memory.store().counts();
@@ -168,6 +199,7 @@ void print_results(DeviceMemory& memory, const std::string& calls_at_half, doubl
             << ", \"peak_reserved\": " << memory.reserved()[kAll].peak
             << ", \"pages_created\": " << pages.created
             << ", \"host_waits\": " << TracedEvents::host_waits()
+            << ", \"slowest_microseconds\": " << slowest
             << ", \"nanoseconds_per_event\": " << seconds * 1e9 / static_cast<double>(events)
             << ", \"ladder\": {";
   for (std::size_t step = 0; step < kLadderSteps; ++step) {
@@ -200,6 +232,7 @@ int run(const char* path, std::size_t page_mib) {
   for (std::size_t i = 0; i < events.size(); ++i) {
     if (i == events.size() / 2) {
       calls_at_half = simulated_calls();
+      replay.take_slowest();
     }
     if (!replay.apply(events[i])) {
       std::cerr << "replay: event " << i << " failed: out of memory, or a wrong trace\n";
@@ -208,7 +241,8 @@ int run(const char* path, std::size_t page_mib) {
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   replay.memory().check_invariants();
-  print_results(replay.memory(), calls_at_half, spent.count(), events.size());
+  print_results(replay.memory(), calls_at_half, replay.take_slowest(), spent.count(),
+                events.size());
   return 0;
 }
 

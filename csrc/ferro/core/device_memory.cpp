@@ -42,7 +42,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       config_(config),
       driver_(api, device),
       total_memory_(driver_.total_memory()),
-      store_(driver_, config.page_bytes),
+      store_(driver_, config.page_bytes, config.handles),
       events_(driver_),
       driver_segments_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),

@@ -35,6 +35,7 @@ enum class Layout : std::uint8_t {
 
 struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
+  HandleRules handles = {};                        // of new memory
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
   Layout layout = Layout::kPages;
   // How much more than its peak of live bytes the program may hold before requests wait for other

@@ -14,8 +14,8 @@
 //  * a block is a gap or stale exactly when no page of its own is behind any of its bytes, all
 //    others are backed wholly; a page is behind one address; stale addresses are never handed out;
 //  * no two neighbours are both free or both gaps;
-//  * the pages of an exported unit are behind its addresses; no other page was exported, and every
-//    handle of more than one page is a unit;
+//  * the pages of one handle are side by side, and move together; those of an exported unit are
+//    behind its addresses, and no other page was exported;
 //  * backed bytes == live + pending + free + unmerged bytes;
 //  * lent pages of this heap == pages behind its spans == backed bytes / page_bytes;
 //  * the counters equal the recount of the blocks.
@@ -85,7 +85,9 @@ enum class GrowFrom {
   kAnyPages,   // own and idle ones, then new ones
   kStore,      // idle ones, then new ones: the rest of the line stays as it is
 };
-enum class [[nodiscard]] GrowResult{kGrown, kTooFewPages, kOverLimit, kRejected, kOutOfMemory};
+// kGapTooShort stays inside: handles are larger than what is missing, and the gap has no room.
+enum class [[nodiscard]] GrowResult{kGrown,    kTooFewPages, kOverLimit,
+                                    kRejected, kOutOfMemory, kGapTooShort};
 
 enum class FreeError { kNone, kNotLive };
 struct [[nodiscard]] FreeResult {
@@ -191,11 +193,11 @@ class Heap {
   // Puts one back that could not be released.
   void attach_segment(std::unique_ptr<Span> segment) FERRO_EXCLUDES(mutex_);
 
-  // Lends whole free pages, at most `max_pages`, to a heap whose stream is `to`: that stream waits
+  // Lends whole free pages, `pages` or what the last handle brings beyond them, to a heap whose stream is `to`: that stream waits
   // for this one's work, the host does not, and the old mappings stay until the work is done. None
   // from private pools, whose graphs replay on any stream, and while either stream captures. On
   // DriverError nothing is lent.
-  std::vector<PageHandle> lend_pages(std::size_t max_pages, StreamId to, const CallContext& context)
+  std::vector<PageHandle> lend_pages(std::size_t pages, StreamId to, const CallContext& context)
       FERRO_EXCLUDES(mutex_);
   // Undoes the last lend_pages as far as these, its last pages, go.
   void take_back(std::span<const PageHandle> lent) FERRO_EXCLUDES(mutex_);
@@ -204,12 +206,12 @@ class Heap {
   bool retire_mappings() FERRO_EXCLUDES(mutex_);
   // This heap's stream waits for the uses of all its pending blocks; the host does not.
   void order_pending() FERRO_EXCLUDES(mutex_);
-  // Gives whole free pages to the store, at most `max_pages`, and exported units, which go to the
-  // driver, until there are as many; the number given is the result. The
+  // Gives whole free pages to the store, and exported units, which go to the driver, until they are
+  // `wanted` pages or what the last handle brings beyond them; the number given is the result. The
   // host waits first: in the default pool for this heap's stream, in a private one for the whole
   // device, because graphs replay on its pages on any stream. 0 while a capture forbids that, and of
   // segments.
-  std::size_t give_back_pages(std::size_t max_pages, const CallContext& context = nullptr)
+  std::size_t give_back_pages(std::size_t wanted, const CallContext& context = nullptr)
       FERRO_EXCLUDES(mutex_);
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
   bool collect_pending() FERRO_EXCLUDES(mutex_);
@@ -295,10 +297,12 @@ class Heap {
   void drop_span(const Span* unused) FERRO_REQUIRES(mutex_);
   Block* make_first_block(Span& span) FERRO_REQUIRES(mutex_);
   Span* keep_span(std::unique_ptr<Span> span) FERRO_REQUIRES(mutex_);
+  GrowResult grow_line(const Request& request, std::size_t spare, GrowFrom from)
+      FERRO_REQUIRES(mutex_);
   GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const CallContext& context)
       FERRO_REQUIRES(mutex_);
-  std::optional<GrowthPlan> plan(const Request& request, std::vector<Block*>& gaps)
-      FERRO_REQUIRES(mutex_);
+  std::optional<GrowthPlan> plan(const Request& request, std::size_t spare,
+                                 std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
   Status back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pages)
       FERRO_REQUIRES(mutex_);
   void turn_gap_into_free(Block* gap, const GrowthPlan& plan) FERRO_REQUIRES(mutex_);
@@ -311,6 +315,9 @@ class Heap {
     Block* block;
     PageRun run;
   };
+  PageRun whole_handles_inside(const Span& span, PageRun run) const FERRO_REQUIRES(mutex_);
+  HoleView handles_of(const Hole& hole) const FERRO_REQUIRES(mutex_);
+  Hole end_of(const Hole& hole, std::size_t pages) const;
   std::vector<Hole> holes() FERRO_REQUIRES(mutex_);
   std::vector<PageHandle> take_out(const Hole& hole, const CallContext& context)
       FERRO_REQUIRES(mutex_);
@@ -333,6 +340,7 @@ class Heap {
     ExportedUnit unit;
   };
   std::map<DevicePtr, ExportedUnit>::iterator exported_around(DevicePtr ptr) FERRO_REQUIRES(mutex_);
+  Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
   std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
   bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
   ExportResult join(Span& span, std::span<const Unit> units) FERRO_REQUIRES(mutex_);

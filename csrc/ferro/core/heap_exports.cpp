@@ -25,6 +25,21 @@ std::map<DevicePtr, ExportedUnit>::iterator Heap::exported_around(DevicePtr ptr)
   return ptr < unit->first + unit->second.pages * page_bytes_ ? unit : exported_.end();
 }
 
+// The handle behind an address that was not exported.
+Heap::Unit Heap::unit_around(const Span& span, DevicePtr ptr) const {
+  const std::size_t slot = span.page_slot(ptr);
+  const PageHandle handle = span.page(slot);
+  std::size_t first = slot;
+  std::size_t end = slot + 1;
+  while (first != 0 && span.page(first - 1) == handle) {
+    --first;
+  }
+  while (end != span.page_slots() && span.page(end) == handle) {
+    ++end;
+  }
+  return {span.base() + first * page_bytes_, {handle, end - first, 0}};
+}
+
 // The handles behind a block, in order of address. Only the first and the last may reach beyond it.
 std::vector<Heap::Unit> Heap::units_behind(const Block& block) {
   std::vector<Unit> units;
@@ -35,7 +50,7 @@ std::vector<Heap::Unit> Heap::units_behind(const Block& block) {
     if (exported != exported_.end()) {
       units.push_back({exported->first, exported->second});
     } else {
-      units.push_back({at, {span.page(span.page_slot(at)), 1, 0}});
+      units.push_back(unit_around(span, at));
     }
     at = units.back().begin + units.back().unit.pages * page_bytes_;
   }
@@ -100,7 +115,7 @@ ExportResult Heap::join(Span& span, std::span<const Unit> units) {
       context_.exports.retire(old.unit.id);
       context_.store.release_run(old.unit.handle, old.unit.pages);
     } else {
-      context_.store.put({&old.unit.handle, 1});
+      context_.store.put(std::vector(old.unit.pages, old.unit.handle));
     }
   }
   for (std::size_t i = 0; i < pages; ++i) {

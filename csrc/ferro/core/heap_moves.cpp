@@ -49,13 +49,45 @@ std::vector<PageHandle> Heap::take_pages_behind(Span& span, const PageRun& run) 
   return pages;
 }
 
-// The whole free pages of the line that are not pinned, in order of address.
+// Without handles that lie in the run in part.
+PageRun Heap::whole_handles_inside(const Span& span, PageRun run) const {
+  std::size_t first = span.page_slot(run.begin);
+  std::size_t end = first + run.bytes / page_bytes_;
+  while (first < end && first != 0 && span.page(first - 1) == span.page(first)) {
+    ++first;
+  }
+  while (end > first && end != span.page_slots() && span.page(end - 1) == span.page(end)) {
+    --end;
+  }
+  return {span.base() + first * page_bytes_, (end - first) * page_bytes_};
+}
+
+HoleView Heap::handles_of(const Hole& hole) const {
+  HoleView view;
+  const std::vector<PageHandle> pages = pages_behind({hole});
+  view.pages = pages.size();
+  for (std::span<const PageHandle> rest = pages; !rest.empty();) {
+    view.handles.push_back(pages_of_handle(rest));
+    rest = rest.subspan(view.handles.back());
+  }
+  return view;
+}
+
+// The last `pages` of a hole.
+Heap::Hole Heap::end_of(const Hole& hole, std::size_t pages) const {
+  const std::size_t bytes = pages * page_bytes_;
+  return {hole.block, {hole.run.begin + (hole.run.bytes - bytes), bytes}};
+}
+
+// The whole free handles of the line that are not pinned, in order of address.
 std::vector<Heap::Hole> Heap::holes() {
   std::vector<Hole> whole;
   for_each_block([&](Block& block) {
     if (block.is_free()) {
       if (const auto run = whole_pages_inside(block.ptr, block.size, page_bytes_)) {
-        whole.push_back({&block, *run});
+        if (const PageRun handles = whole_handles_inside(*block.span, *run); handles.bytes != 0) {
+          whole.push_back({&block, handles});
+        }
       }
     }
   });
@@ -69,7 +101,8 @@ std::vector<Heap::Hole> Heap::holes() {
   return unpinned;
 }
 
-// At most `wanted` pages from holes that do not touch `gap`. Only in the default pool: graphs
+// `wanted` pages, or what there is, from holes that do not touch `gap`; the last handle may bring
+// more. Only in the default pool: graphs
 // replay on the pages of private ones, also on those that carry no live block.
 std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted) {
   if (pool_ != kDefaultPool) {
@@ -88,18 +121,14 @@ std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted
 
 std::vector<Heap::Hole> Heap::choose(const std::vector<Hole>& candidates,
                                      std::size_t wanted) const {
-  std::vector<std::size_t> sizes;
-  sizes.reserve(candidates.size());
+  std::vector<HoleView> views;
+  views.reserve(candidates.size());
   for (const Hole& hole : candidates) {
-    sizes.push_back(hole.run.bytes / page_bytes_);
+    views.push_back(handles_of(hole));
   }
   std::vector<Hole> chosen;
-  for (const HoleShare& share : plan_moves(sizes, wanted)) {
-    Hole hole = candidates[share.hole];
-    const std::size_t bytes = share.pages * page_bytes_;
-    hole.run.begin = hole.run.begin + (hole.run.bytes - bytes);
-    hole.run.bytes = bytes;
-    chosen.push_back(hole);
+  for (const HoleShare& share : plan_moves(views, wanted)) {
+    chosen.push_back(end_of(candidates[share.hole], share.pages));
   }
   return chosen;
 }
@@ -161,7 +190,7 @@ bool Heap::retire_mappings() {
   return stale_.empty();
 }
 
-std::vector<PageHandle> Heap::lend_pages(std::size_t max_pages, StreamId to,
+std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
                                          const CallContext& context) {
   if (pool_ != kDefaultPool || !is_paged(kind_)) {
     return {};
@@ -169,7 +198,7 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t max_pages, StreamId to,
   const SpinLock lock(mutex_);
   merge_all();
   // Nothing is retired here: an earlier loan to the same request may have to come back.
-  const std::vector<Hole> chosen = choose(holes(), max_pages);
+  const std::vector<Hole> chosen = choose(holes(), pages);
   if (chosen.empty() || is_capturing()) {
     return {};
   }
@@ -188,9 +217,9 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t max_pages, StreamId to,
     context_.events.put(fence);
     return {};
   }
-  std::vector<PageHandle> pages = pages_behind(chosen);
+  std::vector<PageHandle> lent = pages_behind(chosen);
   leave_behind(chosen, fence, context);
-  return pages;
+  return lent;
 }
 
 void Heap::take_back(std::span<const PageHandle> lent) {
@@ -273,7 +302,7 @@ bool Heap::wait_for_last_uses() {
 }
 
 // Turns free memory, of which the host has seen the last use, into a gap. The handles that were
-// behind it, one a page; none when the driver refused.
+// behind it; none when the driver refused.
 std::vector<PageHandle> Heap::take_out(const Hole& hole, const CallContext& context) {
   const PageRun& run = hole.run;
   // Told first: who registered the range with a device must let go of it while it is there.
@@ -289,7 +318,7 @@ std::vector<PageHandle> Heap::take_out(const Hole& hole, const CallContext& cont
   return pages;
 }
 
-std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& context) {
+std::size_t Heap::give_back_pages(std::size_t wanted, const CallContext& context) {
   if (!is_paged(kind_)) {
     return 0;
   }
@@ -300,7 +329,7 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   std::vector<Hole> candidates = holes();
   std::ranges::move(free_exports(), std::back_inserter(candidates));
   std::ranges::sort(candidates, {}, [](const Hole& hole) { return hole.run.begin; });
-  if (max_pages == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
+  if (wanted == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
     return 0;
   }
   // A page leaves the heap without any mapping left.
@@ -310,21 +339,16 @@ std::size_t Heap::give_back_pages(std::size_t max_pages, const CallContext& cont
   }
   std::size_t given = 0;
   // From the far end of the line, where large requests will ask for room again last.
-  for (auto it = candidates.rbegin(); it != candidates.rend() && given < max_pages; ++it) {
-    PageRun run = it->run;
-    if (exported_.contains(run.begin)) {
+  for (auto it = candidates.rbegin(); it != candidates.rend() && given < wanted; ++it) {
+    if (exported_.contains(it->run.begin)) {
       if (!give_back_export(*it, context)) {
         break;
       }
-      given += run.bytes / page_bytes_;
+      given += it->run.bytes / page_bytes_;
       continue;
     }
-    const std::size_t allowed = (max_pages - given) * page_bytes_;
-    if (run.bytes > allowed) {
-      run.begin = run.begin + (run.bytes - allowed);
-      run.bytes = allowed;
-    }
-    const std::vector<PageHandle> pages = take_out({it->block, run}, context);
+    const std::size_t share = pages_at_end(handles_of(*it), wanted - given);
+    const std::vector<PageHandle> pages = take_out(end_of(*it, share), context);
     if (pages.empty()) {
       break;
     }

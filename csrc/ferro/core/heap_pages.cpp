@@ -85,7 +85,8 @@ void Heap::drop_span(const Span* unused) {
   std::erase_if(spans_, [&](const std::unique_ptr<Span>& other) { return other.get() == unused; });
 }
 
-std::optional<GrowthPlan> Heap::plan(const Request& request, std::vector<Block*>& gaps) {
+std::optional<GrowthPlan> Heap::plan(const Request& request, std::size_t spare,
+                                     std::vector<Block*>& gaps) {
   gaps.clear();
   std::vector<GapView> views;
   for_each_block([&](Block& block) {
@@ -97,7 +98,7 @@ std::optional<GrowthPlan> Heap::plan(const Request& request, std::vector<Block*>
       views.push_back({block.size, free_size(block.prev), free_size(block.next)});
     }
   });
-  return plan_growth(views, request.size, page_bytes_);
+  return plan_growth(views, request.size, page_bytes_, spare);
 }
 
 GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr* out) {
@@ -107,15 +108,29 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   if (from == GrowFrom::kOwnPages && holes().empty()) {
     return GrowResult::kTooFewPages;
   }
+  GrowResult result = grow_line(request, 0, from);
+  if (result == GrowResult::kGapTooShort) {
+    result = grow_line(request, context_.store.max_handle_pages(), from);
+  }
+  if (result != GrowResult::kGrown) {
+    return result;
+  }
+  *out = take_best_fit(request);
+  FERRO_CHECK(*out != kNull);
+  return GrowResult::kGrown;
+}
+
+// In a gap with room for `spare` pages more than the request takes.
+GrowResult Heap::grow_line(const Request& request, std::size_t spare, GrowFrom from) {
   std::vector<Block*> gaps;
-  std::optional<GrowthPlan> growth = plan(request, gaps);
+  std::optional<GrowthPlan> growth = plan(request, spare, gaps);
   const Span* new_span = nullptr;
   if (!growth) {
-    new_span = add_span(request.size);
+    new_span = add_span(request.size + spare * page_bytes_);
     if (new_span == nullptr) {
       return GrowResult::kOutOfMemory;
     }
-    growth = plan(request, gaps);
+    growth = plan(request, spare, gaps);
     FERRO_CHECK(growth.has_value());
   }
   GrowResult result = GrowResult::kOutOfMemory;
@@ -127,11 +142,8 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   }
   if (result != GrowResult::kGrown) {
     drop_span(new_span);
-    return result;
   }
-  *out = take_best_fit(request);
-  FERRO_CHECK(*out != kNull);
-  return GrowResult::kGrown;
+  return result;
 }
 
 GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
@@ -141,7 +153,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
   std::vector<PageHandle> pages = pages_behind(moved);
   const std::size_t pages_moved = pages.size();
   std::vector<PageHandle> from_store;
-  if (const std::size_t missing = plan.pages - pages.size(); missing != 0) {
+  if (const std::size_t missing = plan.pages - std::min(plan.pages, pages.size()); missing != 0) {
     if (from == GrowFrom::kOwnPages) {
       return GrowResult::kTooFewPages;
     }
@@ -150,7 +162,8 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
         return GrowResult::kTooFewPages;
       }
     } else {
-      switch (context_.store.take(missing, from_store)) {
+      const Fit fit = from == GrowFrom::kStore ? Fit::kExactly : Fit::kAtLeast;
+      switch (context_.store.take(missing, fit, from_store)) {
         case TakeResult::kOverLimit:
           return GrowResult::kOverLimit;
         case TakeResult::kRejected:
@@ -163,7 +176,12 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
     }
   }
   pages.insert(pages.end(), from_store.begin(), from_store.end());
-  const DevicePtr begin = gap->ptr + plan.first_page * page_bytes_;
+  const std::optional<GrowthPlan> place = widen(plan, pages.size(), gap->size / page_bytes_);
+  if (!place) {
+    context_.store.put(from_store);
+    return GrowResult::kGapTooShort;
+  }
+  const DevicePtr begin = gap->ptr + place->first_page * page_bytes_;
   EventId fence = kNoEvent;
   const auto undo = [&]() FERRO_REQUIRES(mutex_) {
     context_.store.put(from_store);
@@ -198,11 +216,11 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
   if (context != nullptr) {
     mapped_by_[begin] = context;
   }
-  turn_gap_into_free(gap, plan);
+  turn_gap_into_free(gap, *place);
   return GrowResult::kGrown;
 }
 
-// Maps `pages` one after the other from `begin` on. On failure nothing is mapped there and the
+// Maps `pages`, handle by handle, from `begin` on. On failure nothing is mapped there and the
 // pages are still the caller's.
 Status Heap::back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pages) {
   Driver& driver = context_.driver;
@@ -216,8 +234,9 @@ Status Heap::back(Span& span, DevicePtr begin, const std::vector<PageHandle>& pa
   try {
     Status status = Status::kOk;
     while (mapped < pages.size() && status == Status::kOk) {
-      status = driver.map(begin + mapped * page_bytes_, page_bytes_, pages[mapped]);
-      mapped += status == Status::kOk ? 1 : 0;
+      const std::size_t count = pages_of_handle(std::span(pages).subspan(mapped));
+      status = driver.map(begin + mapped * page_bytes_, count * page_bytes_, pages[mapped]);
+      mapped += status == Status::kOk ? count : 0;
     }
     if (status == Status::kOk) {
       status = driver.set_access(begin, pages.size() * page_bytes_);

@@ -141,7 +141,7 @@ std::size_t Heap::pages_missing_for(const Request& request) {
     return 0;
   }
   std::vector<Block*> gaps;
-  const std::optional<GrowthPlan> growth = plan(request, gaps);
+  const std::optional<GrowthPlan> growth = plan(request, 0, gaps);
   const std::size_t wanted = growth ? growth->pages : ceil_div(request.size, page_bytes_);
   // Where the line needs another span, no free block touches the gap.
   const Block elsewhere{};
@@ -149,7 +149,7 @@ std::size_t Heap::pages_missing_for(const Request& request) {
   for (const Hole& hole : pages_to_move(growth ? gaps[growth->gap] : &elsewhere, wanted)) {
     moved += hole.run.bytes / page_bytes_;
   }
-  return wanted - moved;
+  return wanted - std::min(wanted, moved);
 }
 
 void Heap::check_exports() {
@@ -157,7 +157,6 @@ void Heap::check_exports() {
     FERRO_CHECK(exported_.empty());
     return;
   }
-  std::size_t pages = 0;
   DevicePtr end{};
   for (const auto& [begin, unit] : exported_) {
     const Span* span = context_.addresses.find(begin);
@@ -168,20 +167,17 @@ void Heap::check_exports() {
     FERRO_CHECK(unit.id == 0 || context_.exports.descriptor(unit.id) >= 0);
     FERRO_CHECK(unit.id != 0 || unit.pages > 1);
     end = begin + unit.pages * page_bytes_;
-    pages += unit.pages;
   }
-  // Outside of units every page has a handle of its own.
+  // A handle that was seen and left does not come again.
   std::set<PageHandle> handles;
-  std::size_t backed = 0;
   for (const std::unique_ptr<Span>& span : spans_) {
+    PageHandle last = kNoPage;
     for (std::size_t slot = 0; slot < span->page_slots(); ++slot) {
-      if (const PageHandle handle = span->page(slot); handle != kNoPage) {
-        handles.insert(handle);
-        ++backed;
-      }
+      const PageHandle handle = span->page(slot);
+      FERRO_CHECK(handle == kNoPage || handle == last || handles.insert(handle).second);
+      last = handle;
     }
   }
-  FERRO_CHECK(handles.size() == backed - pages + exported_.size());
 }
 
 void Heap::check_invariants() {

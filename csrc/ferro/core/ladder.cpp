@@ -147,7 +147,7 @@ DevicePtr DeviceMemory::hand_over(Heap& heap, const Request& request) {
   const auto borrow = [&](Heap& from) {
     std::vector<PageHandle> pages = from.lend_pages(wanted, heap.stream(), request.context);
     if (!pages.empty()) {
-      wanted -= pages.size();
+      wanted -= std::min(wanted, pages.size());
       loans.push_back({&from, std::move(pages)});
     }
   };

@@ -8,7 +8,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    ferro::testing::run_store_program(ferro::testing::decode_store(data, size));
+    ferro::testing::run_store_program(ferro::testing::decode_store(data, size),
+                                      ferro::testing::handle_rules(size == 0 ? 0 : data[0]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     std::abort();

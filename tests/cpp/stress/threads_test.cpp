@@ -117,7 +117,8 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
 
   SimGpu gpu_{kDevicePages, GetParam().settings};
   AddressIndex addresses_;
-  DeviceMemory device_{SimGpu::api(), 0, addresses_, AllocatorConfig{}, nullptr};
+  DeviceMemory device_{SimGpu::api(), 0, addresses_,
+                       AllocatorConfig{.handles = testing::kCoarseHandles}, nullptr};
   std::vector<StreamId> streams_;
   Ownership ownership_;
   Mailbox mailbox_;

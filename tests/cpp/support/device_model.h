@@ -30,10 +30,11 @@ class DeviceModel {
   static constexpr std::size_t kPages = 40;
   static constexpr std::array<PoolId, 3> kPools = {kDefaultPool, PoolId{0, 5}, PoolId{6, 0}};
 
-  explicit DeviceModel(const std::string& settings = SimGpu::kManual) : gpu_(kPages, settings) {
+  DeviceModel(const HandleRules& handles, const std::string& settings) : gpu_(kPages, settings) {
     FaultyApi::reset();
-    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), AllocatorConfig{},
-                                             nullptr);
+    AllocatorConfig config;
+    config.handles = handles;
+    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config, nullptr);
   }
   // A model that failed leaves its device behind, whose destructor needs a sound one.
   ~DeviceModel() {
@@ -370,11 +371,11 @@ class DeviceModel {
 };
 
 // Performs a program; a failure is thrown again with the program up to it.
-inline void run_program(const std::vector<Instruction>& program,
+inline void run_program(const std::vector<Instruction>& program, const HandleRules& handles,
                         const std::string& settings = SimGpu::kManual) {
   std::size_t done = 0;
   try {
-    DeviceModel model(settings);
+    DeviceModel model(handles, settings);
     for (const Instruction& instruction : program) {
       ++done;
       model.perform(instruction);

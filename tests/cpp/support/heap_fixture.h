@@ -36,12 +36,13 @@ inline std::string layout(const std::vector<SegmentView>& segments) {
 
 class HeapFixture : public ::testing::Test {
  protected:
-  explicit HeapFixture(std::size_t device_pages = 64, const std::string& settings = SimGpu::kManual)
+  explicit HeapFixture(std::size_t device_pages = 64, const std::string& settings = SimGpu::kManual,
+                       const HandleRules& handles = {})
       : gpu_(device_pages, settings),
         stream_(SimGpu::make_stream()),
         side_(SimGpu::make_stream()),
         driver_(FaultyApi::table(), 0),
-        store_(driver_, kPageBytes),
+        store_(driver_, kPageBytes, handles),
         events_(driver_),
         context_{driver_,   store_,    events_,   exports_,  addresses_,    stats_,
                  captures_, observer_, segments_, searches_, kSpanAlignment} {

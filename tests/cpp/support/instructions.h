@@ -178,7 +178,7 @@ inline std::string to_code(const std::vector<Instruction>& program) {
   for (const Instruction& instruction : program) {
     text += "    " + to_code(instruction) + ",\n";
   }
-  return text + "});\n";
+  return text + "}, handles);\n";
 }
 
 }  // namespace ferro::testing

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ferro/base/check.h"
+#include "ferro/core/handle_sizes.h"
 #include "ferro/driver/types.h"
 #include "sim/control.h"
 #include "sim/driver_api.h"
@@ -13,6 +14,13 @@
 namespace ferro::testing {
 
 inline constexpr std::size_t kPageBytes = std::size_t{2} << 20;
+
+// On these small devices the rules of programs make every handle one page. These do not.
+inline constexpr HandleRules kCoarseHandles{16 * kMiB, 2, 1};
+// Every other random program has these.
+inline HandleRules handle_rules(unsigned seed) {
+  return seed % 2 == 0 ? kCoarseHandles : HandleRules{};
+}
 
 inline CUstream raw(StreamId stream) { return reinterpret_cast<CUstream>(stream); }
 

@@ -1,4 +1,5 @@
-// A naive model of the page store beside the real one: which pages are lent, how many are idle.
+// A naive model of the page store beside the real one: which handles are lent, how many pages are
+// idle.
 #pragma once
 
 #include "ferro/core/page_store.h"
@@ -9,7 +10,8 @@
 #include "support/traffic.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,10 +21,13 @@ namespace ferro::testing {
 struct TakePages {
   std::size_t count;
 };
+struct TakePagesExactly {
+  std::size_t count;
+};
 struct TakeIdlePages {
   std::size_t count;
 };
-struct PutPages {  // at most what is lent
+struct PutPages {  // in whole handles, at most what is lent
   std::size_t count;
 };
 struct TrimPages {
@@ -36,14 +41,16 @@ struct FailCall {  // the call-th create or release from now
   unsigned call;
   bool out_of_memory;
 };
-using StoreInstruction =
-    std::variant<TakePages, TakeIdlePages, PutPages, TrimPages, LimitPages, FailCall>;
+using StoreInstruction = std::variant<TakePages, TakePagesExactly, TakeIdlePages, PutPages,
+                                      TrimPages, LimitPages, FailCall>;
 
 class StoreModel {
  public:
   static constexpr std::size_t kPages = 20;
 
-  StoreModel() { FaultyApi::reset(); }
+  explicit StoreModel(const HandleRules& handles) : store_(driver_, kPageBytes, handles) {
+    FaultyApi::reset();
+  }
   ~StoreModel() { FaultyApi::reset(); }
 
   void perform(const StoreInstruction& instruction) {
@@ -52,67 +59,37 @@ class StoreModel {
   }
   void finish() {
     FaultyApi::reset();
-    perform(PutPages{lent_.size()});
+    perform(PutPages{lent_pages_});
     perform(TrimPages{kPages});
     expect(held() == 0, "nothing is left");
   }
 
-  void operator()(const TakePages& i) {
-    const std::size_t missing = i.count - std::min(i.count, idle_);
-    std::vector<PageHandle> pages;
-    TakeResult result = TakeResult::kOk;
-    try {
-      result = store_.take(i.count, pages);
-    } catch (const DriverError&) {
-      expect(fault_struck() && pages.empty(), "a fault, and nothing taken");
-      after_failed_take();
-      return;
-    }
-    const bool over_limit = limit_ != 0 && missing != 0 && held() + missing > limit_;
-    const bool full = held() + missing > kPages;
-    switch (result) {
-      case TakeResult::kOk:
-        expect(!full && (!over_limit || missing == 0), "room for the new pages");
-        expect(pages.size() == i.count, "all of them");
-        for (const PageHandle page : pages) {
-          expect(lent_.insert(page).second, "a page is lent once");
-        }
-        idle_ -= std::min(idle_, i.count);
-        break;
-      case TakeResult::kOverLimit:
-        expect(limit_ != 0 && held() + missing > limit_ && pages.empty(), "over the limit");
-        break;
-      case TakeResult::kRejected:
-        expect(false, "no rejection limit was set");
-        break;
-      case TakeResult::kOutOfMemory:
-        expect((full || fault_struck()) && pages.empty(), "a full device");
-        after_failed_take();
-        break;
-    }
-  }
+  void operator()(const TakePages& i) { take(i.count, Fit::kAtLeast); }
+  void operator()(const TakePagesExactly& i) { take(i.count, Fit::kExactly); }
   void operator()(const TakeIdlePages& i) {
     std::vector<PageHandle> pages;
     const bool taken = store_.take_idle(i.count, pages);
-    expect(taken == (i.count <= idle_) && pages.size() == (taken ? i.count : 0), "all or none");
-    for (const PageHandle page : pages) {
-      expect(lent_.insert(page).second, "a page is lent once");
-    }
+    expect(taken == (i.count <= idle_), "what is idle can be taken");
+    expect(taken ? pages.size() >= i.count : pages.empty(), "all or none");
     idle_ -= pages.size();
+    lend(pages);
   }
   void operator()(const PutPages& i) {
     std::vector<PageHandle> pages;
     while (pages.size() < i.count && !lent_.empty()) {
-      pages.push_back(*lent_.begin());
+      const auto [handle, count] = *lent_.begin();
+      pages.insert(pages.end(), count, handle);
       lent_.erase(lent_.begin());
     }
     store_.put(pages);
+    lent_pages_ -= pages.size();
     idle_ += pages.size();
   }
   void operator()(const TrimPages& i) {
     const std::size_t released = store_.trim(i.count);
-    expect(released <= std::min(i.count, idle_), "no more than is idle");
-    expect(released == std::min(i.count, idle_) || fault_struck(), "all that is asked for");
+    expect(released <= std::min(i.count, idle_), "no more than is asked for");
+    expect(released == idle_ || released + largest_ > i.count || fault_struck(),
+           "as much as whole handles allow");
     idle_ -= released;
   }
   void operator()(const LimitPages& i) {
@@ -131,11 +108,62 @@ class StoreModel {
     }
   }
   static bool fault_struck() { return *FaultyApi::failed() != '\0'; }
-  std::size_t held() const { return lent_.size() + idle_; }
-  // A page that was created and could not be released again is idle now.
-  void after_failed_take() {
+  std::size_t held() const { return lent_pages_ + idle_; }
+  void lend(std::span<const PageHandle> pages) {
+    lent_pages_ += pages.size();
+    while (!pages.empty()) {
+      const std::size_t count = pages_of_handle(pages);
+      expect(lent_.emplace(pages.front(), count).second, "a handle is lent once");
+      largest_ = std::max(largest_, count);
+      pages = pages.subspan(count);
+    }
+  }
+  void take(std::size_t wanted, Fit fit) {
+    const bool exact = fit == Fit::kExactly;
+    const bool over_limit = limit_ != 0 && lent_pages_ + wanted > limit_;
+    const bool full = lent_pages_ + wanted > kPages;
+    const PageCounts before = store_.counts();
+    std::vector<PageHandle> pages;
+    TakeResult result = TakeResult::kOk;
+    try {
+      result = store_.take(wanted, fit, pages);
+    } catch (const DriverError&) {
+      expect(fault_struck() && pages.empty(), "a fault, and nothing taken");
+      after_failed_take(exact);
+      return;
+    }
+    const std::size_t created = store_.counts().created - before.created;
+    const std::size_t released = store_.counts().released - before.released;
+    switch (result) {
+      case TakeResult::kOk:
+        expect(exact ? pages.size() == wanted : pages.size() >= wanted, "all of them");
+        expect(pages.size() < wanted + largest_ || created == 0, "no handle more than it takes");
+        expect(exact || (released == 0 && created == wanted - std::min(wanted, idle_)),
+               "idle ones first");
+        expect(created == 0 || !over_limit, "room for the new pages");
+        idle_ += created;
+        idle_ -= released + pages.size();
+        lend(pages);
+        break;
+      case TakeResult::kOverLimit:
+        expect((over_limit || (exact && fault_struck())) && pages.empty(), "over the limit");
+        after_failed_take(exact);
+        break;
+      case TakeResult::kRejected:
+        expect(false, "no rejection limit was set");
+        break;
+      case TakeResult::kOutOfMemory:
+        expect((full || fault_struck()) && pages.empty(), "a full device");
+        after_failed_take(exact);
+        break;
+    }
+  }
+  // What was created and could not be released again is idle now; for an exact fit handles that
+  // were too large may be gone.
+  void after_failed_take(bool exact) {
     const std::size_t idle = store_.counts().idle;
-    expect(idle == idle_ || (fault_struck() && idle > idle_), "what was created is released");
+    expect(idle == idle_ || (fault_struck() && idle > idle_) || (exact && idle < idle_),
+           "what was created is released");
     idle_ = idle;
   }
   void check() {
@@ -148,9 +176,11 @@ class StoreModel {
 
   SimGpu gpu_{kPages, SimGpu::kEager};
   Driver driver_{FaultyApi::table(), 0};
-  PageStore store_{driver_, kPageBytes};
-  std::set<PageHandle> lent_;
+  PageStore store_;
+  std::map<PageHandle, std::size_t> lent_;  // the pages of each
+  std::size_t lent_pages_ = 0;
   std::size_t idle_ = 0;
+  std::size_t largest_ = 1;  // handle that was ever seen
   std::size_t limit_ = 0;
 };
 
@@ -159,6 +189,9 @@ inline std::string to_code(const std::vector<StoreInstruction>& program) {
   struct Print {
     std::ostringstream& out;
     void operator()(const TakePages& i) const { out << "TakePages{" << i.count << "}"; }
+    void operator()(const TakePagesExactly& i) const {
+      out << "TakePagesExactly{" << i.count << "}";
+    }
     void operator()(const TakeIdlePages& i) const { out << "TakeIdlePages{" << i.count << "}"; }
     void operator()(const PutPages& i) const { out << "PutPages{" << i.count << "}"; }
     void operator()(const TrimPages& i) const { out << "TrimPages{" << i.count << "}"; }
@@ -173,14 +206,15 @@ inline std::string to_code(const std::vector<StoreInstruction>& program) {
     std::visit(Print{out}, instruction);
     out << ",\n";
   }
-  return "run_store_program({\n" + out.str() + "});\n";
+  return "run_store_program({\n" + out.str() + "}, handles);\n";
 }
 
-// Performs a program; a failure is thrown again with the program up to it.
-inline void run_store_program(const std::vector<StoreInstruction>& program) {
+// Performs a program under these rules; a failure is thrown again with the program up to it.
+inline void run_store_program(const std::vector<StoreInstruction>& program,
+                              const HandleRules& handles) {
   std::size_t done = 0;
   try {
-    StoreModel model;
+    StoreModel model(handles);
     for (const StoreInstruction& instruction : program) {
       ++done;
       model.perform(instruction);
@@ -199,8 +233,10 @@ inline std::vector<StoreInstruction> decode_store(const std::uint8_t* data, std:
   while (!in.empty()) {
     const unsigned kind = in.below(16);
     const std::size_t count = in.below(StoreModel::kPages + 3);
-    if (kind < 5) {
+    if (kind < 4) {
       program.push_back(TakePages{count});
+    } else if (kind < 5) {
+      program.push_back(TakePagesExactly{count});
     } else if (kind < 7) {
       program.push_back(TakeIdlePages{count});
     } else if (kind < 11) {

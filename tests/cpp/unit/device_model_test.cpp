@@ -17,13 +17,13 @@ std::vector<Instruction> random_program(unsigned seed) {
 class DeviceModelTest : public ::testing::TestWithParam<unsigned> {};
 
 TEST_P(DeviceModelTest, WorkCompletesWhenTold) {
-  ASSERT_NO_THROW(run_program(random_program(GetParam())));
+  ASSERT_NO_THROW(run_program(random_program(GetParam()), handle_rules(GetParam())));
 }
 
 TEST_P(DeviceModelTest, WorkCompletesInAnyOrder) {
   const std::string seed = std::to_string(GetParam());
-  ASSERT_NO_THROW(
-      run_program(random_program(1000 + GetParam()), "mode=adversarial,turn=0.05,seed=" + seed));
+  ASSERT_NO_THROW(run_program(random_program(1000 + GetParam()), handle_rules(GetParam()),
+                              "mode=adversarial,turn=0.05,seed=" + seed));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceModelTest, ::testing::Range(1U, 61U));

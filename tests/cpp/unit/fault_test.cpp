@@ -219,7 +219,7 @@ const std::vector<Scenario>& scenarios() {
       {"GrowthFromIdlePages", 16, Promise::kNothingChanged,
        [](World& w) {
          std::vector<PageHandle> idle;
-         FERRO_CHECK(w.device->store().take(3, idle) == TakeResult::kOk);
+         FERRO_CHECK(w.device->store().take(3, Fit::kAtLeast, idle) == TakeResult::kOk);
          w.device->store().put(idle);
        },
        [](World& w) { return w.allocate(3 * kPageBytes, w.stream) != kNull; }},

@@ -31,7 +31,24 @@ class PlanGrowthTest : public ::testing::TestWithParam<GrowthCase> {};
 
 TEST_P(PlanGrowthTest, ChoosesThePlan) {
   const GrowthCase& given = GetParam();
-  EXPECT_EQ(plan_growth(given.gaps, given.request, kPage), given.plan);
+  EXPECT_EQ(plan_growth(given.gaps, given.request, kPage, 0), given.plan);
+}
+
+TEST(PlanGrowthTest, LeavesRoomForMore) {
+  const std::vector<GapView> gaps = {
+      {4 * kPage, kPage, 0}, {2 * kPage, kPage, kPage}, {9 * kPage, 0, 0}};
+  EXPECT_EQ(plan_growth(gaps, 3 * kPage, kPage, 0), (GrowthPlan{0, 0, 2}));
+  EXPECT_EQ(plan_growth(gaps, 3 * kPage, kPage, 2), (GrowthPlan{0, 0, 2}));
+  EXPECT_EQ(plan_growth(gaps, 3 * kPage, kPage, 3), (GrowthPlan{2, 0, 3}));
+  EXPECT_EQ(plan_growth(gaps, 3 * kPage, kPage, 7), std::nullopt);
+}
+
+TEST(WidenTest, KeepsWhatThePlanTouches) {
+  EXPECT_EQ(widen({0, 0, 2}, 5, 8), (GrowthPlan{0, 0, 5})) << "the gap's begin";
+  EXPECT_EQ(widen({0, 6, 2}, 5, 8), (GrowthPlan{0, 3, 5})) << "the gap's end";
+  EXPECT_EQ(widen({0, 6, 2}, 2, 8), (GrowthPlan{0, 6, 2})) << "nothing more";
+  EXPECT_EQ(widen({0, 0, 2}, 8, 8), (GrowthPlan{0, 0, 8}));
+  EXPECT_EQ(widen({0, 0, 2}, 9, 8), std::nullopt);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -98,7 +98,7 @@ TEST_F(HeapPagesTest, IdlePagesAreTakenWholeOrNotAtAll) {
   EXPECT_EQ(try_grow(kPageBytes, GrowFrom::kIdlePages), GrowResult::kTooFewPages);
   EXPECT_EQ(driver_.calls().reserve, driver_.calls().unreserve) << "the new span is given up";
   std::vector<PageHandle> pages;
-  ASSERT_EQ(store_.take(2, pages), TakeResult::kOk);
+  ASSERT_EQ(store_.take(2, Fit::kAtLeast, pages), TakeResult::kOk);
   store_.put(pages);
   EXPECT_EQ(try_grow(3 * kPageBytes, GrowFrom::kIdlePages), GrowResult::kTooFewPages);
   EXPECT_EQ(store_.counts().idle, 2U);

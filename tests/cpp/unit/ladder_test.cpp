@@ -82,7 +82,7 @@ TEST_F(LadderTest, MovePages) {
 
 TEST_F(LadderTest, IdlePages) {
   std::vector<PageHandle> idle;
-  ASSERT_EQ(device_->store().take(2, idle), TakeResult::kOk);
+  ASSERT_EQ(device_->store().take(2, Fit::kAtLeast, idle), TakeResult::kOk);
   device_->store().put(idle);
   expect_ended_by(LadderStep::kIdlePages, [this] { allocate(2 * kPageBytes); });
   EXPECT_EQ(pages().held, 2U);
@@ -91,7 +91,7 @@ TEST_F(LadderTest, IdlePages) {
 
 TEST_F(LadderTest, TooFewIdlePagesAreCompletedByNewOnes) {
   std::vector<PageHandle> idle;
-  ASSERT_EQ(device_->store().take(2, idle), TakeResult::kOk);
+  ASSERT_EQ(device_->store().take(2, Fit::kAtLeast, idle), TakeResult::kOk);
   device_->store().put(idle);
   expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
   EXPECT_EQ(pages().created, 5U);

@@ -19,7 +19,9 @@ constexpr std::size_t kDevicePages = 16;
 
 class PageStoreTest : public ::testing::Test {
  protected:
-  PageStoreTest() { FaultyApi::reset(); }
+  explicit PageStoreTest(const HandleRules& handles = {}) : store_(driver_, kPageBytes, handles) {
+    FaultyApi::reset();
+  }
   ~PageStoreTest() override { FaultyApi::reset(); }
 
   // The equations of the header, and the device's own count.
@@ -34,18 +36,18 @@ class PageStoreTest : public ::testing::Test {
 
   SimGpu gpu_{kDevicePages};
   Driver driver_{FaultyApi::table(), 0};
-  PageStore store_{driver_, kPageBytes};
+  PageStore store_;
   std::vector<PageHandle> pages_;
 };
 
 TEST_F(PageStoreTest, CreatesWhatIsMissingAndReusesWhatIsIdle) {
-  ASSERT_EQ(store_.take(3, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(3, Fit::kAtLeast, pages_), TakeResult::kOk);
   EXPECT_EQ(pages_.size(), 3U);
   expect_counts(3, 0);
   store_.put(pages_);
   expect_counts(3, 3);
   pages_.clear();
-  ASSERT_EQ(store_.take(5, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(5, Fit::kAtLeast, pages_), TakeResult::kOk);
   expect_counts(5, 0);
   EXPECT_EQ(driver_.calls().create, 5U);
   EXPECT_EQ(std::set<PageHandle>(pages_.begin(), pages_.end()).size(), 5U);
@@ -53,14 +55,14 @@ TEST_F(PageStoreTest, CreatesWhatIsMissingAndReusesWhatIsIdle) {
 
 TEST_F(PageStoreTest, AppendsToWhatTheCallerHas) {
   pages_ = {PageHandle{1}};
-  ASSERT_EQ(store_.take(1, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(1, Fit::kAtLeast, pages_), TakeResult::kOk);
   ASSERT_EQ(pages_.size(), 2U);
   EXPECT_EQ(pages_.front(), PageHandle{1});
 }
 
 TEST_F(PageStoreTest, TakeIdleNeverCreates) {
   EXPECT_FALSE(store_.take_idle(1, pages_));
-  ASSERT_EQ(store_.take(2, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(2, Fit::kAtLeast, pages_), TakeResult::kOk);
   store_.put(pages_);
   pages_.clear();
   EXPECT_FALSE(store_.take_idle(3, pages_));
@@ -74,63 +76,63 @@ TEST_F(PageStoreTest, TakeIdleNeverCreates) {
 TEST_F(PageStoreTest, TheLimitCountsWhatIsHeld) {
   store_.set_limit(4 * kPageBytes + kPageBytes / 2);
   EXPECT_EQ(store_.limit(), 4 * kPageBytes + kPageBytes / 2);
-  EXPECT_EQ(store_.take(5, pages_), TakeResult::kOverLimit);
+  EXPECT_EQ(store_.take(5, Fit::kAtLeast, pages_), TakeResult::kOverLimit);
   expect_counts(0, 0);
-  ASSERT_EQ(store_.take(4, pages_), TakeResult::kOk);
-  EXPECT_EQ(store_.take(1, pages_), TakeResult::kOverLimit);
+  ASSERT_EQ(store_.take(4, Fit::kAtLeast, pages_), TakeResult::kOk);
+  EXPECT_EQ(store_.take(1, Fit::kAtLeast, pages_), TakeResult::kOverLimit);
   // Idle pages are held already.
   store_.put(pages_);
   pages_.clear();
-  EXPECT_EQ(store_.take(4, pages_), TakeResult::kOk);
+  EXPECT_EQ(store_.take(4, Fit::kAtLeast, pages_), TakeResult::kOk);
   expect_counts(4, 0);
   EXPECT_EQ(driver_.calls().create, 4U);
 }
 
 TEST_F(PageStoreTest, ALoweredLimitLeavesWhatIsHeld) {
-  ASSERT_EQ(store_.take(4, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(4, Fit::kAtLeast, pages_), TakeResult::kOk);
   store_.set_limit(2 * kPageBytes);
   expect_counts(4, 0);
   std::vector<PageHandle> more;
-  EXPECT_EQ(store_.take(1, more), TakeResult::kOverLimit);
+  EXPECT_EQ(store_.take(1, Fit::kAtLeast, more), TakeResult::kOverLimit);
   store_.put(pages_);
   EXPECT_EQ(store_.trim(2), 2U);
-  EXPECT_EQ(store_.take(2, more), TakeResult::kOk);
+  EXPECT_EQ(store_.take(2, Fit::kAtLeast, more), TakeResult::kOk);
   expect_counts(2, 0);
 }
 
 TEST_F(PageStoreTest, AFullDeviceIsAskedOnceForManyPages) {
-  EXPECT_EQ(store_.take(kDevicePages + 1, pages_), TakeResult::kOutOfMemory);
+  EXPECT_EQ(store_.take(kDevicePages + 1, Fit::kAtLeast, pages_), TakeResult::kOutOfMemory);
   EXPECT_TRUE(pages_.empty());
   EXPECT_EQ(driver_.calls().create, 0U) << "asking first is cheaper";
   expect_counts(0, 0);
-  ASSERT_EQ(store_.take(kDevicePages, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(kDevicePages, Fit::kAtLeast, pages_), TakeResult::kOk);
   std::vector<PageHandle> more;
-  EXPECT_EQ(store_.take(1, more), TakeResult::kOutOfMemory);
+  EXPECT_EQ(store_.take(1, Fit::kAtLeast, more), TakeResult::kOutOfMemory);
   EXPECT_TRUE(more.empty());
   expect_counts(kDevicePages, 0);
 }
 
 TEST_F(PageStoreTest, ARefusalInTheMiddleGivesBackWhatWasCreated) {
   FaultyApi::fail_only("cuMemCreate", 3, CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(store_.take(4, pages_), TakeResult::kOutOfMemory);
+  EXPECT_EQ(store_.take(4, Fit::kAtLeast, pages_), TakeResult::kOutOfMemory);
   EXPECT_TRUE(pages_.empty());
   expect_counts(0, 0);
   EXPECT_EQ(store_.counts().peak_held, 0U) << "pages that were never handed out";
 }
 
 TEST_F(PageStoreTest, AnErrorInTheMiddleThrowsAndKeepsIdlePagesIdle) {
-  ASSERT_EQ(store_.take(2, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(2, Fit::kAtLeast, pages_), TakeResult::kOk);
   store_.put(pages_);
   pages_.clear();
   FaultyApi::fail_only("cuMemCreate", 2, CUDA_ERROR_UNKNOWN);
-  EXPECT_THROW(static_cast<void>(store_.take(5, pages_)), DriverError);
+  EXPECT_THROW(static_cast<void>(store_.take(5, Fit::kAtLeast, pages_)), DriverError);
   EXPECT_TRUE(pages_.empty());
   expect_counts(2, 2);
 }
 
 TEST_F(PageStoreTest, APageThatTheDriverDoesNotReleaseStaysIdle) {
   FaultyApi::fail_only("cuMemRelease", 1, CUDA_ERROR_UNKNOWN);
-  ASSERT_EQ(store_.take(kDevicePages, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(kDevicePages, Fit::kAtLeast, pages_), TakeResult::kOk);
   store_.put(pages_);
   EXPECT_EQ(store_.trim(kDevicePages), 0U);
   expect_counts(kDevicePages, kDevicePages);
@@ -139,7 +141,7 @@ TEST_F(PageStoreTest, APageThatTheDriverDoesNotReleaseStaysIdle) {
 }
 
 TEST_F(PageStoreTest, TrimReleasesAtMostWhatIsAskedFor) {
-  ASSERT_EQ(store_.take(5, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(5, Fit::kAtLeast, pages_), TakeResult::kOk);
   EXPECT_EQ(store_.trim(5), 0U) << "nothing is idle";
   store_.put(pages_);
   EXPECT_EQ(store_.trim(2), 2U);
@@ -150,12 +152,64 @@ TEST_F(PageStoreTest, TrimReleasesAtMostWhatIsAskedFor) {
 }
 
 TEST_F(PageStoreTest, ThePeakIsOfHandedOutPagesAndCanBeReset) {
-  ASSERT_EQ(store_.take(5, pages_), TakeResult::kOk);
+  ASSERT_EQ(store_.take(5, Fit::kAtLeast, pages_), TakeResult::kOk);
   store_.put(pages_);
   store_.trim(3);
   EXPECT_EQ(store_.counts().peak_held, 5U);
   store_.reset_peak();
   EXPECT_EQ(store_.counts().peak_held, 2U);
+}
+
+// Handles of half of what is asked for.
+class LargeHandlesInStoreTest : public PageStoreTest {
+ protected:
+  LargeHandlesInStoreTest() : PageStoreTest(testing::kCoarseHandles) {}
+
+  TakeResult take(std::size_t count, Fit fit) {
+    pages_.clear();
+    return store_.take(count, fit, pages_);
+  }
+};
+
+TEST_F(LargeHandlesInStoreTest, TheLastHandleMayBringMore) {
+  ASSERT_EQ(take(8, Fit::kAtLeast), TakeResult::kOk);
+  EXPECT_EQ(driver_.calls().create, 2U);
+  expect_counts(8, 0);
+  store_.put(pages_);
+  ASSERT_EQ(take(5, Fit::kAtLeast), TakeResult::kOk);
+  EXPECT_EQ(pages_.size(), 8U);
+  store_.put(pages_);
+  ASSERT_EQ(take(4, Fit::kAtLeast), TakeResult::kOk);
+  EXPECT_EQ(pages_.size(), 4U);
+  expect_counts(8, 4);
+}
+
+TEST_F(LargeHandlesInStoreTest, AnExactFitLeavesLargerHandlesIdle) {
+  ASSERT_EQ(take(8, Fit::kAtLeast), TakeResult::kOk);
+  store_.put(pages_);
+  ASSERT_EQ(take(5, Fit::kExactly), TakeResult::kOk);
+  EXPECT_EQ(pages_.size(), 5U);
+  expect_counts(9, 4);
+  EXPECT_EQ(driver_.calls().create, 3U);
+}
+
+TEST_F(LargeHandlesInStoreTest, UnderALimitLargerHandlesMakeRoomForAnExactFit) {
+  store_.set_limit(8 * kPageBytes);
+  ASSERT_EQ(take(8, Fit::kAtLeast), TakeResult::kOk);
+  store_.put(pages_);
+  ASSERT_EQ(take(5, Fit::kExactly), TakeResult::kOk);
+  EXPECT_EQ(pages_.size(), 5U);
+  expect_counts(5, 0);
+  EXPECT_EQ(take(4, Fit::kExactly), TakeResult::kOverLimit);
+  expect_counts(5, 0);
+}
+
+TEST_F(LargeHandlesInStoreTest, TrimNeverReleasesMoreThanIsAskedFor) {
+  ASSERT_EQ(take(8, Fit::kAtLeast), TakeResult::kOk);
+  store_.put(pages_);
+  EXPECT_EQ(store_.trim(3), 0U);
+  EXPECT_EQ(store_.trim(7), 4U);
+  expect_counts(4, 4);
 }
 
 }  // namespace

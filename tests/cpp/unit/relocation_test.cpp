@@ -1,10 +1,13 @@
-// Moving whole free pages of a line to where a request fits.
+// Moving whole free handles of a line to where a request fits.
 #include "ferro/core/relocation.h"
 
 #include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -22,27 +25,49 @@ using testing::FaultyApi;
 using testing::kPageBytes;
 using testing::SimGpu;
 
+using Handles = std::vector<std::size_t>;
+
 struct MovesCase {
   std::string name;
-  std::vector<std::size_t> holes;
+  std::vector<Handles> holes;
   std::size_t wanted;
   std::vector<HoleShare> shares;
 };
 
+HoleView hole_of(const Handles& handles) {
+  return {std::accumulate(handles.begin(), handles.end(), std::size_t{0}), handles};
+}
+
 class PlanMovesTest : public ::testing::TestWithParam<MovesCase> {};
 
 TEST_P(PlanMovesTest, Shares) {
-  EXPECT_EQ(plan_moves(GetParam().holes, GetParam().wanted), GetParam().shares);
+  std::vector<HoleView> holes;
+  std::ranges::transform(GetParam().holes, std::back_inserter(holes), hole_of);
+  EXPECT_EQ(plan_moves(holes, GetParam().wanted), GetParam().shares);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, PlanMovesTest,
-    ::testing::Values(MovesCase{"NoHole", {}, 3, {}}, MovesCase{"NothingWanted", {4}, 0, {}},
-                      MovesCase{"APartOfOne", {4}, 3, {{0, 3}}},
-                      MovesCase{"LargeHolesFirst", {1, 4, 2}, 6, {{1, 4}, {2, 2}}},
-                      MovesCase{"LowestAddressAmongEquals", {2, 2, 2}, 3, {{0, 2}, {1, 1}}},
-                      MovesCase{"AllThatThereIs", {1, 2}, 9, {{1, 2}, {0, 1}}}),
+    ::testing::Values(
+        MovesCase{"NoHole", {}, 3, {}}, MovesCase{"NothingWanted", {Handles(4, 1)}, 0, {}},
+        MovesCase{"APartOfOne", {Handles(4, 1)}, 3, {{0, 3}}},
+        MovesCase{"LargeHolesFirst", {{1}, Handles(4, 1), {1, 1}}, 6, {{1, 4}, {2, 2}}},
+        MovesCase{"LowestAddressAmongEquals", {{1, 1}, {1, 1}, {1, 1}}, 3, {{0, 2}, {1, 1}}},
+        MovesCase{"AllThatThereIs", {{1}, {1, 1}}, 9, {{1, 2}, {0, 1}}},
+        MovesCase{"AHandleMovesAsAWhole", {{1, 8}}, 3, {{0, 8}}},
+        MovesCase{"TheEndOfAnotherHoleFitsBetter", {{1, 8}, {2, 1, 1, 1}}, 3, {{1, 3}}},
+        MovesCase{"AsWellAsTheyFit", {{1, 8}, {1, 4}, {4}}, 3, {{1, 4}}},
+        MovesCase{"OnlyHolesWithEnoughFit", {{1, 8}, {1, 1}}, 3, {{0, 8}}},
+        MovesCase{"WholeHolesFirstAlsoThen", {{8, 8}, {4, 4}, {1, 1}}, 17, {{0, 16}, {2, 1}}}),
     [](const auto& given) { return given.param.name; });
+
+TEST(PagesAtEndTest, AreWholeHandles) {
+  const HoleView hole = hole_of({4, 2, 1});
+  const Handles at_end = {0, 1, 3, 3, 7, 7, 7, 7, 7};
+  for (std::size_t wanted = 0; wanted < at_end.size(); ++wanted) {
+    EXPECT_EQ(pages_at_end(hole, wanted), at_end[wanted]) << wanted;
+  }
+}
 
 class RelocationTest : public testing::HeapFixture {
  protected:
@@ -155,6 +180,108 @@ TEST_F(RelocationTest, ARefusedRemovalIsTriedAgain) {
   EXPECT_STREQ(FaultyApi::failed(), "cuMemUnmap");
   SimGpu::finish(stream_);
   EXPECT_NE(move(1), kNull);
+}
+
+// Where requests of 16 pages are two handles.
+class LargeHandlesTest : public testing::HeapFixture {
+ protected:
+  LargeHandlesTest() : HeapFixture(64, SimGpu::kManual, testing::kCoarseHandles) {}
+  ~LargeHandlesTest() override { drain(heap_); }
+
+  DevicePtr grow_pages(std::size_t pages) { return grow(heap_, pages * kPageBytes); }
+  // Two handles of eight pages.
+  void make_idle() {
+    std::vector<PageHandle> pages;
+    ASSERT_EQ(store_.take(16, Fit::kExactly, pages), TakeResult::kOk);
+    store_.put(pages);
+  }
+
+  Heap heap_{context_, kDefaultPool, stream_};
+};
+
+TEST_F(LargeHandlesTest, ALargeRequestTakesFewCalls) {
+  grow_pages(16);
+  EXPECT_EQ(driver_.calls().create, 2U);
+  EXPECT_EQ(driver_.calls().map, 2U);
+  EXPECT_EQ(store_.counts().held, 16U);
+}
+
+TEST_F(LargeHandlesTest, AHandleMovesAsAWhole) {
+  const DevicePtr a = grow_pages(16);
+  grow_pages(1);
+  free(heap_, a);
+  ASSERT_NE(allocate(heap_, 10 * kPageBytes), kNull);
+  ASSERT_EQ(layout_of(heap_), "L10p F6p L1p");
+  const DriverCalls before = driver_.calls();
+  // Six pages are free, but the first two are of a handle that is in use.
+  grow_pages(7);
+  EXPECT_EQ(driver_.calls().create - before.create, 4U);
+  free(heap_, a);
+  ASSERT_EQ(layout_of(heap_), "F16p L1p L7p");
+  const std::uint64_t created = driver_.calls().create;
+  DevicePtr ptr = kNull;
+  ASSERT_EQ(heap_.allocate_grown(bytes(3 * kPageBytes), GrowFrom::kOwnPages, &ptr),
+            GrowResult::kGrown);
+  check(heap_);
+  EXPECT_EQ(driver_.calls().create, created);
+  EXPECT_EQ(heap_.view().pages_moved, 8U) << "five more than it takes";
+}
+
+TEST_F(LargeHandlesTest, WhatIsUsedInPartStays) {
+  const DevicePtr a = grow_pages(16);
+  free(heap_, a);
+  ASSERT_EQ(allocate(heap_, 512), a);
+  SimGpu::finish_all();
+  EXPECT_EQ(heap_.view().whole_free_page_bytes, 8 * kPageBytes);
+  EXPECT_EQ(heap_.give_back_pages(~std::size_t{0}), 8U);
+  check(heap_);
+  EXPECT_EQ(store_.counts().idle, 8U);
+}
+
+TEST_F(LargeHandlesTest, AnIdleHandleComesAsAWhole) {
+  make_idle();
+  grow_pages(3);
+  EXPECT_EQ(layout_of(heap_), "L3p F5p");
+  EXPECT_EQ(store_.counts().created, 16U);
+}
+
+TEST_F(LargeHandlesTest, AGapThatIsTooShortIsLeftAlone) {
+  std::vector<DevicePtr> single;
+  for (int i = 0; i < 3; ++i) {
+    single.push_back(grow_pages(1));
+  }
+  free(heap_, single[1]);
+  SimGpu::finish_all();
+  ASSERT_EQ(heap_.give_back_pages(1), 1U);
+  store_.trim(1);
+  make_idle();
+  ASSERT_EQ(layout_of(heap_), "L1p | L1p");
+  // The gap between them is a page, the idle handle is eight.
+  grow_pages(1);
+  EXPECT_EQ(layout_of(heap_), "L1p | L1p L1p F7p");
+}
+
+TEST_F(LargeHandlesTest, AnAddressGetsNoMorePagesThanItTakes) {
+  const DevicePtr a = grow_pages(16);
+  free(heap_, a);
+  SimGpu::finish_all();
+  ASSERT_EQ(heap_.give_back_pages(~std::size_t{0}), 16U);
+  EXPECT_EQ(heap_.allocate_at(a + kPageBytes, bytes(kPageBytes)), a + kPageBytes);
+  check(heap_);
+  EXPECT_EQ(layout_of(heap_), "L1p");
+}
+
+TEST_F(LargeHandlesTest, PagesAreLentAndTakenBackInWholeHandles) {
+  const DevicePtr a = grow_pages(16);
+  grow_pages(1);
+  free(heap_, a);
+  const std::string before = layout_of(heap_);
+  const std::vector<PageHandle> lent = heap_.lend_pages(3, side_, nullptr);
+  EXPECT_EQ(lent.size(), 8U);
+  EXPECT_EQ(pages_of_handle(lent), 8U);
+  heap_.take_back(lent);
+  check(heap_);
+  EXPECT_EQ(layout_of(heap_), before);
 }
 
 }  // namespace

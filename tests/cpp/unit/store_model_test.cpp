@@ -13,7 +13,8 @@ class StoreModelTest : public ::testing::TestWithParam<unsigned> {};
 
 TEST_P(StoreModelTest, AgreesWithTheModel) {
   const auto bytes = random_bytes(GetParam(), 4000);
-  ASSERT_NO_THROW(run_store_program(decode_store(bytes.data(), bytes.size())));
+  ASSERT_NO_THROW(
+      run_store_program(decode_store(bytes.data(), bytes.size()), handle_rules(GetParam())));
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, StoreModelTest, ::testing::Range(1U, 41U));
