@@ -315,7 +315,7 @@ class Heap {
     Block* block;
     PageRun run;
   };
-  PageRun whole_handles_inside(const Span& span, PageRun run) const FERRO_REQUIRES(mutex_);
+  PageRun whole_handles_inside(const Span& span, PageRun run) const;
   HoleView handles_of(const Hole& hole) const FERRO_REQUIRES(mutex_);
   Hole end_of(const Hole& hole, std::size_t pages) const;
   std::vector<Hole> holes() FERRO_REQUIRES(mutex_);
@@ -343,6 +343,9 @@ class Heap {
   Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
   std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
   bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
+  std::span<const Unit> units_of_its_own(const Block& block, std::span<const Unit> units) const
+      FERRO_REQUIRES(mutex_);
+  static std::size_t pages_of(std::span<const Unit> units);
   ExportResult join(Span& span, std::span<const Unit> units) FERRO_REQUIRES(mutex_);
   Status copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) FERRO_REQUIRES(mutex_);
   void drop_leftovers() FERRO_REQUIRES(mutex_);

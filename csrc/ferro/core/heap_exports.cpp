@@ -10,7 +10,7 @@ namespace ferro {
 namespace {
 
 // One call of the importer and one descriptor for each; a block of more pages is shared as fewer
-// handles.
+// handles, also where it lies on fewer already: each costs the importer as much as a whole block.
 constexpr std::size_t kMaxUnits = 16;
 
 }  // namespace
@@ -77,20 +77,33 @@ bool Heap::is_alone_on(const Block& block, const Unit& unit) const {
   return true;
 }
 
-// Live blocks move in no way that a program could see: the bytes are the same behind the same
-// addresses, only the handle is another. Everything on the device has to be done for that.
-ExportResult Heap::join(Span& span, std::span<const Unit> units) {
-  if (context_.captures.load(std::memory_order_relaxed) != 0 || is_capturing()) {
-    return ExportResult::kCapturing;
+std::span<const Heap::Unit> Heap::units_of_its_own(const Block& block,
+                                                   std::span<const Unit> units) const {
+  if (!is_alone_on(block, units.back())) {
+    units = units.first(units.size() - 1);
   }
-  if (units.size() == 1) {
-    return ExportResult::kOk;
-  }
-  const DevicePtr begin = units.front().begin;
+  return units.empty() || is_alone_on(block, units.front()) ? units : units.subspan(1);
+}
+
+std::size_t Heap::pages_of(std::span<const Unit> units) {
   std::size_t pages = 0;
   for (const Unit& unit : units) {
     pages += unit.unit.pages;
   }
+  return pages;
+}
+
+// Live blocks move in no way that a program could see: the bytes are the same behind the same
+// addresses, only the handle is another. Everything on the device has to be done for that.
+ExportResult Heap::join(Span& span, std::span<const Unit> units) {
+  if (units.size() <= 1) {
+    return ExportResult::kOk;
+  }
+  if (context_.captures.load(std::memory_order_relaxed) != 0 || is_capturing()) {
+    return ExportResult::kCapturing;
+  }
+  const DevicePtr begin = units.front().begin;
+  const std::size_t pages = pages_of(units);
   const std::size_t bytes = pages * page_bytes_;
   PageHandle fresh = kNoPage;
   TakeResult taken = context_.store.take_run(pages, &fresh);
@@ -226,10 +239,8 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
     return ExportResult::kNotExportable;
   }
   std::vector<Unit> units = units_behind(*block);
-  if (units.size() > kMaxUnits) {
-    const std::size_t first = is_alone_on(*block, units.front()) ? 0 : 1;
-    const std::size_t last = units.size() - (is_alone_on(*block, units.back()) ? 0 : 1);
-    const std::span<const Unit> inside = std::span(units).subspan(first, last - first);
+  const std::span<const Unit> inside = units_of_its_own(*block, units);
+  if (units.size() > kMaxUnits || pages_of(inside) > kMaxUnits) {
     ExportResult joined = join(span, inside);
     if (joined == ExportResult::kOutOfMemory) {
       // Part by part it takes less room, as the old pages of one part make room for the next.

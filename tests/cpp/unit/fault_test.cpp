@@ -37,8 +37,12 @@ std::array<StreamId, 3> ascending_streams() {
 
 // A fresh device for each run of a scenario.
 struct World {
-  explicit World(std::size_t pages) : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
+  World(std::size_t pages, const HandleRules& handles)
+      : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
     FaultyApi::reset();
+    AllocatorConfig config;
+    config.handles = handles;
+    device = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses, config, nullptr);
   }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
@@ -82,8 +86,7 @@ struct World {
   const StreamId side = streams[1];
   const StreamId third = streams[2];
   AddressIndex addresses;
-  std::unique_ptr<DeviceMemory> device =
-      std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses, AllocatorConfig{}, nullptr);
+  std::unique_ptr<DeviceMemory> device;
   bool share(DevicePtr ptr) {
     return device->export_block(span_of(ptr), ptr, &shared) == ExportResult::kOk;
   }
@@ -149,9 +152,9 @@ void expect_no_leak(World& world, const std::string& failed) {
 
 class FaultTest : public ::testing::TestWithParam<Scenario> {
  protected:
-  void fail_call(std::uint64_t call, CUresult error) {
+  void fail_call(std::uint64_t call, CUresult error, const HandleRules& handles) {
     const Scenario& scenario = GetParam();
-    World world(scenario.pages);
+    World world(scenario.pages, handles);
     scenario.prepare(world);
     const std::string program_before = world.program_state();
     const std::string line_before = world.line_state();
@@ -176,13 +179,14 @@ class FaultTest : public ::testing::TestWithParam<Scenario> {
     }
     expect_no_leak(world, failed);
   }
+  void fail_every_call(const HandleRules& handles);
 };
 
-TEST_P(FaultTest, EveryCallMayFail) {
+void FaultTest::fail_every_call(const HandleRules& handles) {
   const Scenario& scenario = GetParam();
   std::uint64_t calls = 0;
   {
-    World world(scenario.pages);
+    World world(scenario.pages, handles);
     scenario.prepare(world);
     FaultyApi::reset();
     ASSERT_EQ(run(scenario, world), Outcome::kCompleted);
@@ -193,10 +197,14 @@ TEST_P(FaultTest, EveryCallMayFail) {
   ASSERT_GT(calls, 0U);
   for (std::uint64_t call = 1; call <= calls; ++call) {
     for (const CUresult error : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
-      fail_call(call, error);
+      fail_call(call, error, handles);
     }
   }
 }
+
+TEST_P(FaultTest, EveryCallMayFail) { fail_every_call({}); }
+
+TEST_P(FaultTest, EveryCallMayFailWithLargeHandles) { fail_every_call(testing::kCoarseHandles); }
 
 const std::vector<Scenario>& scenarios() {
   static const std::vector<Scenario> all = {

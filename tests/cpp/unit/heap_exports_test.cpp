@@ -17,8 +17,8 @@ constexpr std::size_t kAll = ~std::size_t{0};
 
 class HeapExportsTest : public testing::HeapFixture {
  protected:
-  explicit HeapExportsTest(std::size_t device_pages = 128)
-      : HeapFixture(device_pages, std::string(SimGpu::kManual) + ",devices=2") {}
+  explicit HeapExportsTest(std::size_t device_pages = 128, const HandleRules& handles = {})
+      : HeapFixture(device_pages, std::string(SimGpu::kManual) + ",devices=2", handles) {}
   ~HeapExportsTest() override {
     drain(heap_);
     EXPECT_EQ(exports_.count(), 0U) << "descriptors are closed with their units";
@@ -314,6 +314,35 @@ TEST_F(ImportsTest, AnImportOutlivesTheExport) {
   EXPECT_EQ(give_back(), 2U);
   EXPECT_EQ(SimGpu::peek(there + (2 * kPageBytes - 1)), 9);
   imports_.close(there);
+}
+
+class ExportsOfLargeHandlesTest : public HeapExportsTest {
+ protected:
+  ExportsOfLargeHandlesTest() : HeapExportsTest(128, testing::kCoarseHandles) {}
+};
+
+TEST_F(ExportsOfLargeHandlesTest, ManyPagesMoveBehindOneHandleAlsoFromFewHandles) {
+  const DevicePtr block = grow(heap_, 20 * kPageBytes);
+  ASSERT_EQ(driver_.calls().create, 3U);
+  SimGpu::fill(stream_, block, 11, 20 * kPageBytes);
+  EXPECT_EQ(sizes(share(block)), Sizes({20}));
+  EXPECT_EQ(SimGpu::peek(block + 19 * kPageBytes), 11);
+  EXPECT_EQ(idle(), 20U);
+}
+
+TEST_F(ExportsOfLargeHandlesTest, FewPagesAreSharedAsTheHandlesThatTheyLieOn) {
+  free(heap_, grow(heap_, 16 * kPageBytes));
+  const DevicePtr before = allocate(heap_, 7 * kPageBytes);
+  const DevicePtr block = allocate(heap_, 2 * kPageBytes);
+  const SharedRange range = share(block);
+  EXPECT_EQ(range.begin, before);
+  EXPECT_EQ(sizes(range), Sizes({8, 8})) << "both are used by others or free in part";
+  EXPECT_EQ(share(before).units[0].id, range.units[0].id);
+  SimGpu::finish_all();
+  EXPECT_EQ(heap_.give_back_pages(kAll), 0U) << "they are pinned";
+  free(heap_, block);
+  free(heap_, before);
+  EXPECT_EQ(give_back(), 16U);
 }
 
 TEST_F(ImportsTest, ClosingWaitsForTheDevice) {
