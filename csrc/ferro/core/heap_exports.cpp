@@ -9,9 +9,11 @@
 namespace ferro {
 namespace {
 
-// One call of the importer and one descriptor for each; a block of more pages is shared as fewer
-// handles, also where it lies on fewer already: each costs the importer as much as a whole block.
+// One call of the importer and one descriptor for each.
 constexpr std::size_t kMaxUnits = 16;
+// What lies on more pages is joined behind one handle also where it lies on a few large ones,
+// because each costs the importer as much as a whole block.
+constexpr std::size_t kMaxPages = 16;
 
 }  // namespace
 
@@ -240,7 +242,14 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   }
   std::vector<Unit> units = units_behind(*block);
   const std::span<const Unit> inside = units_of_its_own(*block, units);
-  if (units.size() > kMaxUnits || pages_of(inside) > kMaxUnits) {
+  const bool too_many = units.size() > kMaxUnits;
+  // PyTorch's own allocator opens units of one size alone.
+  const bool sizes_differ = std::ranges::any_of(
+      units, [&](const Unit& unit) { return unit.unit.pages != units.front().unit.pages; });
+  // Who has opened the units as they are would not see what is written to others.
+  const bool is_shared =
+      std::ranges::any_of(units, [](const Unit& unit) { return unit.unit.id != 0; });
+  if (too_many || (!is_shared && (sizes_differ || pages_of(inside) > kMaxPages))) {
     ExportResult joined = join(span, inside);
     if (joined == ExportResult::kOutOfMemory) {
       // Part by part it takes less room, as the old pages of one part make room for the next.
@@ -250,7 +259,7 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
         joined = join(span, inside.subspan(i, std::min(part, inside.size() - i)));
       }
     }
-    if (joined != ExportResult::kOk) {
+    if (joined != ExportResult::kOk && too_many) {
       return joined;
     }
     units = units_behind(*block);

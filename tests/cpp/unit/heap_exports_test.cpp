@@ -330,6 +330,26 @@ TEST_F(ExportsOfLargeHandlesTest, ManyPagesMoveBehindOneHandleAlsoFromFewHandles
   EXPECT_EQ(idle(), 20U);
 }
 
+TEST_F(ExportsOfLargeHandlesTest, HandlesOfSeveralSizesBecomeOne) {
+  free(heap_, grow(heap_, 11 * kPageBytes));
+  allocate(heap_, 4 * kPageBytes);
+  const DevicePtr block = allocate(heap_, 7 * kPageBytes);
+  SimGpu::fill(stream_, block, 5, 7 * kPageBytes);
+  EXPECT_EQ(sizes(share(block)), Sizes({7}));
+  EXPECT_EQ(SimGpu::peek(block + 6 * kPageBytes), 5);
+}
+
+TEST_F(ExportsOfLargeHandlesTest, UnderACaptureTheyAreSharedAsTheyAreAndStaySo) {
+  free(heap_, grow(heap_, 11 * kPageBytes));
+  allocate(heap_, 4 * kPageBytes);
+  const DevicePtr block = allocate(heap_, 7 * kPageBytes);
+  captures_ = 1;
+  const SharedRange range = share(block);
+  EXPECT_EQ(sizes(range), Sizes({4, 2, 1}));
+  captures_ = 0;
+  EXPECT_EQ(sizes(share(block)), Sizes({4, 2, 1})) << "others have opened them";
+}
+
 TEST_F(ExportsOfLargeHandlesTest, FewPagesAreSharedAsTheHandlesThatTheyLieOn) {
   free(heap_, grow(heap_, 16 * kPageBytes));
   const DevicePtr before = allocate(heap_, 7 * kPageBytes);

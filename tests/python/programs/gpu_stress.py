@@ -28,6 +28,9 @@ LIVE = int(0.8 * LIMIT / THREADS)
 """What a thread keeps; a check takes a quarter of its tensor's bytes more."""
 SIZES = ((512, 4096), (4096, MIB), (MIB, 8 * MIB), (8 * MIB, 64 * MIB), (64 * MIB, 160 * MIB))
 """In bytes; each range is as likely as the others."""
+LONGEST_SLEEP = 4_000_000
+"""Cycles, 2 ms, that a stream idles before it looks at what it was lent. Without that the device is
+done before the host asks for more."""
 
 
 class Worker:
@@ -80,6 +83,8 @@ class Worker:
         tensor, tag, home = self.tensors[place]
         other = self.random.choice([stream for stream in streams if stream != home])
         other.wait_event(home.record_event())
+        with torch.cuda.stream(other):
+            torch.cuda._sleep(self.random.randrange(LONGEST_SLEEP))
         self.check(tensor, tag, other)
         if mistake != "record_stream":
             tensor.record_stream(other)
