@@ -2,7 +2,8 @@
 
 The traces (benchmarks/traces) are of real training and inference; the replay runs them through the
 same code that serves PyTorch, over the simulated driver, in seconds and without torch. It shows
-what a change of policy does to fragmentation and what it costs in driver time.
+what a change of policy does to fragmentation and what it costs in driver time; "slowest" is that of
+the slowest allocation in the second half.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def calls_of(result: Mapping[str, Any], name: str) -> int:
 def show(results: Sequence[Mapping[str, Any]]) -> None:
     table = Table("trace", title="peak reserved / peak allocated, and the driver's modelled time")
     sizes = ("page, MiB", "allocated, GB", "native", "expandable", "ferro_alloc")
-    costs = ("create", "map", "unmap", "release", "driver, ms", "2nd half", "waits", "ns/event")
+    costs = ("create", "map", "unmap", "release", "driver, ms", "2nd half", "slowest", "waits", "ns/event")
     for column in (*sizes, *costs):
         table.add_column(column, justify="right")
     for result in results:
@@ -126,6 +127,7 @@ def show(results: Sequence[Mapping[str, Any]]) -> None:
             ),
             f"{total:.1f}",
             f"{total - driver_ms(result['calls_at_half']):.1f}",
+            f"{result['slowest_microseconds'] / 1e3:.1f}",
             str(result["host_waits"]),
             f"{result['nanoseconds_per_event']:.0f}",
         )

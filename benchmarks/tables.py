@@ -129,10 +129,11 @@ def replay(records: Records) -> str:
                 f"{record['peak_reserved'] / used:.3f}",
                 f"{milliseconds:.0f}",
                 f"{milliseconds - driver_ms(record['calls_at_half']):.0f}",
+                f"{record['slowest_microseconds'] / 1e3:.1f}",
             ]
         )
     headings = ("trace", "page", "used, GB", "native", "expandable", "ferro_alloc")
-    return markdown([*headings, "driver, ms", "of that in the 2nd half"], rows)
+    return markdown([*headings, "driver, ms", "of that in the 2nd half", "slowest"], rows)
 
 
 def mebibytes(records: Records, names: Mapping[str, str]) -> str:
