@@ -279,7 +279,9 @@ class DeviceMemory {
   std::size_t peak_live_ FERRO_GUARDED_BY(slow_mutex_) = 0;   // as misses saw it
   bool granularity_checked_ FERRO_GUARDED_BY(slow_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(slow_mutex_) = PageStore::kNoLimit;
-  bool rejected_ FERRO_GUARDED_BY(slow_mutex_) = false;  // the request that climbs
+  // Of the last try to grow for the request that climbs.
+  bool rejected_ FERRO_GUARDED_BY(slow_mutex_) = false;
+  bool gap_too_short_ FERRO_GUARDED_BY(slow_mutex_) = false;
 
   Mutex pools_mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(pools_mutex_);  // the default pool is always there

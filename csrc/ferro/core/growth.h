@@ -25,8 +25,8 @@ struct GrowthPlan {
   friend bool operator==(const GrowthPlan&, const GrowthPlan&) = default;
 };
 
-// `gaps` in ascending order of address. The gap has room for `spare` pages more than the plan's. None:
-// no gap is long enough, the line needs another span.
+// `gaps` in ascending order of address. The gap has room for `spare` pages more than the plan's.
+// None: no gap is long enough, the line needs another span.
 std::optional<GrowthPlan> plan_growth(std::span<const GapView> gaps, std::size_t request,
                                       std::size_t page_bytes, std::size_t spare);
 // The same place with `pages` pages, at least as many as planned, of a gap of `gap_pages`: what was

@@ -83,9 +83,11 @@ enum class GrowFrom {
   kOwnPages,
   kIdlePages,  // and own ones
   kAnyPages,   // own and idle ones, then new ones
-  kStore,      // idle ones, then new ones: the rest of the line stays as it is
+  kStore,      // idle ones, then new ones, exactly as many as it takes: no handle on loan may be
+               // idle; the rest of the line stays as it is
 };
-// kGapTooShort stays inside: handles are larger than what is missing, and the gap has no room.
+// kGapTooShort: where the request fits there is no room for the handles at hand, and elsewhere not
+// enough of them.
 enum class [[nodiscard]] GrowResult{kGrown,    kTooFewPages, kOverLimit,
                                     kRejected, kOutOfMemory, kGapTooShort};
 
@@ -193,10 +195,10 @@ class Heap {
   // Puts one back that could not be released.
   void attach_segment(std::unique_ptr<Span> segment) FERRO_EXCLUDES(mutex_);
 
-  // Lends whole free pages, `pages` or what the last handle brings beyond them, to a heap whose stream is `to`: that stream waits
-  // for this one's work, the host does not, and the old mappings stay until the work is done. None
-  // from private pools, whose graphs replay on any stream, and while either stream captures. On
-  // DriverError nothing is lent.
+  // Lends whole free pages, `pages` or what the last handle brings beyond them, to a heap whose
+  // stream is `to`: that stream waits for this one's work, the host does not, and the old mappings
+  // stay until the work is done. None from private pools, whose graphs replay on any stream, and
+  // while either stream captures. On DriverError nothing is lent.
   std::vector<PageHandle> lend_pages(std::size_t pages, StreamId to, const CallContext& context)
       FERRO_EXCLUDES(mutex_);
   // Undoes the last lend_pages as far as these, its last pages, go.

@@ -102,8 +102,8 @@ std::vector<Heap::Hole> Heap::holes() {
 }
 
 // `wanted` pages, or what there is, from holes that do not touch `gap`; the last handle may bring
-// more. Only in the default pool: graphs
-// replay on the pages of private ones, also on those that carry no live block.
+// more. Only in the default pool: graphs replay on the pages of private ones, also on those that
+// carry no live block.
 std::vector<Heap::Hole> Heap::pages_to_move(const Block* gap, std::size_t wanted) {
   if (pool_ != kDefaultPool) {
     return {};

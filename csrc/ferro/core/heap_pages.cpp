@@ -111,6 +111,9 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   GrowResult result = grow_line(request, 0, from);
   if (result == GrowResult::kGapTooShort) {
     result = grow_line(request, context_.store.max_handle_pages(), from);
+    if (result != GrowResult::kGrown && result != GrowResult::kRejected) {
+      return GrowResult::kGapTooShort;
+    }
   }
   if (result != GrowResult::kGrown) {
     return result;

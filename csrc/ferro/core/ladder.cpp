@@ -92,7 +92,8 @@ DevicePtr DeviceMemory::allocate_grown(Heap& heap, const Request& request, GrowF
   DevicePtr ptr = kNull;
   const GrowResult result = heap.allocate_grown(request, from, &ptr);
   rejected_ = result == GrowResult::kRejected;
-  return result == GrowResult::kGrown ? ptr : kNull;
+  gap_too_short_ = result == GrowResult::kGapTooShort;
+  return ptr;
 }
 
 DevicePtr DeviceMemory::move_pages(Heap& heap, const Request& request) {
@@ -104,7 +105,8 @@ DevicePtr DeviceMemory::take_idle_pages(Heap& heap, const Request& request) {
 }
 
 DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
-  return allocate_grown(heap, request, GrowFrom::kAnyPages);
+  const DevicePtr ptr = allocate_grown(heap, request, GrowFrom::kAnyPages);
+  return gap_too_short_ ? allocate_grown(heap, request, GrowFrom::kStore) : ptr;
 }
 
 DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request) {
@@ -206,7 +208,7 @@ DevicePtr DeviceMemory::grow_from_loans(Heap& heap, const Request& request,
   };
   DevicePtr ptr = kNull;
   try {
-    ptr = grow(heap, request);
+    ptr = allocate_grown(heap, request, GrowFrom::kAnyPages);
   } catch (const InternalError&) {
     throw;
   } catch (...) {

@@ -404,6 +404,49 @@ TEST_F(LadderTest, LargerPagesWork) {
   EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
 }
 
+class LadderOfLargeHandlesTest : public testing::DeviceFixture {
+ protected:
+  LadderOfLargeHandlesTest() : DeviceFixture(32, SimGpu::kManual, coarse()) {}
+
+  static AllocatorConfig coarse() {
+    AllocatorConfig config;
+    config.handles = testing::kCoarseHandles;
+    return config;
+  }
+};
+
+TEST_F(LadderOfLargeHandlesTest, WhereOnlySmallerHandlesFitTheyAreExchanged) {
+  // Two pages apart in a private pool, whose pages do not move, with nine free ones behind them.
+  device_->hold_pool(kGraphPool);
+  const DevicePtr first = allocate(kPageBytes, stream_, kGraphPool);
+  const DevicePtr second = allocate(kPageBytes, stream_, kGraphPool);
+  std::vector<DevicePtr> others;
+  for (int i = 0; i < 9; ++i) {
+    others.push_back(allocate(kPageBytes, stream_, kGraphPool));
+  }
+  const DevicePtr last = allocate(kPageBytes, stream_, kGraphPool);
+  free(second);
+  SimGpu::finish_all();
+  Heap& pool = *addresses_.find(first)->heap();
+  ASSERT_EQ(pool.give_back_pages(1), 1U);
+  ASSERT_EQ(device_->store().trim(1), 1U);
+  for (const DevicePtr ptr : others) {
+    free(ptr);
+  }
+  const DevicePtr a = allocate(16 * kPageBytes);
+  free(a);
+  SimGpu::finish_all();
+  ASSERT_EQ(addresses_.find(a)->heap()->give_back_pages(1), 8U);
+  allocate(8 * kPageBytes);
+  ASSERT_EQ(layout_of(kGraphPool), "L1p | F9p L1p");
+  ASSERT_EQ(pages().idle, 8U);
+  device_->store().set_limit(pages().held * kPageBytes);
+  EXPECT_EQ(allocate(10 * kPageBytes, stream_, kGraphPool), second);
+  EXPECT_EQ(pages().idle, 0U);
+  EXPECT_EQ(device_->counters().pages_released, 9U);
+  free(last);
+}
+
 TEST_F(LadderTest, ARequestBeyondTheRejectionLimitIsRefusedAtOnce) {
   const DevicePtr kept = allocate(2 * kPageBytes, side_);
   const DevicePtr a = allocate(2 * kPageBytes);
