@@ -105,7 +105,17 @@ def calls_of(result: Mapping[str, Any], name: str) -> int:
 def show(results: Sequence[Mapping[str, Any]]) -> None:
     table = Table("trace", title="peak reserved / peak allocated, and the driver's modelled time")
     sizes = ("page, MiB", "allocated, GB", "native", "expandable", "ferro_alloc")
-    costs = ("create", "map", "unmap", "release", "driver, ms", "2nd half", "slowest", "waits", "ns/event")
+    costs = (
+        "create",
+        "map",
+        "unmap",
+        "release",
+        "driver, ms",
+        "2nd half",
+        "slowest",
+        "waits",
+        "ns/event",
+    )
     for column in (*sizes, *costs):
         table.add_column(column, justify="right")
     for result in results:
