@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that needs a real GPU, in one call: build, contract, tests, benchmarks, demo.
+# What needs a real GPU, as much as fits into one call: build, contract, tests, benchmarks, demo.
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
 #                                       hit_path observing sharing training demo
 #                                       graphs situations compiled frontier
 #
 # Without any named it runs all but the last four, whose results would be more files than it leaves;
-# `frontier` takes the whole time.
+# `frontier` takes the whole time, and `tests` nearly.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
@@ -94,7 +94,7 @@ for name in "${parts[@]}"; do
   case $name in
     build) part build 150 bash -c build ;;
     contract) part contract 90 bash -c contract ;;
-    tests) part tests 400 bash -c tests ;;
+    tests) part tests 540 bash -c tests ;;
     fidelity) part fidelity 120 bash -c 'benchmark fidelity' ;;
     hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
     observing) part observing 120 bash -c 'benchmark observing' ;;
