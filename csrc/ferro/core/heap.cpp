@@ -190,16 +190,26 @@ void Heap::finish_pending(const std::vector<Block*>& ready) {
   }
 }
 
-bool Heap::collect_locked() {
+// Frees what `step` appends to its argument, also what it had appended when it threw.
+template <typename Step>
+bool Heap::finish_what(Step step) {
   std::vector<Block*> ready;
+  bool result = false;
   try {
-    pending_.collect(ready);
+    result = step(ready);
   } catch (...) {
     finish_pending(ready);
     throw;
   }
   finish_pending(ready);
-  return !ready.empty();
+  return result;
+}
+
+bool Heap::collect_locked() {
+  return finish_what([this](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+    pending_.collect(ready);
+    return !ready.empty();
+  });
 }
 
 bool Heap::collect_pending() {
@@ -234,16 +244,13 @@ std::size_t Heap::orderable_bytes() {
 }
 
 bool Heap::order_one(std::size_t size) {
-  std::vector<Block*> ready;
-  bool any = false;
-  try {
-    any = pending_.order_behind_one(size, ready);
-  } catch (...) {
-    finish_pending(ready);
-    throw;
-  }
-  finish_pending(ready);
-  return any;
+  return finish_what([&](std::vector<Block*>& ready)
+                         FERRO_REQUIRES(mutex_) { return pending_.order_behind_one(size, ready); });
+}
+
+bool Heap::wait_for_one() {
+  return finish_what([this](std::vector<Block*>& ready)
+                         FERRO_REQUIRES(mutex_) { return pending_.wait_for_one(ready); });
 }
 
 DevicePtr Heap::allocate_ordered(const Request& request, std::size_t at_most) {
@@ -272,16 +279,7 @@ DevicePtr Heap::allocate_waited(const Request& request) {
     if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
       return ptr;
     }
-    std::vector<Block*> ready;
-    bool waited = false;
-    try {
-      waited = pending_.wait_for_one(ready);
-    } catch (...) {
-      finish_pending(ready);
-      throw;
-    }
-    finish_pending(ready);
-    if (!waited) {
+    if (!wait_for_one()) {
       return kNull;
     }
   }
@@ -289,15 +287,7 @@ DevicePtr Heap::allocate_waited(const Request& request) {
 
 void Heap::wait_for_pending() {
   const SpinLock lock(mutex_);
-  for (bool waited = true; waited;) {
-    std::vector<Block*> ready;
-    try {
-      waited = pending_.wait_for_one(ready);
-    } catch (...) {
-      finish_pending(ready);
-      throw;
-    }
-    finish_pending(ready);
+  while (wait_for_one()) {
   }
 }
 

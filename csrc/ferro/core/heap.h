@@ -266,8 +266,11 @@ class Heap {
   void finish_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void merge_all() FERRO_REQUIRES(mutex_);
   void finish_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
+  template <typename Step>
+  bool finish_what(Step step) FERRO_REQUIRES(mutex_);
   bool collect_locked() FERRO_REQUIRES(mutex_);
   bool order_one(std::size_t size) FERRO_REQUIRES(mutex_);
+  bool wait_for_one() FERRO_REQUIRES(mutex_);
   void tell_of(const Block& block, MemoryEvent what, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
