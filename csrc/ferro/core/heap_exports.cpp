@@ -30,16 +30,8 @@ std::map<DevicePtr, ExportedUnit>::iterator Heap::exported_around(DevicePtr ptr)
 // The handle behind an address that was not exported.
 Heap::Unit Heap::unit_around(const Span& span, DevicePtr ptr) const {
   const std::size_t slot = span.page_slot(ptr);
-  const PageHandle handle = span.page(slot);
-  std::size_t first = slot;
-  std::size_t end = slot + 1;
-  while (first != 0 && span.page(first - 1) == handle) {
-    --first;
-  }
-  while (end != span.page_slots() && span.page(end) == handle) {
-    ++end;
-  }
-  return {span.base() + first * page_bytes_, {handle, end - first, 0}};
+  const std::size_t first = span.handle_begin(slot);
+  return {span.base() + first * page_bytes_, {span.page(slot), span.handle_end(slot) - first, 0}};
 }
 
 // The handles behind a block, in order of address. Only the first and the last may reach beyond it.

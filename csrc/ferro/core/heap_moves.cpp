@@ -53,11 +53,11 @@ std::vector<PageHandle> Heap::take_pages_behind(Span& span, const PageRun& run) 
 PageRun Heap::whole_handles_inside(const Span& span, PageRun run) const {
   std::size_t first = span.page_slot(run.begin);
   std::size_t end = first + run.bytes / page_bytes_;
-  while (first < end && first != 0 && span.page(first - 1) == span.page(first)) {
-    ++first;
+  if (span.handle_begin(first) != first) {
+    first = std::min(span.handle_end(first), end);
   }
-  while (end > first && end != span.page_slots() && span.page(end - 1) == span.page(end)) {
-    --end;
+  if (span.handle_end(end - 1) != end) {
+    end = std::max(span.handle_begin(end - 1), first);
   }
   return {span.base() + first * page_bytes_, (end - first) * page_bytes_};
 }

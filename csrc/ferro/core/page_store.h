@@ -2,9 +2,10 @@
 //
 // One handle is behind one page or several. In a list of pages each entry is one page, and those of
 // one handle stand side by side with the same value, so a list holds handles whole. A run is one
-// handle for memory that other processes map; it counts as its pages and is never idle. Thread-safe. Invariants, in pages: held == idle + lent; held *
-// page_bytes + charged_bytes <= limit_bytes at the time of every creation and charge; peak_held >=
-// held. An idle page is mapped nowhere and no work on the device uses it, so any heap may take it
+// handle for memory that other processes map; it counts as its pages and is never idle.
+//
+// Thread-safe. Invariants, in pages: held == idle + lent; held * page_bytes + charged_bytes <=
+// limit_bytes at the time of every creation and charge; peak_held >= held. An idle page is mapped nowhere and no work on the device uses it, so any heap may take it
 // without waiting; only while a request is served from pages that were lent to it
 // (DeviceMemory::hand_over) these lie here too.
 #pragma once
@@ -95,6 +96,7 @@ class PageStore {
     return counts_.held * page_bytes_ + counts_.charged_bytes;
   }
   void raise_peaks() FERRO_REQUIRES(mutex_);
+
   struct Run {
     PageHandle handle;
     std::size_t pages;

@@ -3,7 +3,8 @@
 // and `heap`, which are constant.
 //
 // Invariant: base and bytes of a line's spans are multiples of kSpanAlignment; page slot i is behind
-// [base + i * page_bytes, base + (i + 1) * page_bytes); backed_pages() == number of filled slots.
+// [base + i * page_bytes, base + (i + 1) * page_bytes); the slots of one handle are side by side;
+// backed_pages() == number of filled slots.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -50,6 +51,21 @@ class Span {
     pages_[slot] = handle;
   }
   std::size_t page_slots() const { return pages_.size(); }
+  // The slots of the handle that is behind `slot`, a filled one: from the first up to the end.
+  std::size_t handle_begin(std::size_t slot) const {
+    std::size_t begin = slot;
+    while (begin != 0 && pages_[begin - 1] == pages_[slot]) {
+      --begin;
+    }
+    return begin;
+  }
+  std::size_t handle_end(std::size_t slot) const {
+    std::size_t end = slot + 1;
+    while (end != page_slots() && pages_[end] == pages_[slot]) {
+      ++end;
+    }
+    return end;
+  }
   std::size_t backed_pages() const { return backed_pages_; }
 
   // Blocks. `first` is the block at base, from which the tiling can be walked.

@@ -32,9 +32,8 @@ class DeviceModel {
 
   DeviceModel(const HandleRules& handles, const std::string& settings) : gpu_(kPages, settings) {
     FaultyApi::reset();
-    AllocatorConfig config;
-    config.handles = handles;
-    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config, nullptr);
+    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(),
+                                             AllocatorConfig{.handles = handles}, nullptr);
   }
   // A model that failed leaves its device behind, whose destructor needs a sound one.
   ~DeviceModel() {

@@ -40,9 +40,8 @@ struct World {
   World(std::size_t pages, const HandleRules& handles)
       : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
     FaultyApi::reset();
-    AllocatorConfig config;
-    config.handles = handles;
-    device = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses, config, nullptr);
+    device = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses,
+                                            AllocatorConfig{.handles = handles}, nullptr);
   }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {

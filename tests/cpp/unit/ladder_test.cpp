@@ -406,13 +406,8 @@ TEST_F(LadderTest, LargerPagesWork) {
 
 class LadderOfLargeHandlesTest : public testing::DeviceFixture {
  protected:
-  LadderOfLargeHandlesTest() : DeviceFixture(32, SimGpu::kManual, coarse()) {}
-
-  static AllocatorConfig coarse() {
-    AllocatorConfig config;
-    config.handles = testing::kCoarseHandles;
-    return config;
-  }
+  LadderOfLargeHandlesTest()
+      : DeviceFixture(32, SimGpu::kManual, AllocatorConfig{.handles = testing::kCoarseHandles}) {}
 };
 
 TEST_F(LadderOfLargeHandlesTest, WhereOnlySmallerHandlesFitTheyAreExchanged) {
