@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from benchmarks.decoding import Decoder, PoolHandle
 
-ROUNDS = 5
+ROUNDS = 6
 SECONDS_PER_CASE = 0.5
 UPDATES = 200
 """Between two synchronisations; the queue of a stream has room for about a thousand."""

@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks import turns
 from benchmarks.processes import use_allocator
 
-ROUNDS = 3
-SECONDS_PER_CASE = 0.5
+ROUNDS = 6
+SECONDS_PER_CASE = 0.25
 SIZES = {"64 KiB": 1 << 16, "64 MiB": 1 << 26, "1 GiB": 1 << 30}
 HANDLES = 20
 """So many of one tensor at a time."""

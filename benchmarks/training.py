@@ -21,6 +21,7 @@ from rich.table import Table
 
 from benchmarks.processes import ALLOCATORS, SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.records import report_problems, store
+from benchmarks.turns import order
 from tools.gpu import gpu_count
 
 WORKLOADS = ("full_varlen", "lora_recompute", "generate_train", "conv", "moe", "fsdp_like")
@@ -77,7 +78,7 @@ def run(
         for name in allocators:
             attempt(name, 0, start=False, finish=True)
         for number in range(1, rounds):
-            for name in allocators if number % 2 else reversed(allocators):
+            for name in order(allocators, number):
                 attempt(name, number, start=True, finish=True)
         for name, record in records.items():
             if record.problem:

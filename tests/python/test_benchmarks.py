@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from benchmarks.frontier import UNIT, find_smallest_limit
 from benchmarks.frontier import Record as FrontierRecord
 from benchmarks.processes import SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.training import Record, time_ratio
+from benchmarks.turns import order
 from tests.conftest import ROOT, RunProgram, RunSimulated
 from tools.gpu import gpu_count
 
@@ -29,6 +31,15 @@ def smoke(run_program: RunProgram, folder: Path, module: str, *arguments: str) -
     command = [f"benchmarks.{module}", "--smoke", "--output", str(output), *arguments]
     run_program(RUN, *command, timeout=180)
     return json.loads(output.read_text())
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("a", "b", "c", "d")])
+def test_turns_are_fair(names: tuple[str, ...]) -> None:
+    rounds = [order(names, number) for number in range(len(names))]
+    for place in range(len(names)):
+        assert sorted(names_in_turn[place] for names_in_turn in rounds) == sorted(names)
+    turns = [name for names_in_turn in rounds for name in names_in_turn]
+    assert all(one != next_one for one, next_one in pairwise(turns))
 
 
 EVERY_WORKLOAD = """
