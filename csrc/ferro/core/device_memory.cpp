@@ -397,10 +397,16 @@ std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& requ
   const bool in_segments = layout_ == Layout::kSegments;
   const HeapKey key{stream, in_segments ? segment_kind(request.size) : HeapKind::kPages};
   Heap* heap = nullptr;
+  std::vector<Heap*> others;
   {
     const MutexLock lock(pools_mutex_);
-    const auto found = pools_[kDefaultPool].heaps.find(key);
-    heap = found != pools_[kDefaultPool].heaps.end() ? found->second.get() : nullptr;
+    for (auto& [other, owned] : pools_[kDefaultPool].heaps) {
+      if (other == key) {
+        heap = owned.get();
+      } else {
+        others.push_back(owned.get());
+      }
+    }
   }
   if (in_segments) {
     const SegmentRules rules = segment_rules();
@@ -409,7 +415,11 @@ std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& requ
   }
   const std::size_t missing = heap != nullptr ? heap->pages_missing_for(request)
                                               : ceil_div(request.size, store_.page_bytes());
-  return (missing - std::min(missing, store_.counts().idle)) * store_.page_bytes();
+  std::size_t at_hand = store_.counts().idle;
+  for (std::size_t i = 0; i < others.size() && at_hand < missing; ++i) {
+    at_hand += others[i]->pages_at_rest();
+  }
+  return (missing - std::min(missing, at_hand)) * store_.page_bytes();
 }
 
 DeviceCounters DeviceMemory::counters() {

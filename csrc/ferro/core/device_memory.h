@@ -13,6 +13,7 @@
 #include "ferro/base/mutex.h"
 #include "ferro/core/imports.h"
 #include "ferro/core/ladder.h"
+#include "ferro/core/passing.h"
 #include "ferro/core/pool.h"
 #include "ferro/core/report.h"
 #include "ferro/core/stats.h"
@@ -41,6 +42,7 @@ struct AllocatorConfig {
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (waiting.h); negative: it grows as long as it can.
   double in_flight_share = 0.3;
+  PassingRules passing = {};  // of pages between streams, rather than growing
   // Asked on every request in segments, because programs change these settings as they run; null:
   // the defaults.
   std::function<SegmentRules()> segment_rules = nullptr;
@@ -185,7 +187,7 @@ class DeviceMemory {
     std::array<std::int64_t, kStatClasses> decreased_at_reset{};
   };
   struct Step;
-  static const std::array<Step, 10> kLadder;
+  static const std::array<Step, 12> kLadder;
 
   Heap& heap_for(const PoolId& pool, StreamId stream, const Request& request);
   Heap& find_or_make_heap(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(pools_mutex_);
@@ -200,8 +202,12 @@ class DeviceMemory {
   DevicePtr merge_unmerged(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr move_pages(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr take_idle_pages(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr take_pages_at_rest(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr wait_rather_than_grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  DevicePtr borrow_rather_than_grow(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
+  bool may_pass_pages() FERRO_REQUIRES(slow_mutex_);
+  bool prefers_waiting_for(std::size_t pending, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr wait_on_stream(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   DevicePtr order_and_allocate(Heap& heap, const Request& request, std::size_t at_most)
       FERRO_REQUIRES(slow_mutex_);
@@ -275,8 +281,9 @@ class DeviceMemory {
   RecursiveMutex slow_mutex_;
   DeviceCounters counters_ FERRO_GUARDED_BY(slow_mutex_);
   PageCounts pages_at_reset_ FERRO_GUARDED_BY(slow_mutex_);
-  std::vector<Heap*> lenders_ FERRO_GUARDED_BY(slow_mutex_);  // that may have old mappings
-  std::size_t peak_live_ FERRO_GUARDED_BY(slow_mutex_) = 0;   // as misses saw it
+  std::vector<Heap*> lenders_ FERRO_GUARDED_BY(slow_mutex_);        // that may have old mappings
+  std::uint64_t handles_passed_ FERRO_GUARDED_BY(slow_mutex_) = 0;  // rather than growing
+  std::size_t peak_live_ FERRO_GUARDED_BY(slow_mutex_) = 0;         // as misses saw it
   bool granularity_checked_ FERRO_GUARDED_BY(slow_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(slow_mutex_) = PageStore::kNoLimit;
   // Of the last try to grow for the request that climbs.

@@ -206,6 +206,8 @@ class Heap {
   // Removes the old mappings of pages that moved or were lent, as far as the work before is done.
   // False: some are left.
   bool retire_mappings() FERRO_EXCLUDES(mutex_);
+  // Pages that could be lent now.
+  std::size_t lendable_pages() FERRO_EXCLUDES(mutex_);
   // This heap's stream waits for the uses of all its pending blocks; the host does not.
   void order_pending() FERRO_EXCLUDES(mutex_);
   // Gives whole free pages to the store, and exported units, which go to the driver, until they are
@@ -215,6 +217,12 @@ class Heap {
   // segments.
   std::size_t give_back_pages(std::size_t wanted, const CallContext& context = nullptr)
       FERRO_EXCLUDES(mutex_);
+  // Only whole free pages, and without waiting: while all work of the heap's stream is done and
+  // nothing on the device captures. None from private pools, whose graphs replay on any stream.
+  std::size_t give_back_at_rest(std::size_t wanted, const CallContext& context)
+      FERRO_EXCLUDES(mutex_);
+  // So many pages would that give now.
+  std::size_t pages_at_rest() FERRO_EXCLUDES(mutex_);
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
   bool collect_pending() FERRO_EXCLUDES(mutex_);
   // The host waits until nothing is pending but what running captures defer.
@@ -329,6 +337,7 @@ class Heap {
   std::vector<Hole> pages_to_move(const Block* gap, std::size_t wanted) FERRO_REQUIRES(mutex_);
   std::vector<Hole> choose(const std::vector<Hole>& candidates, std::size_t wanted) const
       FERRO_REQUIRES(mutex_);
+  std::size_t pages_in(const std::vector<Hole>& holes) const;
   std::vector<PageHandle> pages_behind(const std::vector<Hole>& chosen) const
       FERRO_REQUIRES(mutex_);
   void leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context)
@@ -337,6 +346,9 @@ class Heap {
   void retire_stale() FERRO_REQUIRES(mutex_);
   bool is_capturing() FERRO_REQUIRES(mutex_);
   bool wait_for_last_uses() FERRO_REQUIRES(mutex_);
+  bool is_at_rest() FERRO_REQUIRES(mutex_);
+  std::size_t give_back(const std::vector<Hole>& candidates, std::size_t wanted,
+                        const CallContext& context) FERRO_REQUIRES(mutex_);
   EventId record_fence() FERRO_REQUIRES(mutex_);
 
   // Exports (heap_exports.cpp).

@@ -133,6 +133,14 @@ std::vector<Heap::Hole> Heap::choose(const std::vector<Hole>& candidates,
   return chosen;
 }
 
+std::size_t Heap::pages_in(const std::vector<Hole>& holes) const {
+  std::size_t pages = 0;
+  for (const Hole& hole : holes) {
+    pages += hole.run.bytes / page_bytes_;
+  }
+  return pages;
+}
+
 std::vector<PageHandle> Heap::pages_behind(const std::vector<Hole>& chosen) const {
   std::vector<PageHandle> pages;
   for (const Hole& hole : chosen) {
@@ -220,6 +228,12 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
   std::vector<PageHandle> lent = pages_behind(chosen);
   leave_behind(chosen, fence, context);
   return lent;
+}
+
+std::size_t Heap::lendable_pages() {
+  const SpinLock lock(mutex_);
+  merge_all();
+  return pool_ == kDefaultPool && is_paged(kind_) && !is_capturing() ? pages_in(holes()) : 0;
 }
 
 void Heap::take_back(std::span<const PageHandle> lent) {
@@ -332,6 +346,34 @@ std::size_t Heap::give_back_pages(std::size_t wanted, const CallContext& context
   if (wanted == 0 || (candidates.empty() && stale_.empty()) || !wait_for_last_uses()) {
     return 0;
   }
+  return give_back(candidates, wanted, context);
+}
+
+// No free page of the heap is in use by work that was given to the device.
+bool Heap::is_at_rest() {
+  if (pool_ != kDefaultPool || !is_paged(kind_) ||
+      context_.captures.load(std::memory_order_relaxed) != 0) {
+    return false;
+  }
+  collect_locked();
+  merge_all();
+  const Block* largest = free_.largest();
+  return largest != nullptr && largest->size >= page_bytes_ && context_.driver.is_idle(stream_);
+}
+
+std::size_t Heap::give_back_at_rest(std::size_t wanted, const CallContext& context) {
+  const SpinLock lock(mutex_);
+  return is_at_rest() ? give_back(holes(), wanted, context) : 0;
+}
+
+std::size_t Heap::pages_at_rest() {
+  const SpinLock lock(mutex_);
+  return is_at_rest() ? pages_in(holes()) : 0;
+}
+
+// No work of the device uses what is free. `candidates` in order of address.
+std::size_t Heap::give_back(const std::vector<Hole>& candidates, std::size_t wanted,
+                            const CallContext& context) {
   // A page leaves the heap without any mapping left.
   retire_stale();
   if (!stale_.empty()) {

@@ -145,10 +145,8 @@ std::size_t Heap::pages_missing_for(const Request& request) {
   const std::size_t wanted = growth ? growth->pages : ceil_div(request.size, page_bytes_);
   // Where the line needs another span, no free block touches the gap.
   const Block elsewhere{};
-  std::size_t moved = 0;
-  for (const Hole& hole : pages_to_move(growth ? gaps[growth->gap] : &elsewhere, wanted)) {
-    moved += hole.run.bytes / page_bytes_;
-  }
+  const std::size_t moved =
+      pages_in(pages_to_move(growth ? gaps[growth->gap] : &elsewhere, wanted));
   return wanted - std::min(wanted, moved);
 }
 

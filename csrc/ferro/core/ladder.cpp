@@ -14,12 +14,14 @@ struct DeviceMemory::Step {
   DevicePtr (DeviceMemory::*make_room_and_allocate)(Heap&, const Request&);
 };
 
-const std::array<DeviceMemory::Step, 10> DeviceMemory::kLadder = {{
+const std::array<DeviceMemory::Step, 12> DeviceMemory::kLadder = {{
     {LadderStep::kCollectPending, &DeviceMemory::collect_pending_frees},
     {LadderStep::kMergeUnmerged, &DeviceMemory::merge_unmerged},
     {LadderStep::kMovePages, &DeviceMemory::move_pages},
     {LadderStep::kIdlePages, &DeviceMemory::take_idle_pages},
+    {LadderStep::kPagesAtRest, &DeviceMemory::take_pages_at_rest},
     {LadderStep::kStreamWait, &DeviceMemory::wait_rather_than_grow},
+    {LadderStep::kHandOver, &DeviceMemory::borrow_rather_than_grow},
     {LadderStep::kGrow, &DeviceMemory::grow},
     {LadderStep::kStreamWait, &DeviceMemory::wait_on_stream},
     {LadderStep::kHandOver, &DeviceMemory::hand_over},
@@ -104,22 +106,70 @@ DevicePtr DeviceMemory::take_idle_pages(Heap& heap, const Request& request) {
   return store_.counts().idle != 0 ? allocate_grown(heap, request, GrowFrom::kIdlePages) : kNull;
 }
 
+// Where they are not enough they are idle afterwards, and fewer are created.
+DevicePtr DeviceMemory::take_pages_at_rest(Heap& heap, const Request& request) {
+  std::vector<Heap*> givers = heaps_that_give(Givers::kDefaultPool);
+  std::erase(givers, &heap);
+  if (givers.empty() || !may_pass_pages()) {
+    return kNull;
+  }
+  const std::size_t pages = heap.pages_missing_for(request);
+  const std::size_t missing = pages - std::min(pages, store_.takeable());
+  std::size_t given = 0;
+  for (std::size_t i = 0; i < givers.size() && given < missing; ++i) {
+    given += givers[i]->give_back_at_rest(missing - given, request.context);
+  }
+  if (given == 0) {
+    return kNull;
+  }
+  counters_.pages_handed_over += given;
+  retire_lent_mappings();
+  const std::uint64_t maps = driver_.calls().map;
+  const DevicePtr ptr = allocate_grown(heap, request, GrowFrom::kIdlePages);
+  handles_passed_ += driver_.calls().map - maps;
+  return ptr;
+}
+
+bool DeviceMemory::may_pass_pages() {
+  return prefers_passing(handles_passed_, stats_.allocations(), config_.passing);
+}
+
 DevicePtr DeviceMemory::grow(Heap& heap, const Request& request) {
   const DevicePtr ptr = allocate_grown(heap, request, GrowFrom::kAnyPages);
   return gap_too_short_ ? allocate_grown(heap, request, GrowFrom::kStore) : ptr;
 }
 
-DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request) {
-  const std::size_t pending = heap.orderable_bytes();
-  if (pending == 0) {
-    return kNull;
-  }
+bool DeviceMemory::prefers_waiting_for(std::size_t pending, const Request& request) {
   const auto peak = static_cast<std::size_t>(stats_.read()[kBytes][kAll].peak);
   peak_live_ = std::max(peak_live_, peak);
   const WaitingView view{request.size, pending, held_bytes(), peak_live_};
-  return prefers_waiting(view, config_.in_flight_share)
+  return prefers_waiting(view, config_.in_flight_share);
+}
+
+DevicePtr DeviceMemory::wait_rather_than_grow(Heap& heap, const Request& request) {
+  const std::size_t pending = heap.orderable_bytes();
+  return pending != 0 && prefers_waiting_for(pending, request)
              ? order_and_allocate(heap, request, request.size)
              : kNull;
+}
+
+DevicePtr DeviceMemory::borrow_rather_than_grow(Heap& heap, const Request& request) {
+  // Looking for pages walks over blocks, so whether there are enough is asked last.
+  if (heap.pool() != kDefaultPool || !prefers_waiting_for(request.size, request) ||
+      !may_pass_pages()) {
+    return kNull;
+  }
+  std::size_t pages = 0;
+  for (Heap* giver : heaps_that_give(Givers::kDefaultPool)) {
+    pages += giver != &heap ? giver->lendable_pages() : 0;
+  }
+  if (!prefers_waiting_for(pages * store_.page_bytes(), request)) {
+    return kNull;
+  }
+  const std::uint64_t maps = driver_.calls().map;
+  const DevicePtr ptr = hand_over(heap, request);
+  handles_passed_ += driver_.calls().map - maps;
+  return ptr;
 }
 
 DevicePtr DeviceMemory::wait_on_stream(Heap& heap, const Request& request) {

@@ -13,7 +13,7 @@ namespace ferro {
 // Units: bytes of one device.
 struct WaitingView {
   std::size_t request = 0;
-  std::size_t pending = 0;    // in blocks of the request's heap that a stream wait would free
+  std::size_t pending = 0;    // that a stream wait would bring, in blocks or in whole free pages
   std::size_t held = 0;       // by the allocator
   std::size_t peak_live = 0;  // most that was live at one time
 };

@@ -352,6 +352,23 @@ bool Driver::order_behind(EventId event, StreamId stream) {
   return true;
 }
 
+bool Driver::is_idle(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // Asked first: the question below would invalidate the capture.
+  if (api_.stream_is_capturing(raw(stream), &status) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return false;
+  }
+  count(kEventQuery);
+  const CUresult result = api_.stream_query(raw(stream));
+  if (result == CUDA_ERROR_NOT_READY) {
+    return false;
+  }
+  expect(result, "cuStreamQuery");
+  return true;
+}
+
 void Driver::wait_for_device() {
   const CallScope scope(*this);
   count(kEventWait);

@@ -96,6 +96,8 @@ class Driver {
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool order_behind(EventId event, StreamId stream);
+  // Has all work of the stream finished? Not while it captures.
+  bool is_idle(StreamId stream);
   // The host waits for all work on the device. Invalidates every capture that runs on it.
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);

@@ -56,7 +56,10 @@ TEST_F(DeviceViewTest, FreeMemoryCostsNothing) {
   free(a);
   EXPECT_EQ(forecast(kPageBytes), 0U);
   EXPECT_EQ(forecast(3 * kPageBytes), kPageBytes) << "the free block covers two of them";
-  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), kPageBytes) << "another stream";
+  SimGpu::fill(stream_, a, 1, 1);
+  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), kPageBytes) << "of another stream";
+  SimGpu::finish(stream_);
+  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), 0U) << "which is done";
 }
 
 TEST_F(DeviceViewTest, PagesThatWouldMoveCostNothing) {

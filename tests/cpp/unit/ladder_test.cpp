@@ -213,6 +213,53 @@ TEST_F(LadderTest, NoStreamWaitsInACapture) {
   SimGpu::end_capture(stream_);
 }
 
+TEST_F(LadderTest, PagesAtRestPassToAnyStream) {
+  const DevicePtr a = allocate(6 * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, 1);
+  free(a);
+  SimGpu::finish(side_);
+  expect_ended_by(LadderStep::kPagesAtRest, [this] { allocate(4 * kPageBytes); });
+  EXPECT_EQ(pages().created, 6U);
+  EXPECT_EQ(layout_of(kDefaultPool), "F2p | L4p");
+  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+}
+
+TEST_F(LadderTest, FewerPagesAreCreatedBesideThoseAtRest) {
+  free(allocate(3 * kPageBytes, side_));
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(pages().created, 5U);
+}
+
+TEST_F(LadderTest, PagesInUseAreNotAtRest) {
+  const DevicePtr a = allocate(6 * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, 1);
+  free(a);
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(kPageBytes); });
+  EXPECT_EQ(layout_of(kDefaultPool), "F6p | L1p");
+}
+
+TEST_F(LadderTest, PagesAtRestPassToAPoolAndNotFromOne) {
+  device_->hold_pool(kGraphPool);
+  free(allocate(2 * kPageBytes, side_));
+  expect_ended_by(LadderStep::kPagesAtRest,
+                  [&] { free(allocate(2 * kPageBytes, stream_, kGraphPool)); });
+  EXPECT_EQ(pages().created, 2U);
+  expect_ended_by(LadderStep::kGrow, [&] { allocate(2 * kPageBytes, side_); });
+  EXPECT_EQ(layout_of(kGraphPool), "F2p");
+}
+
+TEST_F(LadderTest, NothingIsAtRestWhileTheDeviceCaptures) {
+  free(allocate(10 * kPageBytes, side_));
+  device_->set_captures(1);
+  expect_ended_by(LadderStep::kGrow, [&] { allocate(kPageBytes); });
+  device_->set_captures(0);
+  SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  expect_ended_by(LadderStep::kGrow, [&] { allocate(kPageBytes); });
+  SimGpu::end_capture(side_);  // was not invalidated
+}
+
 TEST_F(LadderTest, HandOverFreePagesOfAnotherStream) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
   SimGpu::fill(side_, a, 1, kPageBytes);
@@ -233,6 +280,24 @@ TEST_F(LadderTest, HandOverFreePagesOfAnotherStream) {
   allocate(kDevicePages * kPageBytes, side_);
   EXPECT_EQ(device_->counters().pages_handed_over, 8U);
   EXPECT_EQ(layout_of(kDefaultPool), "L16p");
+}
+
+TEST_F(LadderTest, HandOverRatherThanGrowFarBeyondThePeak) {
+  const DevicePtr a = allocate(6 * kPageBytes, side_);
+  const auto busy = [&](DevicePtr block) {
+    SimGpu::fill(side_, block, 1, 1);
+    free(block);
+  };
+  busy(a);
+  // 1.3 times the peak of six pages are seven.
+  expect_ended_by(LadderStep::kGrow, [this] { free(allocate(kPageBytes)); });
+  expect_ended_by(LadderStep::kHandOver, [this] { allocate(3 * kPageBytes); });
+  EXPECT_EQ(pages().created, 7U);
+  EXPECT_EQ(device_->counters().pages_handed_over, 2U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+  // What is free elsewhere would not do.
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(device_->counters().pages_handed_over, 2U);
 }
 
 TEST_F(LadderTest, HandOverWhatAnotherStreamWaitsForItself) {
@@ -259,6 +324,7 @@ TEST_F(LadderTest, WhatWasLentGoesToTheDriverWithoutAnyMapping) {
 TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
   const DevicePtr a = allocate(10 * kPageBytes, side_);
   allocate(6 * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, 1);
   free(a);
   refuse(11 * kPageBytes, stream_);
   EXPECT_EQ(device_->counters().pages_handed_over, 0U);
@@ -287,9 +353,12 @@ TEST_F(LadderTest, WhatOneHeapLentTwiceInVainComesBack) {
 }
 
 TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
-  free(allocate(kDevicePages * kPageBytes, side_));
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+  free(a);
   device_->hold_pool(kGraphPool);
+  SimGpu::fill(side_, a, 1, 1);
   expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes, stream_, kGraphPool); });
+  SimGpu::fill(side_, a, 1, 1);
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes); });
   SimGpu::end_capture(stream_);
