@@ -5,7 +5,12 @@ from typing import Any
 import torch
 
 def install(
-    page_size_bytes: int, memory_limit_bytes: int, in_flight_percent: int | None, layout: str
+    page_size_bytes: int,
+    memory_limit_bytes: int,
+    in_flight_percent: int | None,
+    headroom_bytes: int,
+    idle_bytes: int,
+    layout: str,
 ) -> None: ...
 def uninstall() -> None: ...
 def is_installed() -> bool: ...

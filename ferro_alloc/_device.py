@@ -31,6 +31,8 @@ class DeviceNumbers:
     """Requests since the start that found a free block at once."""
     misses: int
     """Requests since the start that did not; `Status.devices` says what helped them."""
+    slowest_miss_ms: float
+    """The host's time for the slowest of them since the start or the last `reset_peak()`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ class DeviceMemoryView:
     @property
     def hits(self) -> int:
         return self.numbers().hits
+
+    @property
+    def slowest_miss_ms(self) -> float:
+        return self.numbers().slowest_miss_ms
 
     @property
     def misses(self) -> int:

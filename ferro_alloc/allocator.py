@@ -29,10 +29,14 @@ class DeviceStatus:
     pages_moved: int
     """How often a page moved to where its stream needed it, instead of a new one being taken."""
     pages_handed_over: int
-    """How often a page passed to another stream, without the host waiting, when no new one could
-    be had."""
+    """How often a page passed to another stream without the host waiting: because its own had
+    nothing to do, or behind the work of its own."""
     ladder: Mapping[str, int]
-    """How often each step of an allocation that found no free block was taken."""
+    """How often each step ended the search of a request that found no free block."""
+    ladder_ms: Mapping[str, float]
+    """The host's time in each step, in milliseconds, whether it helped or not."""
+    ladder_pages: Mapping[str, int]
+    """How many pages moved or were handed over in each step, which is the reason."""
     driver_calls: Mapping[str, int]
 
     def __str__(self) -> str:
@@ -119,6 +123,8 @@ def install(config: Config | None = None) -> None:
                 wanted.page_size_bytes,
                 wanted.memory_limit_bytes,
                 wanted.in_flight_percent,
+                wanted.headroom_bytes,
+                wanted.idle_bytes,
                 wanted.layout,
             )
         except RuntimeError as error:

@@ -44,6 +44,22 @@ class Config:
         },
     )
 
+    headroom_mb: int = field(
+        default=0,
+        metadata={
+            "meaning": "memory in MiB of each device that is left free for other programs and "
+            "libraries"
+        },
+    )
+
+    idle_mb: int = field(
+        default=0,
+        metadata={
+            "meaning": "free memory in MiB of each device that empty_cache() keeps for later "
+            "requests instead of returning it to the driver; with pages only"
+        },
+    )
+
     layout: Layout = field(
         default="pages",
         metadata={
@@ -63,6 +79,9 @@ class Config:
             raise _bad("in_flight_percent", share, "expected none or a whole number of at least 0")
         if limit is not None and (not _is_int(limit) or limit < page):
             raise _bad("memory_limit_mb", limit, f"expected none or at least one page ({page})")
+        for key in ("headroom_mb", "idle_mb"):
+            if not _is_int(value := getattr(self, key)) or value < 0:
+                raise _bad(key, value, "expected a whole number of at least 0")
 
     @property
     def page_size_bytes(self) -> int:
@@ -72,6 +91,14 @@ class Config:
     def memory_limit_bytes(self) -> int:
         """0 means no limit."""
         return 0 if self.memory_limit_mb is None else self.memory_limit_mb * _MIB
+
+    @property
+    def headroom_bytes(self) -> int:
+        return self.headroom_mb * _MIB
+
+    @property
+    def idle_bytes(self) -> int:
+        return self.idle_mb * _MIB
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:

@@ -19,8 +19,11 @@ namespace {
 std::string driver_problem() { return ferro::load_cuda_api().why; }
 
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
-             std::optional<int> in_flight_percent, const std::string& layout) {
+             std::optional<int> in_flight_percent, std::size_t headroom_bytes,
+             std::size_t idle_bytes, const std::string& layout) {
   ferro::AllocatorConfig config;
+  config.headroom = headroom_bytes;
+  config.idle_bytes = idle_bytes;
   config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
@@ -51,8 +54,13 @@ py::dict device_report(int device) {
   ferro::DeviceMemory& core = core_of(device);
   const ferro::DeviceCounters counters = core.counters();
   py::dict ladder;
+  py::dict ladder_ms;
+  py::dict ladder_pages;
   for (std::size_t i = 0; i < ferro::kLadderSteps; ++i) {
-    ladder[ferro::name_of(static_cast<ferro::LadderStep>(i))] = counters.ladder[i];
+    const char* step = ferro::name_of(static_cast<ferro::LadderStep>(i));
+    ladder[step] = counters.ladder[i];
+    ladder_ms[step] = static_cast<double>(counters.ladder_costs[i].nanoseconds) / 1e6;
+    ladder_pages[step] = counters.ladder_costs[i].pages;
   }
   const ferro::DriverCalls calls = core.driver().calls();
   py::dict driver_calls;
@@ -76,6 +84,8 @@ py::dict device_report(int device) {
   report["pages_moved"] = core.view().pages_moved;
   report["pages_handed_over"] = counters.pages_handed_over;
   report["ladder"] = ladder;
+  report["ladder_ms"] = ladder_ms;
+  report["ladder_pages"] = ladder_pages;
   report["driver_calls"] = driver_calls;
   return report;
 }
@@ -94,6 +104,7 @@ py::dict device_view(int device) {
   numbers["free_blocks"] = view.free_blocks;
   numbers["hits"] = view.hits;
   numbers["misses"] = view.misses;
+  numbers["slowest_miss_ms"] = static_cast<double>(core.slowest_nanoseconds()) / 1e6;
   return numbers;
 }
 
@@ -123,7 +134,8 @@ std::uintptr_t driver_table_address() {
 PYBIND11_MODULE(_C, module) {
   ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
-             py::arg("in_flight_percent"), py::arg("layout"));
+             py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
+             py::arg("layout"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

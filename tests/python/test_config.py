@@ -34,9 +34,12 @@ def test_empty_environment_means_defaults(environ: dict[str, str]) -> None:
     page=PAGES,
     limit=st.none() | st.integers(1024, 1 << 20),
     in_flight=st.none() | st.integers(0, 1000),
+    others=st.tuples(st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
 )
-def test_text_form_reads_back(page: int, limit: int | None, in_flight: int | None) -> None:
-    config = Config(page_size_mb=page, memory_limit_mb=limit, in_flight_percent=in_flight)
+def test_text_form_reads_back(
+    page: int, limit: int | None, in_flight: int | None, others: tuple[int, int]
+) -> None:
+    config = Config(page, limit, in_flight, *others)
     assert Config.parse(str(config)) == config
 
 
@@ -53,6 +56,8 @@ def test_text_form_reads_back(page: int, limit: int | None, in_flight: int | Non
         ("page_size_mb:none", "page_size_mb is None: expected a power of two"),
         ("memory_limit_mb:0", "memory_limit_mb is 0: expected none or at least one page"),
         ("in_flight_percent:-1", "in_flight_percent is -1: expected none or a whole number"),
+        ("headroom_mb:-1", "headroom_mb is -1: expected a whole number of at least 0"),
+        ("idle_mb:none", "idle_mb is None: expected a whole number of at least 0"),
         ("page_size_mb:64,memory_limit_mb:32", "at least one page (64)"),
     ],
 )

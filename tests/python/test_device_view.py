@@ -17,17 +17,30 @@ def test_numbers_and_forecasts() -> None:
         "wrong index": "there is no device 7: expected a number from 0 to 0",
         "no index": "there is no device True: expected a number from 0 to 0",
         "no size": "the size is -1: expected a number of bytes from 0 to 2**60 - 1",
-        "empty": [0] * 8,
+        "empty": [0] * 9,
         "round": [0, 512, 512, 1024, 5120],
         "forecast": [0, 2, 4],
         "numbers": [True, True, True, True, [3, 1, 1, 4]],
         "one by one": True,
         "forecast of what is there": 0,
-        "forecast on another stream": 4,
+        "forecast on another stream": 2,
         "peak": True,
         "emptied": 0,
         "moved": 0,
         "after": not_installed,
+    }
+
+
+def test_a_card_is_shared_with_others() -> None:
+    assert simulated("shared_card.py", memory="1GiB") == {
+        "verdict": True,
+        "free": 256,
+        "taken": 768,
+        "kept": 64,
+        "unmapped by the next one": 0,
+        "ladder": True,
+        "slowest": True,
+        "reset": 0,
     }
 
 

@@ -8,6 +8,8 @@
 namespace ferro {
 namespace {
 
+constexpr std::size_t kAllPages = ~std::size_t{0};
+
 std::uint64_t next_serial() {
   static std::atomic<std::uint64_t> serial{0};
   return serial.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -42,7 +44,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       config_(config),
       driver_(api, device),
       total_memory_(driver_.total_memory()),
-      store_(driver_, config.page_bytes, config.handles),
+      store_(driver_, config.page_bytes, config.handles, config.headroom),
       events_(driver_),
       driver_segments_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
@@ -68,7 +70,7 @@ DeviceMemory::~DeviceMemory() {
   const RecursiveMutexLock slow(slow_mutex_);
   for (auto& [id, pool] : pools_) {
     for (auto& [key, heap] : pool.heaps) {
-      give_back_all_of(*heap, nullptr);
+      give_back_free_of(*heap, kAllPages, nullptr);
     }
   }
   store_.trim(~std::size_t{0});
@@ -266,23 +268,42 @@ void DeviceMemory::give_back_everything(const CallContext& context) {
       heap->wait_for_pending();
     }
   }
-  for (Heap* heap : heaps_that_give(Givers::kEverything)) {
+  const std::vector<Heap*> givers = heaps_that_give(Givers::kEverything);
+  for (Heap* heap : givers) {
     heap->wait_for_pending();
-    give_back_all_of(*heap, context);
+  }
+  std::size_t surplus = surplus_pages(givers);
+  for (Heap* heap : givers) {
+    surplus -= std::min(surplus, give_back_free_of(*heap, surplus, context));
   }
   drop_unused_pools();
-  store_.trim(~std::size_t{0});
+  store_.trim(surplus);
   imports_.collect();
 }
 
-void DeviceMemory::give_back_all_of(Heap& heap, const CallContext& context) {
-  if (is_paged(heap.kind())) {
-    const std::size_t given = heap.give_back_pages(~std::size_t{0}, context);
-    retire_lent_mappings();
-    store_.trim(given);
-  } else {
+// To the driver: free segments, or so many pages, whose number is the result.
+std::size_t DeviceMemory::give_back_free_of(Heap& heap, std::size_t pages,
+                                            const CallContext& context) {
+  if (!is_paged(heap.kind())) {
     release_free_segments(heap, context);
+    return 0;
   }
+  const std::size_t given = heap.give_back_pages(pages, context);
+  retire_lent_mappings();
+  store_.trim(given);
+  return given;
+}
+
+// What is free beyond what the settings want to keep; a lot when that is nothing.
+std::size_t DeviceMemory::surplus_pages(const std::vector<Heap*>& givers) {
+  if (config_.idle_bytes == 0) {
+    return kAllPages;
+  }
+  std::size_t free_pages = store_.counts().idle;
+  for (Heap* heap : givers) {
+    free_pages += heap->view().whole_free_page_bytes / store_.page_bytes();
+  }
+  return free_pages - std::min(free_pages, config_.idle_bytes / store_.page_bytes());
 }
 
 void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
@@ -293,7 +314,7 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   ++counters_.synchronisations;
   for (Heap* heap : heaps_of(id)) {
     heap->wait_for_pending();
-    give_back_all_of(*heap, context);
+    give_back_free_of(*heap, kAllPages, context);
   }
   drop_unused_pools();
 }
@@ -387,7 +408,7 @@ DeviceView DeviceMemory::view() {
       view.live_blocks += part.live_blocks;
       view.free_blocks += part.free_blocks;
       view.free_bytes += part.free_bytes;
-      view.pages_moved += part.pages_moved;
+      view.pages_moved += heap->pages_moved();
     }
   }
   return view;
@@ -429,6 +450,11 @@ DeviceCounters DeviceMemory::counters() {
   counters.pages_created = pages.created - pages_at_reset_.created;
   counters.pages_released = pages.released - pages_at_reset_.released;
   return counters;
+}
+
+std::uint64_t DeviceMemory::slowest_nanoseconds() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  return slowest_nanoseconds_;
 }
 
 std::size_t DeviceMemory::held_bytes() const {
@@ -483,6 +509,7 @@ std::map<PoolId, std::array<StatValue, kStatClasses>> DeviceMemory::reserved_by_
 
 void DeviceMemory::reset_peaks() {
   const RecursiveMutexLock slow(slow_mutex_);
+  slowest_nanoseconds_ = 0;
   stats_.reset_peaks();
   store_.reset_peak();
   segment_stats_.reset_peaks();
@@ -496,9 +523,7 @@ void DeviceMemory::reset_peaks() {
 
 void DeviceMemory::reset_accumulated_counters() {
   const RecursiveMutexLock slow(slow_mutex_);
-  const LadderCounts ladder = counters_.ladder;
-  counters_ = {};
-  counters_.ladder = ladder;
+  counters_ = {.ladder = counters_.ladder, .ladder_costs = counters_.ladder_costs};
   pages_at_reset_ = store_.counts();
   segment_stats_.reset_accumulated();
   const MutexLock lock(pools_mutex_);

@@ -38,6 +38,8 @@ struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
   HandleRules handles = {};                        // of new memory
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
+  std::size_t headroom = 0;    // bytes of the device that are left free for others
+  std::size_t idle_bytes = 0;  // that `empty_cache` keeps (pages only)
   Layout layout = Layout::kPages;
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (waiting.h); negative: it grows as long as it can.
@@ -61,7 +63,7 @@ struct [[nodiscard]] AllocateResult {
 };
 
 // Numbers that are not sums over heaps.
-// Since the last reset; `ladder` since construction.
+// Since the last reset; of the ladder since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
   std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
@@ -73,6 +75,7 @@ struct DeviceCounters {
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
   LadderCounts ladder{};
+  LadderCosts ladder_costs{};
 };
 
 // What is in the heaps, all pools together, and what became of the requests since construction.
@@ -132,7 +135,8 @@ class DeviceMemory {
   void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
 
   // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
-  // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind.
+  // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
+  // bytes of them as the settings want to keep stay where they are.
   void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(slow_mutex_);
   // The same for one pool, if nobody holds it; else nothing.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
@@ -166,6 +170,8 @@ class DeviceMemory {
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(pools_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
+  // Host time of the slowest climb since the last reset of the peaks.
+  std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(slow_mutex_);
   // Bytes of pages and segments held.
   std::size_t held_bytes() const;
   // The same in PyTorch's form.
@@ -194,6 +200,7 @@ class DeviceMemory {
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request);
   AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request);
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(slow_mutex_);
+  DevicePtr climb_steps(Heap& heap, const Request& request) FERRO_REQUIRES(slow_mutex_);
   // `wanted`: bytes that the driver was to give.
   AllocateResult out_of_memory(std::size_t wanted) FERRO_REQUIRES(slow_mutex_);
 
@@ -247,7 +254,9 @@ class DeviceMemory {
   void release_free_segments(Heap& heap, const CallContext& context) FERRO_REQUIRES(slow_mutex_);
   // Everything that is free and may leave, pages and segments.
   void give_back_everything(const CallContext& context) FERRO_REQUIRES(slow_mutex_);
-  void give_back_all_of(Heap& heap, const CallContext& context) FERRO_REQUIRES(slow_mutex_);
+  std::size_t give_back_free_of(Heap& heap, std::size_t pages, const CallContext& context)
+      FERRO_REQUIRES(slow_mutex_);
+  std::size_t surplus_pages(const std::vector<Heap*>& givers);
   SegmentRules segment_rules() const {
     return config_.segment_rules ? config_.segment_rules() : SegmentRules{};
   }
@@ -280,6 +289,7 @@ class DeviceMemory {
 
   RecursiveMutex slow_mutex_;
   DeviceCounters counters_ FERRO_GUARDED_BY(slow_mutex_);
+  std::uint64_t slowest_nanoseconds_ FERRO_GUARDED_BY(slow_mutex_) = 0;
   PageCounts pages_at_reset_ FERRO_GUARDED_BY(slow_mutex_);
   std::vector<Heap*> lenders_ FERRO_GUARDED_BY(slow_mutex_);        // that may have old mappings
   std::uint64_t handles_passed_ FERRO_GUARDED_BY(slow_mutex_) = 0;  // rather than growing

@@ -129,7 +129,6 @@ struct HeapView {
   std::size_t pending_bytes = 0;  // waiting for other streams
   std::size_t largest_free = 0;
   std::size_t whole_free_page_bytes = 0;  // what give_back_pages could return
-  std::uint64_t pages_moved = 0;          // on the line, since construction
 };
 
 class Heap {
@@ -258,6 +257,8 @@ class Heap {
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
   HeapView view() FERRO_EXCLUDES(mutex_);
+  // On the line, since construction.
+  std::uint64_t pages_moved() const { return pages_moved_.load(std::memory_order_relaxed); }
   // How many pages a request would take from the store or the driver, if it came now.
   std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation.
@@ -397,7 +398,7 @@ class Heap {
     std::vector<Block*> blocks;
   };
   std::deque<StaleBatch> stale_ FERRO_GUARDED_BY(mutex_);  // in the order of their fences
-  std::uint64_t pages_moved_ FERRO_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::uint64_t> pages_moved_{0};              // written under mutex_
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);              // see drop_leftovers

@@ -214,7 +214,8 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
   }
   count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store.size() * page_bytes_));
   leave_behind(moved, fence, context);
-  pages_moved_ += pages_moved;
+  pages_moved_.store(pages_moved_.load(std::memory_order_relaxed) + pages_moved,
+                     std::memory_order_relaxed);
   tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, context);
   if (context != nullptr) {
     mapped_by_[begin] = context;

@@ -112,7 +112,6 @@ HeapView Heap::view() {
   const SpinLock lock(mutex_);
   merge_all();
   HeapView view;
-  view.pages_moved = pages_moved_;
   for_each_block([&](const Block& block) {
     view.backed_bytes += block.is_backed() ? block.size : 0;
     view.pending_bytes += block.state == BlockState::kPending ? block.size : 0;

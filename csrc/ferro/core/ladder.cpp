@@ -5,6 +5,7 @@
 #include "ferro/driver/error.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 namespace ferro {
@@ -42,20 +43,42 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
   read_rejection_limit();
   // More than the device has cannot be had, and should not cost the cached memory either.
   if (request.size <= total_memory_) {
-    for (const Step& step : kLadder) {
-      const DevicePtr ptr = (this->*step.make_room_and_allocate)(heap, request);
-      if (ptr != kNull) {
-        ++counters_.ladder[static_cast<std::size_t>(step.name)];
-        return {ptr, request.size, nullptr};
-      }
-      if (rejected_) {
-        return reject(request.size);
-      }
+    if (const DevicePtr ptr = climb_steps(heap, request); ptr != kNull) {
+      return {ptr, request.size, nullptr};
+    }
+    if (rejected_) {
+      return reject(request.size);
     }
   } else if (rejection_limit_ < store_.limit()) {
     return reject(request.size);
   }
   return out_of_memory(request.size);
+}
+
+DevicePtr DeviceMemory::climb_steps(Heap& heap, const Request& request) {
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  Clock::time_point last = began;
+  DevicePtr ptr = kNull;
+  for (const Step& step : kLadder) {
+    const std::uint64_t pages = heap.pages_moved() + counters_.pages_handed_over;
+    ptr = (this->*step.make_room_and_allocate)(heap, request);
+    const auto now = Clock::now();
+    StepCost& cost = counters_.ladder_costs[static_cast<std::size_t>(step.name)];
+    cost.nanoseconds += static_cast<std::uint64_t>(std::chrono::nanoseconds(now - last).count());
+    cost.pages += heap.pages_moved() + counters_.pages_handed_over - pages;
+    last = now;
+    if (ptr != kNull) {
+      ++counters_.ladder[static_cast<std::size_t>(step.name)];
+    }
+    if (ptr != kNull || rejected_) {
+      break;
+    }
+  }
+  slowest_nanoseconds_ =
+      std::max(slowest_nanoseconds_,
+               static_cast<std::uint64_t>(std::chrono::nanoseconds(last - began).count()));
+  return ptr;
 }
 
 AllocateResult DeviceMemory::out_of_memory(std::size_t wanted) {
@@ -361,6 +384,7 @@ OutOfMemoryFacts DeviceMemory::facts_of_failure(std::size_t wanted) {
   if (const std::size_t limit = store_.limit(); limit != PageStore::kNoLimit) {
     facts.limit = limit;
   }
+  facts.headroom = config_.headroom;
   facts.held = held_bytes();
   const MutexLock lock(pools_mutex_);
   for (auto& [id, pool] : pools_) {

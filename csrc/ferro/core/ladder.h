@@ -35,4 +35,11 @@ constexpr const char* name_of(LadderStep step) {
 // How often each step ended the climb.
 using LadderCounts = std::array<std::uint64_t, kLadderSteps>;
 
+// What a step has cost, whether it ended a climb or not.
+struct StepCost {
+  std::uint64_t nanoseconds = 0;  // of the host
+  std::uint64_t pages = 0;        // that moved on the heap's line or came from other heaps
+};
+using LadderCosts = std::array<StepCost, kLadderSteps>;
+
 }  // namespace ferro

@@ -42,7 +42,7 @@ TakeResult PageStore::create(std::size_t count) {
   NewPages pages{count, count};
   if (count > 1) {
     // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
-    const std::size_t on_device = driver_.memory_info().free_bytes;
+    const std::size_t on_device = free_on_device();
     if (on_device / page_bytes_ < count) {
       return TakeResult::kOutOfMemory;
     }
@@ -90,8 +90,18 @@ TakeResult PageStore::check_limits(std::size_t more) const {
   if (more > limit_ - std::min(limit_, used)) {
     return TakeResult::kOverLimit;
   }
-  const bool rejected = more > rejection_limit_ - std::min(rejection_limit_, used);
-  return rejected ? TakeResult::kRejected : TakeResult::kOk;
+  if (more > rejection_limit_ - std::min(rejection_limit_, used)) {
+    return TakeResult::kRejected;
+  }
+  // The driver's answer is what it cannot give; without headroom it is asked by trying.
+  const bool crowds_others = headroom_ != 0 && more != 0 && more > free_on_device();
+  return crowds_others ? TakeResult::kOutOfMemory : TakeResult::kOk;
+}
+
+// But for the headroom.
+std::size_t PageStore::free_on_device() const {
+  const std::size_t free = driver_.memory_info().free_bytes;
+  return free - std::min(free, headroom_);
 }
 
 void PageStore::raise_peaks() {

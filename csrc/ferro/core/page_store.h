@@ -45,8 +45,10 @@ class PageStore {
  public:
   static constexpr std::size_t kNoLimit = ~std::size_t{0};
 
-  PageStore(Driver& driver, std::size_t page_bytes, const HandleRules& handles)
-      : driver_(driver), page_bytes_(page_bytes), handles_(handles) {}
+  // `headroom`: bytes of the device that are left to others; what is created leaves them free.
+  PageStore(Driver& driver, std::size_t page_bytes, const HandleRules& handles,
+            std::size_t headroom = 0)
+      : driver_(driver), page_bytes_(page_bytes), handles_(handles), headroom_(headroom) {}
 
   std::size_t page_bytes() const { return page_bytes_; }
 
@@ -92,6 +94,7 @@ class PageStore {
  private:
   // Which limit, if any, forbids so many bytes more.
   TakeResult check_limits(std::size_t more) const FERRO_REQUIRES(mutex_);
+  std::size_t free_on_device() const;
   std::size_t used_bytes() const FERRO_REQUIRES(mutex_) {
     return counts_.held * page_bytes_ + counts_.charged_bytes;
   }
@@ -111,6 +114,7 @@ class PageStore {
   Driver& driver_;
   const std::size_t page_bytes_;
   const HandleRules handles_;
+  const std::size_t headroom_;
   mutable Mutex mutex_;
   std::vector<Run> idle_ FERRO_GUARDED_BY(mutex_);
   std::size_t idle_pages_ FERRO_GUARDED_BY(mutex_) = 0;

@@ -13,8 +13,8 @@ std::size_t minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
 // What could still be created, by device and limit.
 std::size_t creatable(const OutOfMemoryFacts& facts) {
-  return facts.limit ? std::min(facts.device_free, minus(*facts.limit, facts.held))
-                     : facts.device_free;
+  const std::size_t free = minus(facts.device_free, facts.headroom);
+  return facts.limit ? std::min(free, minus(*facts.limit, facts.held)) : free;
 }
 
 std::size_t other_memory(const OutOfMemoryFacts& facts) {
@@ -50,6 +50,9 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
       return "LIMIT: the memory limit of " + size_text(*facts.limit) +
              " is reached while the device has " + size_text(facts.device_free) +
              " free; raise it with torch.cuda.set_per_process_memory_fraction or memory_limit_mb.";
+    case Verdict::kHeadroom:
+      return "HEADROOM: of the " + size_text(facts.device_free) + " that the device has free " +
+             size_text(facts.headroom) + " are left to others; lower headroom_mb to use them.";
     case Verdict::kOtherMemory:
       return "OTHER MEMORY: " + size_text(other_memory(facts)) +
              " of the device are held by other processes, libraries or the CUDA context.";
@@ -81,8 +84,11 @@ Verdict judge(const OutOfMemoryFacts& facts) {
   if (facts.free_default + facts.pending + facts.free_private >= deficit) {
     return Verdict::kPrivatePools;
   }
-  if (facts.limit && facts.device_free >= facts.request) {
+  if (facts.limit && facts.device_free >= facts.request + facts.headroom) {
     return Verdict::kLimit;
+  }
+  if (facts.device_free >= facts.request && facts.headroom != 0) {
+    return Verdict::kHeadroom;
   }
   // The context and the libraries of this process always hold a little.
   constexpr std::size_t kOwnShare = kGiB;

@@ -17,6 +17,7 @@ struct OutOfMemoryFacts {
   std::size_t capacity = 0;     // of the device
   std::size_t device_free = 0;  // by the driver
   std::optional<std::size_t> limit;
+  std::size_t headroom = 0;  // of `device_free`, left to others
   std::size_t held = 0;
   std::size_t live = 0;
   std::size_t pending = 0;       // freed, waiting for other streams
@@ -32,6 +33,7 @@ enum class Verdict {
   kWaiting,        // so would those with the bytes that wait for other streams
   kPrivatePools,   // so would those with the free bytes of graph and user pools
   kLimit,          // the device has room, the limit does not
+  kHeadroom,       // the device has room, which is left to others
   kOtherMemory,    // what is not ours on the device would have been enough
   kDriver,         // there was room, and the driver refused all the same
   kCapacity,       // live memory plus the request exceed the device

@@ -111,6 +111,26 @@ TEST_F(DeviceMemoryTest, EmptyCacheReturnsWhatCarriesNoLiveByte) {
   free(a);
 }
 
+class IdleMemoryTest : public testing::DeviceFixture {
+ protected:
+  IdleMemoryTest()
+      : DeviceFixture(16, SimGpu::kManual, AllocatorConfig{.idle_bytes = 4 * kPageBytes}) {}
+};
+
+TEST_F(IdleMemoryTest, EmptyCacheKeepsSomeWhereItIs) {
+  const DevicePtr a = allocate(3 * kPageBytes);
+  allocate(kPageBytes);
+  free(a);
+  const std::uint64_t unmaps = device_->driver().calls().unmap;
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 4U);
+  EXPECT_EQ(device_->driver().calls().unmap, unmaps);
+  free(allocate(6 * kPageBytes, side_));
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 5U) << "one live, four free";
+  device_->check_invariants();
+}
+
 TEST_F(DeviceMemoryTest, EmptyCacheWaitsForWhatOtherStreamsUse) {
   const DevicePtr a = allocate(2 * kPageBytes);
   free_used_by(a, side_);

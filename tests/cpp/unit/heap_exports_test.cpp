@@ -139,7 +139,7 @@ TEST_F(HeapExportsTest, WhatWasSharedIsNotMoved) {
   EXPECT_EQ(heap_.allocate_grown(bytes(3 * kPageBytes), GrowFrom::kOwnPages, &moved),
             GrowResult::kGrown);
   check(heap_);
-  EXPECT_EQ(heap_.view().pages_moved, 3U);
+  EXPECT_EQ(heap_.pages_moved(), 3U);
   EXPECT_EQ(allocate(heap_, kPageBytes), blocks[2]) << "in its place it is as good as any";
 }
 

@@ -213,6 +213,33 @@ TEST_F(LadderTest, NoStreamWaitsInACapture) {
   SimGpu::end_capture(stream_);
 }
 
+TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
+  EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
+  const DevicePtr a = allocate(2 * kPageBytes);
+  allocate(kPageBytes);
+  const DevicePtr b = allocate(2 * kPageBytes);
+  allocate(kPageBytes);
+  free(a);
+  free(b);
+  expect_ended_by(LadderStep::kMovePages, [this] { allocate(4 * kPageBytes); });
+  free(allocate(3 * kPageBytes, side_));
+  expect_ended_by(LadderStep::kPagesAtRest, [this] { allocate(2 * kPageBytes); });
+  const LadderCosts costs = device_->counters().ladder_costs;
+  const auto of = [&](LadderStep step) { return costs[static_cast<std::size_t>(step)]; };
+  EXPECT_EQ(of(LadderStep::kMovePages).pages, 4U);
+  EXPECT_EQ(of(LadderStep::kPagesAtRest).pages, 2U);
+  EXPECT_EQ(of(LadderStep::kGrow).pages, 0U);
+  std::uint64_t all = 0;
+  for (const StepCost& cost : costs) {
+    all += cost.nanoseconds;
+  }
+  EXPECT_GT(of(LadderStep::kGrow).nanoseconds, 0U);
+  EXPECT_GT(device_->slowest_nanoseconds(), 0U);
+  EXPECT_LE(device_->slowest_nanoseconds(), all);
+  device_->reset_peaks();
+  EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
+}
+
 TEST_F(LadderTest, PagesAtRestPassToAnyStream) {
   const DevicePtr a = allocate(6 * kPageBytes, side_);
   SimGpu::fill(side_, a, 1, 1);

@@ -212,5 +212,20 @@ TEST_F(LargeHandlesInStoreTest, TrimNeverReleasesMoreThanIsAskedFor) {
   expect_counts(4, 4);
 }
 
+TEST_F(PageStoreTest, HeadroomIsLeftToOthers) {
+  const std::size_t on_device = driver_.memory_info().free_bytes / kPageBytes;
+  PageStore modest(driver_, kPageBytes, HandleRules{}, 2 * kPageBytes);
+  std::vector<PageHandle> pages;
+  EXPECT_EQ(modest.take(on_device - 1, Fit::kAtLeast, pages), TakeResult::kOutOfMemory);
+  EXPECT_EQ(modest.take(on_device - 2, Fit::kAtLeast, pages), TakeResult::kOk);
+  EXPECT_EQ(modest.take(1, Fit::kAtLeast, pages), TakeResult::kOutOfMemory);
+  EXPECT_EQ(modest.charge(1), TakeResult::kOutOfMemory);
+  PageHandle run{};
+  EXPECT_EQ(modest.take_run(1, &run), TakeResult::kOutOfMemory);
+  EXPECT_EQ(driver_.memory_info().free_bytes, 2 * kPageBytes);
+  modest.put(pages);
+  EXPECT_EQ(modest.trim(pages.size()), pages.size());
+}
+
 }  // namespace
 }  // namespace ferro

@@ -224,7 +224,7 @@ TEST_F(LargeHandlesTest, AHandleMovesAsAWhole) {
             GrowResult::kGrown);
   check(heap_);
   EXPECT_EQ(driver_.calls().create, created);
-  EXPECT_EQ(heap_.view().pages_moved, 8U) << "five more than it takes";
+  EXPECT_EQ(heap_.pages_moved(), 8U) << "five more than it takes";
 }
 
 TEST_F(LargeHandlesTest, WhatIsUsedInPartStays) {

@@ -55,6 +55,21 @@ INSTANTIATE_TEST_SUITE_P(
                              [](auto& facts) { make_free(facts, 3 * kGiB); }),
                       a_case("FreeBytesMissTheDeficitBy512", Verdict::kCapacity, "CAPACITY",
                              [](auto& facts) { make_free(facts, 3 * kGiB - 512); }),
+                      a_case("LeftToOthers", Verdict::kHeadroom, "HEADROOM: of the 6.00 GiB",
+                             [](auto& facts) {
+                               facts.held = facts.live = 74 * kGiB;
+                               facts.device_free = 6 * kGiB;
+                               facts.headroom = 3 * kGiB;
+                             }),
+                      a_case("AllThatIsFreeIsLeftToOthers", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) { facts.headroom = kGiB; }),
+                      a_case("TheLimitIsReachedBeforeTheHeadroom", Verdict::kLimit, "LIMIT",
+                             [](auto& facts) {
+                               facts.held = facts.live = 70 * kGiB;
+                               facts.limit = 72 * kGiB;
+                               facts.device_free = 10 * kGiB;
+                               facts.headroom = 3 * kGiB;
+                             }),
                       a_case("WithWhatWaits", Verdict::kWaiting, "WAITING",
                              [](auto& facts) {
                                make_free(facts, kGiB);
