@@ -73,6 +73,9 @@ class Costs:
     stalls: int | None
     """Waits of the host that the allocator asked for. PyTorch's: for all streams
     (`num_sync_all_streams`). ferro_alloc's: for one event each, or for the device."""
+    slowest_ms: float | None
+    """Of the slowest request since the last look. None where ferro_alloc does not say it, and on
+    the simulated GPU, whose driver takes no time."""
 
 
 def costs_so_far(allocator: str, simulated: bool) -> Costs:
@@ -85,6 +88,7 @@ def costs_so_far(allocator: str, simulated: bool) -> Costs:
         stalls = sum(device.driver_calls["event_wait"] for device in devices)
     elif allocator == "cudaMallocAsync":
         stalls = None  # the driver waits by itself
+    slowest = [slowest_since_last_look(device.device) for device in devices if not simulated]
     counted = simulated or bool(devices)
     return Costs(
         driver_calls=sum(calls[name] for name in MEMORY_CALLS if name in calls)
@@ -92,18 +96,31 @@ def costs_so_far(allocator: str, simulated: bool) -> Costs:
         else None,
         driver_ms=driver_ms() if simulated else None,
         stalls=stalls,
+        slowest_ms=max(slowest, default=None),
     )
+
+
+def slowest_since_last_look(index: int) -> float:
+    import ferro_alloc
+
+    view = ferro_alloc.device(index)
+    slowest = view.slowest_miss_ms
+    view.reset_slowest_miss()
+    return slowest
 
 
 def after_warm_up(steps: Sequence[Costs], warm_up: int) -> dict[str, Any]:
     """The growth of each cost after so many steps, at least one; `steps`: the costs after each.
 
-    `worst_step_ms` is the largest growth of `driver_ms` in one of these steps.
+    `worst_step_ms` is the largest growth of `driver_ms` in one of these steps, `slowest_ms` the
+    slowest request of all.
     """
     first, last = asdict(steps[warm_up - 1]), asdict(steps[-1])
     found: dict[str, Any] = {
         name: None if value is None else last[name] - value for name, value in first.items()
     }
+    slowest = [costs.slowest_ms for costs in steps[warm_up:] if costs.slowest_ms is not None]
+    found["slowest_ms"] = max(slowest, default=None)
     times = [costs.driver_ms for costs in steps[warm_up - 1 :] if costs.driver_ms is not None]
     found["worst_step_ms"] = max((b - a for a, b in pairwise(times)), default=None)
     return found

@@ -131,6 +131,7 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
     """
     working = [record for record in records if not record.problem]
     natives = {record.workload: record for record in working if record.allocator == "native"}
+    headings: tuple[str, ...]
     headings = ("workload", "allocator", "allocated, GB", "reserved", "smallest limit")
     lines: list[Sequence[str]] = []
     for record in working:
@@ -150,10 +151,12 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
                 pair([cost["driver_ms"] for cost in costs], 1),
                 pair([cost["worst_step_ms"] for cost in costs], 1),
                 pair([cost["stalls"] for cost in costs]),
+                pair([cost.get("slowest_ms") for cost in costs], 1),
                 time,
             )
         )
-    return (*headings, "driver calls", "driver, ms", "worst step, ms", "stalls", "time"), lines
+    headings += ("driver calls", "driver, ms", "worst step, ms", "stalls", "slowest, ms", "time")
+    return headings, lines
 
 
 def show(records: Sequence[Record], simulated: bool) -> None:

@@ -185,6 +185,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "graphs": ("graphs_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "hit_path": ("hit_path_gpu.json", turns),
     "observing": ("observing_gpu.json", turns),
+    "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "training": ("training_gpu.json", training),
     "replay": ("replay.json", replay),

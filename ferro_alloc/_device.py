@@ -32,7 +32,8 @@ class DeviceNumbers:
     misses: int
     """Requests since the start that did not; `Status.devices` says what helped them."""
     slowest_miss_ms: float
-    """The host's time for the slowest of them since the start or the last `reset_peak()`."""
+    """The host's time for the slowest of them since the start, or the last `reset_slowest_miss()`
+    or `reset_peak()`."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,10 @@ class DeviceMemoryView:
     def reset_peak(self) -> None:
         """Lets all peaks of this device begin at what is there now, PyTorch's among them."""
         _ask("reset_peak", self.index)
+
+    def reset_slowest_miss(self) -> None:
+        """Lets `slowest_miss_ms` begin at 0."""
+        _ask("reset_slowest_miss", self.index)
 
     def round_size(self, size: int) -> int:
         """Bytes of the block that a request for `size` bytes gets. 0 for 0."""

@@ -3,9 +3,9 @@
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
 #                                       hit_path observing sharing training demo
-#                                       graphs situations compiled frontier
+#                                       scattered graphs situations compiled frontier
 #
-# Without any named it runs all but the last four, whose results would be more files than it leaves;
+# Without any named it runs all but the last five, whose results would be more files than it leaves;
 # `frontier` takes the whole time, and `tests` nearly.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
@@ -97,6 +97,7 @@ for name in "${parts[@]}"; do
     tests) part tests 540 bash -c tests ;;
     fidelity) part fidelity 120 bash -c 'benchmark fidelity' ;;
     hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
+    scattered) part scattered 60 bash -c 'benchmark scattered' ;;
     observing) part observing 120 bash -c 'benchmark observing' ;;
     sharing) part sharing 120 bash -c 'benchmark sharing' ;;
     training) part training 200 bash -c 'benchmark training' ;;

@@ -118,6 +118,8 @@ void reset_peak(int device) {
   ferro::installed_allocator()->resetPeakStats(static_cast<std::int8_t>(device));
 }
 
+void reset_slowest_miss(int device) { core_of(device).reset_slowest(); }
+
 std::size_t bytes_from_driver(int device, std::size_t size) {
   return ferro::bytes_from_driver(core_of(device), size);
 }
@@ -145,6 +147,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("device_view", &device_view, py::arg("device"));
   module.def("empty_cache", &empty_cache, py::arg("device"));
   module.def("reset_peak", &reset_peak, py::arg("device"));
+  module.def("reset_slowest_miss", &reset_slowest_miss, py::arg("device"));
   module.def("round_size", &ferro::round_size, py::arg("size"));
   module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
   module.def("check_invariants", &check_invariants, py::arg("device"));

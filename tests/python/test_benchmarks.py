@@ -153,12 +153,14 @@ def test_the_smallest_limit_is_found(least: int) -> None:
 
 
 def test_costs_are_those_after_the_warm_up() -> None:
-    steps = [Costs(None, float(ms), stalls) for ms, stalls in ((5, 1), (7, 1), (7, 2), (10, 4))]
+    costs = ((5, 1, 9.0), (7, 1, 8.0), (7, 2, 1.5), (10, 4, 0.0))
+    steps = [Costs(None, float(ms), stalls, slowest) for ms, stalls, slowest in costs]
     assert after_warm_up(steps, 2) == {
         "driver_calls": None,
         "driver_ms": 3.0,
         "worst_step_ms": 3.0,
         "stalls": 3,
+        "slowest_ms": 1.5,
     }
 
 
@@ -185,6 +187,15 @@ def test_hit_path(run_program: RunProgram, tmp_path: Path) -> None:
     assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
     for record in records:
         assert len(record["nanoseconds"]) == 5
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+@on_simulated_gpu
+def test_scattered(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "scattered")
+    assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
+    for record in records:
+        assert list(record["nanoseconds"]) == ["64 MiB from pieces", "64 MiB cached"]
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
 
 

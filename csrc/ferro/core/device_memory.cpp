@@ -457,6 +457,11 @@ std::uint64_t DeviceMemory::slowest_nanoseconds() {
   return slowest_nanoseconds_;
 }
 
+void DeviceMemory::reset_slowest() {
+  const RecursiveMutexLock slow(slow_mutex_);
+  slowest_nanoseconds_ = 0;
+}
+
 std::size_t DeviceMemory::held_bytes() const {
   const PageCounts pages = store_.counts();
   return pages.held * store_.page_bytes() + pages.charged_bytes;

@@ -170,8 +170,9 @@ class DeviceMemory {
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(pools_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
-  // Host time of the slowest climb since the last reset of the peaks.
+  // Host time of the slowest climb since its last reset, or that of the peaks.
   std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(slow_mutex_);
+  void reset_slowest() FERRO_EXCLUDES(slow_mutex_);
   // Bytes of pages and segments held.
   std::size_t held_bytes() const;
   // The same in PyTorch's form.

@@ -36,6 +36,6 @@ seen["ladder"] = ferro_alloc.status().devices[0].ladder_ms.keys() == (
     ferro_alloc.status().devices[0].ladder.keys()
 )
 seen["slowest"] = 0 < ferro_alloc.device().slowest_miss_ms < 1000
-ferro_alloc.device().reset_peak()
+ferro_alloc.device().reset_slowest_miss()
 seen["reset"] = ferro_alloc.device().slowest_miss_ms
 print(json.dumps(seen))
