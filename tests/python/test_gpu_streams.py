@@ -24,6 +24,12 @@ def test_memory_used_by_slow_streams_and_by_threads(run_program: RunProgram) -> 
     assert ferro["reused_without_record"] >= 1
 
 
+def test_memory_of_streams_that_are_gone(run_program: RunProgram) -> None:
+    for allocator in ("native", "ferro_alloc"):
+        done = run_program("gone_stream.py", allocator, timeout=120)
+        assert json.loads(done.stdout.splitlines()[-1])["reserved"] <= 20
+
+
 def test_many_streams_and_threads_under_a_limit(run_program: RunProgram) -> None:
     """For FERRO_STRESS_SECONDS, 15 unless it is set; every byte is checked on the device."""
     seconds = int(os.environ.get("FERRO_STRESS_SECONDS", "15"))

@@ -101,3 +101,10 @@ def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> 
     )
     ended = run_simulated(program, memory="256MiB")
     assert ended.stdout.split() == ["True", "60", "True"]
+
+
+@pytest.mark.parametrize("mode", ["eager", "adversarial"])
+@pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
+def test_streams_that_are_gone(allocator: str, mode: str) -> None:
+    found = simulated("gone_stream.py", allocator, memory="2GiB", mode=mode)
+    assert found["reserved"] <= 20

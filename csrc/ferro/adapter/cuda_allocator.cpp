@@ -25,9 +25,21 @@ using c10::cuda::CUDACachingAllocator::RecordContext;
 // pointer alone, on any thread, with any current device.
 void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 
+// PyTorch never destroys the streams of its own, whose ids are odd (c10/cuda/CUDAStream.cpp); those
+// of programs (ExternalStream) go when they want.
+bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
+  const cudaStream_t handle = reinterpret_cast<cudaStream_t>(static_cast<std::uint64_t>(stream));
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    return true;
+  }
+  const auto current = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  return current.stream() == handle && current.id() % 2 != 0;
+}
+
 AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.segment_rules = current_segment_rules;
   config.rejection_limit = rejection_limit;
+  config.stream_lasts = is_stream_of_pytorch;
   return config;
 }
 

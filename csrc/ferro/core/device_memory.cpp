@@ -165,6 +165,7 @@ Heap& DeviceMemory::find_or_make_heap(const PoolId& id, const HeapKey& key) {
   if (heap == nullptr) {
     PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool_bytes_[id].now;
     heap = std::make_unique<Heap>(heap_context_, id, key.stream, key.kind, bytes);
+    heap->set_stream_lasts(!config_.stream_lasts);
   }
   return *heap;
 }

@@ -146,6 +146,11 @@ class Heap {
   HeapKind kind() const { return kind_; }
   DeviceId device() const { return context_.driver.device(); }
 
+  // Until it is known that the stream lasts as long as the process, nobody but its own requests may
+  // touch it: it may have been destroyed.
+  bool stream_lasts() const { return stream_lasts_.load(std::memory_order_relaxed); }
+  void set_stream_lasts(bool lasts) { stream_lasts_.store(lasts, std::memory_order_relaxed); }
+
   // Hit path. kNull: no free block fits as things are.
   DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_);
   // `ptr` lies in `span`, a span of this heap. kNotLive: no live block starts there; nothing
@@ -196,8 +201,8 @@ class Heap {
 
   // Lends whole free pages, `pages` or what the last handle brings beyond them, to a heap whose
   // stream is `to`: that stream waits for this one's work, the host does not, and the old mappings
-  // stay until the work is done. None from private pools, whose graphs replay on any stream, and
-  // while either stream captures. On DriverError nothing is lent.
+  // stay until the work is done. None from private pools, whose graphs replay on any stream, while
+  // either stream captures, and where this one may be gone. On DriverError nothing is lent.
   std::vector<PageHandle> lend_pages(std::size_t pages, StreamId to, const CallContext& context)
       FERRO_EXCLUDES(mutex_);
   // Undoes the last lend_pages as far as these, its last pages, go.
@@ -207,13 +212,14 @@ class Heap {
   bool retire_mappings() FERRO_EXCLUDES(mutex_);
   // Pages that could be lent now.
   std::size_t lendable_pages() FERRO_EXCLUDES(mutex_);
-  // This heap's stream waits for the uses of all its pending blocks; the host does not.
+  // This heap's stream waits for the uses of all its pending blocks; the host does not. Not where
+  // the stream may be gone.
   void order_pending() FERRO_EXCLUDES(mutex_);
   // Gives whole free pages to the store, and exported units, which go to the driver, until they are
   // `wanted` pages or what the last handle brings beyond them; the number given is the result. The
-  // host waits first: in the default pool for this heap's stream, in a private one for the whole
-  // device, because graphs replay on its pages on any stream. 0 while a capture forbids that, and of
-  // segments.
+  // host waits first: in the default pool for this heap's stream, for the whole device where that
+  // may be gone and in a private pool, because graphs replay on its pages on any stream. 0 while a
+  // capture forbids that, and of segments.
   std::size_t give_back_pages(std::size_t wanted, const CallContext& context = nullptr)
       FERRO_EXCLUDES(mutex_);
   // Only whole free pages, and without waiting: while all work of the heap's stream is done and
@@ -385,6 +391,7 @@ class Heap {
   const StreamId stream_;
   const HeapKind kind_;
   const std::size_t page_bytes_;
+  std::atomic<bool> stream_lasts_{true};
   PoolBytes* const pool_bytes_;  // changes under the device's slow lock
 
   FreeIndex free_ FERRO_GUARDED_BY(mutex_);

@@ -200,7 +200,7 @@ bool Heap::retire_mappings() {
 
 std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
                                          const CallContext& context) {
-  if (pool_ != kDefaultPool || !is_paged(kind_)) {
+  if (pool_ != kDefaultPool || !is_paged(kind_) || !stream_lasts()) {
     return {};
   }
   const SpinLock lock(mutex_);
@@ -232,8 +232,11 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
 
 std::size_t Heap::lendable_pages() {
   const SpinLock lock(mutex_);
+  if (pool_ != kDefaultPool || !is_paged(kind_) || !stream_lasts() || is_capturing()) {
+    return 0;
+  }
   merge_all();
-  return pool_ == kDefaultPool && is_paged(kind_) && !is_capturing() ? pages_in(holes()) : 0;
+  return pages_in(holes());
 }
 
 void Heap::take_back(std::span<const PageHandle> lent) {
@@ -265,7 +268,7 @@ void Heap::take_back(std::span<const PageHandle> lent) {
 
 void Heap::order_pending() {
   const SpinLock lock(mutex_);
-  while (order_one(0)) {
+  while (stream_lasts() && order_one(0)) {
   }
 }
 
@@ -291,7 +294,7 @@ EventId Heap::record_fence() {
 
 // False while a capture forbids to wait.
 bool Heap::wait_for_last_uses() {
-  if (pool_ != kDefaultPool) {
+  if (pool_ != kDefaultPool || !stream_lasts()) {
     if (context_.captures.load(std::memory_order_relaxed) != 0) {
       return false;
     }
@@ -351,7 +354,7 @@ std::size_t Heap::give_back_pages(std::size_t wanted, const CallContext& context
 
 // No free page of the heap is in use by work that was given to the device.
 bool Heap::is_at_rest() {
-  if (pool_ != kDefaultPool || !is_paged(kind_) ||
+  if (pool_ != kDefaultPool || !is_paged(kind_) || !stream_lasts() ||
       context_.captures.load(std::memory_order_relaxed) != 0) {
     return false;
   }

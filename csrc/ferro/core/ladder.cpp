@@ -40,6 +40,9 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
     }
     granularity_checked_ = true;
   }
+  if (!heap.stream_lasts()) {
+    heap.set_stream_lasts(config_.stream_lasts(driver_.device(), heap.stream()));
+  }
   read_rejection_limit();
   // More than the device has cannot be had, and should not cost the cached memory either.
   if (request.size <= total_memory_) {

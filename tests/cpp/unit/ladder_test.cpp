@@ -392,6 +392,44 @@ TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
   EXPECT_EQ(device_->counters().pages_handed_over, 0U);
 }
 
+class GoneStreamTest : public testing::DeviceFixture {
+ protected:
+  GoneStreamTest() : DeviceFixture(kDevicePages, SimGpu::kManual, config_of(*this)) {}
+
+  const StreamId gone_ = SimGpu::make_stream();
+
+ private:
+  static AllocatorConfig config_of(GoneStreamTest& test) {
+    AllocatorConfig config;
+    config.stream_lasts = [&test](DeviceId, StreamId stream) { return stream != test.gone_; };
+    return config;
+  }
+};
+
+TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
+  const DevicePtr a = allocate(10 * kPageBytes, gone_);
+  const DevicePtr b = allocate(2 * kPageBytes, gone_);
+  SimGpu::fill(gone_, b, 1, 1);
+  free(a);
+  free(b);
+  SimGpu::destroy_stream(gone_);
+  allocate(2 * kPageBytes);
+  EXPECT_EQ(pages().created, 14U) << "nobody asks a stream that may be gone";
+  allocate(3 * kPageBytes);
+  EXPECT_EQ(ended_by(LadderStep::kWait), 1U);
+  EXPECT_EQ(pages().created, 14U);
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 5U);
+}
+
+TEST_F(GoneStreamTest, WhatOthersStillUsedIsNotLostEither) {
+  const DevicePtr a = allocate(10 * kPageBytes, gone_);
+  free_used_by(a, side_);
+  SimGpu::destroy_stream(gone_);
+  allocate(8 * kPageBytes);
+  EXPECT_EQ(ended_by(LadderStep::kWait), 1U);
+}
+
 TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
   const DevicePtr a = allocate(10 * kPageBytes);
   const std::string before = layout_of(kDefaultPool);
