@@ -32,8 +32,8 @@ class DeviceNumbers:
     misses: int
     """Requests since the start that did not; `Status.devices` says what helped them."""
     slowest_miss_ms: float
-    """The host's time for the slowest of them since the start, or the last `reset_slowest_miss()`
-    or `reset_peak()`."""
+    """The host's time for the slowest of them, without waiting for those of other threads, since
+    the start or the last `reset_slowest_miss()` or `reset_peak()`."""
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ class DeviceMemory {
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(pools_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(slow_mutex_);
-  // Host time of the slowest climb since its last reset, or that of the peaks.
+  // Host time of the slowest climb, once it had the lock, since its last reset or that of the peaks.
   std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(slow_mutex_);
   void reset_slowest() FERRO_EXCLUDES(slow_mutex_);
   // Bytes of pages and segments held.
