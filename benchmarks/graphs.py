@@ -196,9 +196,7 @@ def show_memory(records: Sequence[Record], count: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
-    options: argparse.Namespace = parser.parse_args(argv)
-    if options.smoke:
-        options.rounds, options.seconds = 1, 0.01
+    options = turns.parse(parser, argv)
     if options.memory:
         return memory_child(options)
     if options.child is not None:

@@ -90,9 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
     parser.add_argument("--threads", nargs="+", type=int, default=list(THREADS))
     parser.add_argument("--library", type=Path, help="of the loops, if it is compiled already")
-    options = parser.parse_args(argv)
+    options = turns.parse(parser, argv)
     if options.smoke:
-        options.rounds, options.seconds, options.threads = 1, 0.01, [2]
+        options.threads = [2]
     if options.child is not None:
         return turns.child(options, partial(cases, options.library, options.threads))
     library = options.library or compile_library()

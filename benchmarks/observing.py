@@ -6,7 +6,6 @@ and its release while a history of that level is recorded.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -78,9 +77,9 @@ def cases(blocks: int) -> Mapping[str, turns.Case]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
     parser.add_argument("--blocks", type=int, default=BLOCKS, help="live ones")
-    options: argparse.Namespace = parser.parse_args(argv)
+    options = turns.parse(parser, argv)
     if options.smoke:
-        options.rounds, options.seconds, options.blocks = 1, 0.01, 1_000
+        options.blocks = 1_000
     if options.child is not None:
         return turns.child(options, partial(cases, options.blocks))
     arguments = ["--blocks", str(options.blocks)]

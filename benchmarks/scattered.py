@@ -7,7 +7,6 @@ much as they had. ferro_alloc moves their pages together, the others have to fin
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -71,9 +70,7 @@ def cases(smoke: bool) -> Mapping[str, turns.Case]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
-    options: argparse.Namespace = parser.parse_args(argv)
-    if options.smoke:
-        options.rounds, options.seconds = 1, 0.01
+    options = turns.parse(parser, argv)
     if options.child is not None:
         return turns.child(options, partial(cases, options.smoke))
     arguments = ["--smoke"] * options.smoke

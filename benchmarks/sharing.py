@@ -7,7 +7,6 @@ that was shared before: to make a handle of it, and to open one and let it go.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -118,9 +117,7 @@ def cases(allocator: str, simulated: bool) -> Mapping[str, turns.Case]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
-    options: argparse.Namespace = parser.parse_args(argv)
-    if options.smoke:
-        options.rounds, options.seconds = 1, 0.01
+    options = turns.parse(parser, argv)
     if options.child is not None:
         return turns.child(options, partial(cases, options.child, options.simulated))
     if options.allocators is None:

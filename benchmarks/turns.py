@@ -58,6 +58,14 @@ def parser(description: str | None, rounds: int, seconds: float) -> argparse.Arg
     return made
 
 
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options; `--smoke` means one round of moments."""
+    options = parser.parse_args(argv)
+    if options.smoke:
+        options.rounds, options.seconds = 1, 0.01
+    return options
+
+
 def order(names: Sequence[str], turn: int) -> Sequence[str]:
     """Of one round: each is first as often as the others, and of three none works twice in a row.
 
