@@ -40,7 +40,7 @@ CUresult fill_now(ferro::sim::ApiCall& call, const Fill& fill) {
   return enqueue(call.machine(), nullptr, CU_GRAPH_NODE_TYPE_MEMSET, fill);
 }
 
-Fill fill_of(CUdeviceptr to, unsigned value, std::size_t element, std::size_t width,
+Fill fill_of(CUdeviceptr to, std::uint64_t value, std::size_t element, std::size_t width,
              std::size_t height = 1, std::size_t pitch = 0) {
   return Fill{to, value, element, width, height, pitch};
 }
@@ -211,4 +211,14 @@ FERRO_SIM_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, s
   FERRO_SIM_CONTEXT_CALL(width * height * 4);
   return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_MEMSET,
                              fill_of(to, value, 4, width, height, pitch)));
+}
+
+FERRO_SIM_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr to, cuuint64_t value,
+                                      unsigned flags) {
+  FERRO_SIM_CONTEXT_CALL(sizeof(value));
+  if (to % sizeof(value) != 0 || flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  return call.finish(enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                             fill_of(to, value, sizeof(value), 1)));
 }

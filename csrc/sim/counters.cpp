@@ -44,6 +44,7 @@ constexpr std::array kCosts = {
     Cost{"cuMemsetD8Async", 1},
     Cost{"cuMemsetD16Async", 1},
     Cost{"cuMemsetD32Async", 1},
+    Cost{"cuStreamWriteValue64_v2", 1},
     // Not measured: as the launch of a kernel, and as the query of an event.
     Cost{"cuLaunchCooperativeKernel", 3},
     Cost{"cuGraphLaunch", 3},

@@ -136,12 +136,12 @@ void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t b
   }
 }
 
-void PhysicalMemory::fill(std::size_t offset, std::uint32_t value, std::size_t width,
+void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
                           std::size_t bytes) {
   if (bytes_ == nullptr || bytes == 0) {
     return;
   }
-  std::byte element[4];
+  std::byte element[sizeof(value)];
   std::memcpy(element, &value, sizeof(element));
   const bool uniform =
       std::all_of(element, element + width, [&](std::byte b) { return b == element[0]; });

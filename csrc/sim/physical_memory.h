@@ -47,8 +47,8 @@ class PhysicalMemory {
 
   void read(std::size_t offset, void* destination, std::size_t bytes) const;
   void write(std::size_t offset, const void* source, std::size_t bytes);
-  // Repeats the low `width` (1, 2 or 4) bytes of `value`; `bytes` is a multiple of `width`.
-  void fill(std::size_t offset, std::uint32_t value, std::size_t width, std::size_t bytes);
+  // Repeats the low `width` (1, 2, 4 or 8) bytes of `value`; `bytes` is a multiple of `width`.
+  void fill(std::size_t offset, std::uint64_t value, std::size_t width, std::size_t bytes);
   void copy(std::size_t to, const PhysicalMemory& source, std::size_t from, std::size_t bytes);
 
   // Bytes of host memory behind the file.

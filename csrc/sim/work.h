@@ -49,8 +49,8 @@ struct Copy {
 // Rows of `width` elements of `element` bytes (1, 2 or 4).
 struct Fill {
   std::uintptr_t to = 0;
-  std::uint32_t value = 0;
-  std::size_t element = 1;
+  std::uint64_t value = 0;  // in its lowest bytes
+  std::size_t element = 1;  // at most 8 bytes
   std::size_t width = 0;
   std::size_t height = 1;
   std::size_t pitch = 0;

@@ -64,6 +64,7 @@
   X(memset_d8_async, cuMemsetD8Async)                                          \
   X(memset_d16_async, cuMemsetD16Async)                                        \
   X(memset_d32_async, cuMemsetD32Async)                                        \
+  X(stream_write_value64, cuStreamWriteValue64_v2)                             \
   /* tests: work to order, capture and replay */                               \
   X(mem_get_access, cuMemGetAccess)                                            \
   X(ipc_get_mem_handle, cuIpcGetMemHandle)                                     \

@@ -72,6 +72,22 @@ inline void replay_works_on_the_pages_of_the_moment(Env& env) {
   CONTRACT_CHECK(old_page == 1 && new_page == 9);
 }
 
+inline void captured_value_is_written_by_each_launch(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  HostWords words(env, 2);
+  CaptureScope capture(env, stream);
+  CONTRACT_OK(env.api.stream_write_value64(stream, memory.base(), 5, 0));
+  CONTRACT_OK(env.api.memcpy_dtoh_async(words.data(), memory.base(), 8, stream));
+  const Executable exec(env, capture.finish());
+  for (int i = 0; i < 2; ++i) {
+    fill_words(env, memory.base(), 7, 2, stream);
+    CONTRACT_OK(env.api.graph_launch(exec, stream));
+    CONTRACT_OK(env.api.stream_synchronize(stream));
+    CONTRACT_CHECK(words[0] == 5 && words[1] == 0);
+  }
+}
+
 inline void launch_is_ordered_in_its_stream(Env& env) {
   const Memory memory(env, 2);
   const Stream stream(env);
@@ -189,6 +205,7 @@ inline std::vector<Case> graph_case_list() {
       {"graph.captured_fill_may_lack_memory", captured_fill_may_lack_memory},
       {"graph.captured_copy_needs_memory", captured_copy_needs_memory},
       {"graph.replay_works_on_the_pages_of_the_moment", replay_works_on_the_pages_of_the_moment},
+      {"graph.captured_value_is_written_by_each_launch", captured_value_is_written_by_each_launch},
       {"graph.launch_is_ordered_in_its_stream", launch_is_ordered_in_its_stream},
       {"graph.launch_waits_for_queued_work", launch_waits_for_queued_work},
       {"graph.replays_of_one_graph_never_overlap", replays_of_one_graph_never_overlap},

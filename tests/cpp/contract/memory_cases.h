@@ -60,6 +60,20 @@ inline void memset_fills_bytes_and_words(Env& env) {
   CONTRACT_CHECK(read_word(env, memory.base() + kPage - 4) == 0);
 }
 
+inline void value_of_64_bits_is_written_in_order(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  HostWords words(env, 4);
+  fill_words(env, memory.base(), 1, 4, stream);
+  CONTRACT_OK(env.api.stream_write_value64(stream, memory.at(0) + 8, 0x0000000300000002, 0));
+  CONTRACT_OK(env.api.memcpy_dtoh_async(words.data(), memory.base(), 16, stream));
+  CONTRACT_OK(env.api.stream_write_value64(stream, memory.at(0) + 8, 9, 0));
+  CONTRACT_OK(env.api.stream_synchronize(stream));
+  CONTRACT_CHECK(words[0] == 1 && words[1] == 1 && words[2] == 2 && words[3] == 3);
+  CONTRACT_RESULT(env.api.stream_write_value64(stream, memory.base() + 4, 9, 0),
+                  CUDA_ERROR_INVALID_VALUE);
+}
+
 inline void copies_between_device_addresses(Env& env) {
   const Memory memory(env, 2);
   const Stream stream(env);
@@ -288,6 +302,7 @@ inline std::vector<Case> memory_case_list() {
       {"memory.reservation_honours_alignment", reservation_honours_alignment},
       {"memory.mapped_memory_keeps_what_is_written", mapped_memory_keeps_what_is_written},
       {"memory.memset_fills_bytes_and_words", memset_fills_bytes_and_words},
+      {"memory.value_of_64_bits_is_written_in_order", value_of_64_bits_is_written_in_order},
       {"memory.copies_between_device_addresses", copies_between_device_addresses},
       {"memory.handle_is_mapped_whole", handle_is_mapped_whole},
       {"memory.occupied_addresses_are_refused", occupied_addresses_are_refused},

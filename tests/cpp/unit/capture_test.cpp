@@ -243,6 +243,17 @@ TEST_F(DeviceScalarTest, LaterWorkReadsWhatWasWrittenBeforeIt) {
   }
 }
 
+TEST_F(DeviceScalarTest, EightBytesAreOneCallWhereTheDeviceHasIt) {
+  DeviceScalar scalar(driver_, target_, 8);
+  scalar.update(std::int64_t{-5}, stream_);
+  EXPECT_EQ(SimGpu::calls("cuStreamWriteValue64_v2"), 1U);
+  EXPECT_EQ(SimGpu::calls("cuMemsetD32Async"), 0U);
+  FaultyApi::fail_only("cuStreamWriteValue64_v2", 1, CUDA_ERROR_NOT_SUPPORTED);
+  scalar.update(std::int64_t{-6}, stream_);
+  EXPECT_EQ(SimGpu::calls("cuMemsetD32Async"), 2U);
+  EXPECT_EQ(read<std::int64_t>(), -6);
+}
+
 TEST_F(DeviceScalarTest, InACaptureTheValueBelongsToTheGraph) {
   DeviceScalar scalar(driver_, target_, 8);
   const auto guard = begin();

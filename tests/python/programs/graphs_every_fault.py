@@ -31,7 +31,7 @@ FUNCTIONS = (
     "cuGraphInstantiateWithFlags",
     "cuGraphUpload",
     "cuGraphLaunch",
-    "cuMemsetD32Async",
+    "cuStreamWriteValue64_v2",
 )
 stream, side = torch.cuda.Stream(), torch.cuda.Stream()
 
