@@ -112,14 +112,10 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
     }
   }
   for (Heap* heap : heaps) {
-    Request exact = request;
-    if (is_paged(heap->kind())) {
-      exact.size = request.no_split ? align_up(request.size, store_.page_bytes()) : request.size;
-    } else if (heap->kind() != segment_kind(request.size)) {
-      continue;  // the segments of one size class hold no block of the other
-    }
-    if (heap->allocate_at(ptr, exact) != kNull) {
-      return {ptr, exact.size, nullptr};
+    // The segments of one size class hold no block of the other.
+    const bool may_hold = is_paged(heap->kind()) || heap->kind() == segment_kind(request.size);
+    if (may_hold && heap->allocate_at(ptr, request) != kNull) {
+      return {ptr, request.size, nullptr};
     }
   }
   return {};
@@ -133,23 +129,18 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
     const auto pool = pools_.find(id);
     if (pool != pools_.end()) {
       request.no_split = pool->second.no_split;
-      in_segments = in_segments || pool->second.source != nullptr;
+      in_segments = in_segments || pool->second.is_special();
     }
   }
-  if (in_segments) {
-    return allocate_in_segments(id, stream, request);
-  }
-  if (request.no_split) {
-    request.size = align_up(request.size, store_.page_bytes());
-  }
-  return allocate_in_pages(id, stream, request);
+  return in_segments ? allocate_in_segments(id, stream, request)
+                     : allocate_in_pages(id, stream, request);
 }
 
 Heap& DeviceMemory::heap_for(const PoolId& pool, StreamId stream, const Request& request) {
   if (pool != kDefaultPool) [[unlikely]] {
     // The pages of a graph's pool stay where they are. A small block between two holes would keep
     // them apart for good: eight captures from small to large held 850 MiB instead of 514.
-    const bool small = request.size <= kSmallRequest && !request.no_split;
+    const bool small = request.size <= kSmallRequest;
     return find_or_make_heap(pool, {stream, small ? HeapKind::kSmallPages : HeapKind::kPages});
   }
   CachedHeap& slot = cache_slot(serial_, stream);

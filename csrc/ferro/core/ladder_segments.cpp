@@ -21,7 +21,11 @@ AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId str
   }
   const HeapKind kind = segment_kind(request.size);
   Heap& heap = find_or_make_heap(id, {stream, kind});
-  const SegmentRules rules = segment_rules();
+  SegmentRules rules = segment_rules();
+  if (layout_ == Layout::kPages && request.no_split) {
+    // Nothing else will fill a segment that is larger than its block.
+    rules.large_segment = align_up(request.size, kSmallSegment);
+  }
   const auto done = [](const BlockView& block) {
     return AllocateResult{block.ptr, block.size, nullptr};
   };

@@ -23,7 +23,8 @@ struct Pool {
   // How many graphs, MemPools and running diversions hold the pool. The default pool is always
   // held; a pool that nobody holds keeps its live blocks and gives back everything else.
   int use_count = 0;
-  // Every block of such a pool is alone: on whole pages of its own, or in a segment of its own.
+  // Every block of such a pool is alone in a segment of its own, which is one physical allocation:
+  // what libraries rely on that register buffers with a network.
   bool no_split = false;
   // Its free memory may serve requests of the default pool before they fail, also while it is held.
   bool use_on_oom = false;
@@ -32,6 +33,7 @@ struct Pool {
   std::shared_ptr<SegmentSource> source;
   std::map<HeapKey, std::unique_ptr<Heap>> heaps;
 
+  // Has segments, whatever the device's layout.
   bool is_special() const { return no_split || source != nullptr; }
 };
 

@@ -216,15 +216,39 @@ TEST_F(DeviceMemoryTest, EmptyPoolConcernsThatPoolAlone) {
   EXPECT_EQ(pages().held, 3U);
 }
 
-TEST_F(DeviceMemoryTest, BlocksOfAPoolThatIsNotSplitAreWholePages) {
+TEST_F(DeviceMemoryTest, ABlockOfAPoolThatIsNotSplitIsOneAllocationOfTheDriver) {
   device_->set_no_split(kGraphPool);
   device_->hold_pool(kGraphPool);
+  const std::uint64_t pages = SimGpu::used_pages();
   const AllocateResult a = try_allocate(512, stream_, kGraphPool);
-  const AllocateResult b = try_allocate(kPageBytes + 512, stream_, kGraphPool);
+  const AllocateResult b = try_allocate(5 * kPageBytes + 512, stream_, kGraphPool);
   EXPECT_EQ(a.size, kPageBytes);
-  EXPECT_EQ(b.size, 2 * kPageBytes);
-  EXPECT_EQ(layout_of(kGraphPool), "L1p L2p");
+  EXPECT_EQ(b.size, 6 * kPageBytes);
+  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
+  EXPECT_EQ(SimGpu::calls("cuMemCreate"), 0U);
+  EXPECT_EQ(SimGpu::used_pages(), pages + 7);
+  EXPECT_EQ(device_->held_bytes(), 7 * kPageBytes);
+  device_->check_invariants();
+  // All others have pages.
   EXPECT_EQ(try_allocate(512, stream_, kDefaultPool).size, 512U);
+  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
+
+  free(b.ptr);
+  EXPECT_EQ(try_allocate(3 * kPageBytes, stream_, kGraphPool).ptr, b.ptr);
+  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
+}
+
+TEST_F(DeviceMemoryTest, APoolThatIsNotSplitTakesWhatIsFreeInPages) {
+  device_->set_no_split(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  free(allocate(16 * kPageBytes));
+  const AllocateResult block = try_allocate(8 * kPageBytes, stream_, kGraphPool);
+  EXPECT_NE(block.ptr, kNull);
+  free(block.ptr);
+  EXPECT_EQ(try_allocate(16 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
+  device_->release_pool(kGraphPool);
+  EXPECT_NE(allocate(16 * kPageBytes), kNull);
+  device_->check_invariants();
 }
 
 TEST_F(DeviceMemoryTest, SegmentsAreThoseOfThePoolInOrderOfAddress) {
@@ -375,15 +399,15 @@ TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
   EXPECT_EQ(device_->stats().read()[kBytes][kAll].current, 512);
 }
 
-TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsTakesWholePages) {
+TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsIsThatOfABlock) {
   device_->set_no_split(kGraphPool);
   device_->hold_pool(kGraphPool);
   const DevicePtr a = allocate(3 * kPageBytes, stream_, kGraphPool);
   free(a);
-  const AllocateResult placed =
-      device_->allocate_at(kGraphPool, stream_, a + kPageBytes, bytes(512));
-  EXPECT_EQ(placed.ptr, a + kPageBytes);
-  EXPECT_EQ(layout_of(kGraphPool), "F1p L1p F1p");
+  const Request request = bytes(2 * kPageBytes);
+  EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a + kPageBytes, request).ptr, kNull);
+  EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a, request).ptr, a);
+  device_->check_invariants();
   device_->release_pool(kGraphPool);
 }
 

@@ -93,6 +93,31 @@ def words(tag: int, size: int) -> torch.Tensor:
     return torch.arange(tag, tag + size // 4, dtype=torch.int32)
 
 
+def churn_under_pressure(rounds: int) -> None:
+    """Blocks of sizes that change from round to round; half of them stay for the next.
+
+    With ferro_alloc's pages, under a limit 8 MiB beyond what is live at a time, so that they move.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = 0
+    if ALLOCATOR == "ferro":
+        before = ferro_alloc.status().devices[0].pages_moved
+        limit = torch.cuda.memory_reserved() + 72 * MIB
+        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
+    kept: list[torch.Tensor] = []
+    for i in range(rounds):
+        size = (5, 11, 3, 7)[i % 4] * MIB
+        room = 64 * MIB - sum(tensor.nbytes for tensor in kept)
+        fresh = [filled(size, i) for _ in range(room // size)]
+        assert all(torch.equal(tensor.cpu(), words(i, size)) for tensor in fresh)
+        kept = fresh[::2]
+        del fresh
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    if ALLOCATOR == "ferro":
+        assert ferro_alloc.status().devices[0].pages_moved > before + rounds
+
+
 def error_of(function: Callable[[], Any]) -> tuple[str, str]:
     """Type and text of what the function raises; two empty strings when it returns."""
     try:

@@ -91,8 +91,10 @@ def pool_without_splits():
     pool = torch.cuda.MemPool(no_split=True)
     with torch.cuda.use_mem_pool(pool):
         kept = [take(MIB) for _ in range(4)]
-    page = 2 * MIB
-    assert len({tensor.data_ptr() // page for tensor in kept}) == 4
+        kept.append(take(32 * MIB))
+    # Libraries that register buffers look for the allocation around a pointer.
+    bases = [tensor.untyped_storage()._share_cuda_()[3] for tensor in kept]
+    return [bases, sorted(segment["total_size"] for segment in pool.snapshot())]
 
 
 @check

@@ -12,7 +12,7 @@ from pathlib import Path
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 
-from feature_checks import FERRO, MIB, check, finish, take
+from feature_checks import FERRO, MIB, check, churn_under_pressure, finish, take
 
 import torch
 from torch import nn
@@ -247,8 +247,30 @@ def nccl_data_parallel_and_fully_sharded_in_one_process():
     tensor = take(8 * MIB)
     dist.all_reduce(tensor)
     torch.cuda.synchronize()
+    found.append(registered_buffers(dist.group.WORLD._get_backend(torch.device("cuda", 0))))
     dist.destroy_process_group()
     return found
+
+
+def registered_buffers(backend):
+    """What a communicator sums while memory around its registered buffers is short and moves."""
+    import torch.distributed as dist
+
+    pools = [torch.cuda.MemPool(), torch.cuda.MemPool(no_split=True)]
+    buffers = []
+    for pool in pools:
+        with torch.cuda.use_mem_pool(pool):
+            buffers.append(torch.arange(5 * MIB, dtype=torch.float32, device="cuda"))
+        backend.register_mem_pool(pool)
+    sums = []
+    for _ in range(3):
+        churn_under_pressure(8)
+        for buffer in buffers:
+            dist.all_reduce(buffer)
+            sums.append(buffer.double().sum().item())
+    for pool in pools:
+        backend.deregister_mem_pool(pool)
+    return sums
 
 
 if __name__ == "__main__":

@@ -67,19 +67,21 @@ for size in (1, 1000, 3 << 20, 40 << 20):
     found["sums"][-1].append(gathered[1].sum().item())
     del tensor, gathered
 
-# Registered buffers: a pool whose segments NCCL knows.
-pool = torch.cuda.MemPool()
-with torch.cuda.use_mem_pool(pool):
-    buffer = torch.full((8 << 20,), float(rank), device="cuda")
+# Registered buffers: pools whose segments NCCL knows, of many allocations of the driver and of one.
 backend = dist.group.WORLD._get_backend(torch.device("cuda", rank))
-if registered_by == "pool":
-    backend.register_mem_pool(pool)
-dist.all_reduce(buffer)
-torch.cuda.synchronize()
-found["pool"] = [buffer.min().item(), buffer.max().item()]
-if registered_by == "pool":
-    backend.deregister_mem_pool(pool)
-del buffer, pool
+found["pool"] = []
+for no_split in (False, True):
+    pool = torch.cuda.MemPool(no_split=no_split)
+    with torch.cuda.use_mem_pool(pool):
+        buffer = torch.full((8 << 20,), float(rank), device="cuda")
+    if registered_by == "pool":
+        backend.register_mem_pool(pool)
+    dist.all_reduce(buffer)
+    torch.cuda.synchronize()
+    found["pool"].append([buffer.min().item(), buffer.max().item()])
+    if registered_by == "pool":
+        backend.deregister_mem_pool(pool)
+    del buffer, pool
 
 found["data_parallel"] = trained(DistributedDataParallel(made(), device_ids=[rank]))
 mesh = init_device_mesh("cuda", (2,))

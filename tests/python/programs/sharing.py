@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from feature_checks import FERRO, KIB, MIB, check, error_of, finish
+from feature_checks import FERRO, KIB, MIB, check, churn_under_pressure, error_of, finish
 
 _options = json.loads(sys.argv[3])
 os.environ["SHARING_PEER"] = json.dumps(
@@ -143,6 +143,20 @@ def memory_is_written_again_after_it_was_shared() -> Any:
     torch.cuda.empty_cache()
     other = filled(40 * MIB, 70)
     return [seen, ask("check", other, 70)]
+
+
+@check
+def shared_memory_stays_while_memory_is_short() -> Any:
+    mine, theirs = filled(20 * MIB, 3), ask("make", 20 * MIB, 5)
+    ask("hold", "short", mine)
+    address = mine.data_ptr()
+    churn_under_pressure(20)
+    seen = [mine.data_ptr() == address, is_filled(mine, 3), is_filled(theirs, 5)]
+    seen += [ask("check_held", "short", 3), ask("refill", mine, 8), is_filled(mine, 8)]
+    del theirs
+    ask("drop", "short")
+    ask("drop", "made")
+    return seen
 
 
 @check
