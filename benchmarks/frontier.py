@@ -63,9 +63,10 @@ class Record(training.Record):
     said. Empty when it was not tried: it is smaller than peak allocated."""
 
 
-def attempt(workload: str, allocator: str, options: Sequence[str], limit: int) -> Result:
-    """The last object of benchmarks.measure under that limit."""
-    arguments = ["--workload", workload, "--allocator", allocator, "--limit", str(limit), *options]
+def attempt(workload: str, allocator: str, options: Sequence[str], limit: int | None) -> Result:
+    """The last object of benchmarks.measure, under that limit if there is one."""
+    arguments = ["--workload", workload, "--allocator", allocator, *options]
+    arguments += [] if limit is None else ["--limit", str(limit)]
     with Child("benchmarks.measure", arguments, SECONDS) as child:
         result = child.read()
         while "round" in result:

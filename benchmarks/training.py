@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,53 +48,68 @@ class Record:
 def run(
     workload: str, allocators: Sequence[str], simulated: bool, smoke: bool, rounds: int
 ) -> list[Record]:
-    records = {name: Record(workload, name) for name in allocators}
+    ways = {name: ["--allocator", name] for name in allocators}
+    return list(take_turns(workload, ways, simulated, smoke, rounds).values())
+
+
+def take_turns(
+    workload: str, ways: Mapping[str, Sequence[str]], simulated: bool, smoke: bool, rounds: int
+) -> dict[str, Record]:
+    """One record for each way: a name, and the options with which benchmarks.measure runs."""
+    names = list(ways)
+    records = {name: Record(workload, name) for name in names}
     options = ["--workload", workload, "--rounds", str(rounds)]
     options += ["--simulated"] * simulated + ["--smoke"] * smoke
     with ExitStack() as stack:
         children = {
-            name: stack.enter_context(
-                Child("benchmarks.measure", ["--allocator", name, *options], SECONDS)
-            )
-            for name in allocators
+            name: stack.enter_context(Child("benchmarks.measure", [*way, *options], SECONDS))
+            for name, way in ways.items()
         }
+
+        def read(name: str) -> dict[str, Any]:
+            said = children[name].read()
+            if "out_of_memory" in said:
+                step = said["out_of_memory"]["step"]
+                raise ChildError(f"{name} ran out of memory in step {step}")
+            return said
 
         def attempt(name: str, number: int, start: bool, finish: bool) -> None:
             """Starts a round and waits for its end; a child that failed is left out from then."""
             record = records[name]
             try:
                 if start and not record.problem:
-                    children[name].read()  # it waits
+                    read(name)  # it waits
                     children[name].go_on()
                 if finish and not record.problem:
-                    seconds = children[name].read()["seconds"]
+                    seconds = read(name)["seconds"]
                     record.seconds += seconds if number > 0 else []
             except ChildError as error:
                 record.problem = str(error)
 
         # All set themselves up at once; then they take turns, in another order each round.
-        for name in allocators:
+        for name in names:
             attempt(name, 0, start=True, finish=False)
-        for name in allocators:
+        for name in names:
             attempt(name, 0, start=False, finish=True)
         for number in range(1, rounds):
-            for name in order(allocators, number):
+            for name in order(names, number):
                 attempt(name, number, start=True, finish=True)
         for name, record in records.items():
             if record.problem:
                 continue
             try:
-                last = children[name].read()
+                last = read(name)
             except ChildError as error:
                 record.problem = str(error)
                 continue
             for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used", "costs"):
                 setattr(record, key, last[key])
-    return list(records.values())
+    return records
 
 
-def time_ratio(record: Record, native: Record) -> float:
-    pairs = zip(record.seconds, native.seconds, strict=True)
+def time_ratio(record: Record, other: Record) -> float:
+    """Median of a step's time by that of the same step in the other."""
+    pairs = zip(record.seconds, other.seconds, strict=True)
     return statistics.median(mine / theirs for mine, theirs in pairs)
 
 

@@ -3,9 +3,9 @@
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
 #                                       hit_path observing sharing training demo
-#                                       scattered graphs situations compiled frontier
+#                                       scattered near_full graphs situations compiled frontier
 #
-# Without any named it runs all but the last five, whose results would be more files than it leaves;
+# Without any named it runs all but the last six, whose results would be more files than it leaves;
 # `frontier` takes the whole time, and `tests` nearly.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
@@ -104,6 +104,7 @@ for name in "${parts[@]}"; do
     graphs) part graphs 180 bash -c 'benchmark graphs' ;;
     situations) part situations 240 bash -c 'benchmark graph_situations' ;;
     compiled) part compiled 300 bash -c 'benchmark compiled' ;;
+    near_full) part near_full 300 bash -c 'benchmark near_full --allocators ferro_alloc' ;;
     frontier) part frontier 540 bash -c 'benchmark frontier --resolution 0.02 --picture "$OUT/frontier.png"' ;;
     demo) part demo 120 bash -c demo ;;
     *)

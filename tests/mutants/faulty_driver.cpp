@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace {
 
@@ -87,6 +88,21 @@ CUresult see_no_capture(CUstream, CUstreamCaptureStatus* status, cuuint64_t* id,
 // Pages are handed on while their old addresses still reach them.
 CUresult leave_mapped(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
 
+// A page that moves is mixed up with another one, which keeps its place too.
+CUresult map_another(CUdeviceptr at, std::size_t bytes, std::size_t offset,
+                     CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  static std::set<CUmemGenericAllocationHandle> known;
+  static std::map<std::size_t, CUmemGenericAllocationHandle> last;  // mapped, by size
+  const std::lock_guard lock(mutex);
+  const bool moves = !known.insert(handle).second;
+  CUmemGenericAllocationHandle& other = last[bytes];
+  if (moves && other != 0) {
+    return original.mem_map(at, bytes, offset, other, flags);
+  }
+  other = handle;
+  return original.mem_map(at, bytes, offset, handle, flags);
+}
+
 // As on cards and systems without pages, addresses and mappings.
 CUresult without_virtual_memory(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) {
@@ -117,6 +133,8 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.event_synchronize = wait_for_nothing;
   } else if (is("lost_page")) {
     api.mem_create = create_some_twice;
+  } else if (is("mixed_up_move")) {
+    api.mem_map = map_another;
   } else if (is("wrong_stream")) {
     api.event_record = record_elsewhere;
   } else if (is("unseen_capture")) {

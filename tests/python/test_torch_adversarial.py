@@ -21,6 +21,7 @@ FAULTS = {
     "never_busy": 4,
     "early_unmap": 4,
     "lost_page": 2,
+    "mixed_up_move": 4,
     "wrong_stream": 4,
     "unseen_capture": 4,
     "missing_unmap": 2,

@@ -351,6 +351,9 @@ class Heap {
       FERRO_REQUIRES(mutex_);
   void forget_mapping(DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);
   void retire_stale() FERRO_REQUIRES(mutex_);
+  // May its free pages go to other heaps without a wait for the device? Those of a private pool stay,
+  // because graphs replay on them.
+  bool passes_pages() const { return pool_ == kDefaultPool && is_paged(kind_) && stream_lasts(); }
   bool is_capturing() FERRO_REQUIRES(mutex_);
   bool wait_for_last_uses() FERRO_REQUIRES(mutex_);
   bool is_at_rest() FERRO_REQUIRES(mutex_);

@@ -200,7 +200,7 @@ bool Heap::retire_mappings() {
 
 std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
                                          const CallContext& context) {
-  if (pool_ != kDefaultPool || !is_paged(kind_) || !stream_lasts()) {
+  if (!passes_pages()) {
     return {};
   }
   const SpinLock lock(mutex_);
@@ -232,7 +232,7 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
 
 std::size_t Heap::lendable_pages() {
   const SpinLock lock(mutex_);
-  if (pool_ != kDefaultPool || !is_paged(kind_) || !stream_lasts() || is_capturing()) {
+  if (!passes_pages() || is_capturing()) {
     return 0;
   }
   merge_all();
@@ -354,8 +354,7 @@ std::size_t Heap::give_back_pages(std::size_t wanted, const CallContext& context
 
 // No free page of the heap is in use by work that was given to the device.
 bool Heap::is_at_rest() {
-  if (pool_ != kDefaultPool || !is_paged(kind_) || !stream_lasts() ||
-      context_.captures.load(std::memory_order_relaxed) != 0) {
+  if (!passes_pages() || context_.captures.load(std::memory_order_relaxed) != 0) {
     return false;
   }
   collect_locked();

@@ -324,12 +324,7 @@ bool Driver::record(EventId event, StreamId stream) {
 bool Driver::is_complete(EventId event) {
   const CallScope scope(*this);
   count(kEventQuery);
-  const CUresult result = api_.event_query(raw(event));
-  if (result == CUDA_ERROR_NOT_READY) {
-    return false;
-  }
-  expect(result, "cuEventQuery");
-  return true;
+  return is_done(api_.event_query(raw(event)), "cuEventQuery");
 }
 
 void Driver::wait(EventId event) {
@@ -361,11 +356,14 @@ bool Driver::is_idle(StreamId stream) {
     return false;
   }
   count(kEventQuery);
-  const CUresult result = api_.stream_query(raw(stream));
-  if (result == CUDA_ERROR_NOT_READY) {
+  return is_done(api_.stream_query(raw(stream)), "cuStreamQuery");
+}
+
+bool Driver::is_done(CUresult answer, const char* function) const {
+  if (answer == CUDA_ERROR_NOT_READY) {
     return false;
   }
-  expect(result, "cuStreamQuery");
+  expect(answer, function);
   return true;
 }
 

@@ -155,6 +155,7 @@ class Driver {
       refuse(call, result, bytes);
     }
   }
+  bool is_done(CUresult answer, const char* function) const;
   Status expect_memory(CUresult result, const char* call, std::size_t bytes) const;
 
   const CudaApi& api_;

@@ -30,7 +30,12 @@ class DeviceModel {
   static constexpr std::size_t kPages = 40;
   static constexpr std::array<PoolId, 3> kPools = {kDefaultPool, PoolId{0, 5}, PoolId{6, 0}};
 
-  DeviceModel(const HandleRules& handles, const std::string& settings) : gpu_(kPages, settings) {
+  // A look inside merges what is unmerged, so usually it does not follow every step.
+  static constexpr unsigned kLookEvery = 8;
+
+  DeviceModel(const HandleRules& handles, const std::string& settings,
+              unsigned look_every = kLookEvery)
+      : gpu_(kPages, settings), look_every_(look_every) {
     FaultyApi::reset();
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(),
                                              AllocatorConfig{.handles = handles}, nullptr);
@@ -48,8 +53,7 @@ class DeviceModel {
     std::visit([this](const auto& i) { (*this)(i); }, instruction);
     check_pages();
     check_order();
-    // A look inside merges what is unmerged, so it must not follow every step.
-    if (++steps_ % 8 == 0) {
+    if (++steps_ % look_every_ == 0) {
       check_everything();
     }
   }
@@ -357,6 +361,7 @@ class DeviceModel {
   }
 
   SimGpu gpu_;
+  const unsigned look_every_;
   Traffic traffic_;
   std::unique_ptr<DeviceMemory> device_;
   Live live_;
@@ -371,10 +376,11 @@ class DeviceModel {
 
 // Performs a program; a failure is thrown again with the program up to it.
 inline void run_program(const std::vector<Instruction>& program, const HandleRules& handles,
-                        const std::string& settings = SimGpu::kManual) {
+                        const std::string& settings = SimGpu::kManual,
+                        unsigned look_every = DeviceModel::kLookEvery) {
   std::size_t done = 0;
   try {
-    DeviceModel model(handles, settings);
+    DeviceModel model(handles, settings, look_every);
     for (const Instruction& instruction : program) {
       ++done;
       model.perform(instruction);
