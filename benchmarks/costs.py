@@ -48,8 +48,9 @@ def driver_calls(allocator: str, simulated: bool) -> dict[str, int]:
 
     stats = torch.cuda.memory_stats()
     calls = {name: stats.get(name, 0) for name in ("num_device_alloc", "num_device_free")}
-    for device in allocator_devices(allocator):
-        calls |= {CALLS[name]: n for name, n in device.driver_calls.items() if name in CALLS}
+    if devices := allocator_devices(allocator):
+        for name, function in CALLS.items():
+            calls[function] = sum(device.driver_calls[name] for device in devices)
     return calls
 
 

@@ -110,6 +110,12 @@ def frontier(records: Records) -> str:
     return markdown(*rows([Record(**record) for record in records]))
 
 
+def near_full(records: Records) -> str:
+    from benchmarks.near_full import Record, rows
+
+    return markdown(*rows([Record(**record) for record in records]))
+
+
 def replay(records: Records) -> str:
     # numpy and the traces are needed only here.
     from benchmarks.replay import ON_GPU, ON_GPU_ACTIVE, driver_ms
@@ -185,6 +191,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "graphs": ("graphs_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "hit_path": ("hit_path_gpu.json", turns),
     "observing": ("observing_gpu.json", turns),
+    "near_full": ("near_full_simulated.json", near_full),
     "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "training": ("training_gpu.json", training),

@@ -128,6 +128,21 @@ def test_frontier(run_program: RunProgram, tmp_path: Path) -> None:
     assert [line.split(" | ")[1] for line in lines] == list(names)
 
 
+@on_simulated_gpu
+def test_near_full(run_program: RunProgram, tmp_path: Path) -> None:
+    names = ("native", "ferro_alloc")
+    arguments = ("--workloads", "generate", "quantised_load", "--allocators", *names)
+    records = smoke(run_program, tmp_path, "near_full", *arguments)
+    assert [r["allocator"] for r in records] == [*names, *names]
+    for record in records:
+        assert record["peak_allocated"] <= record["limit"] <= 1.1 * record["peak_allocated"]
+        assert bool(record["costs"]) != bool(record["unfinished"])
+    (_, _, *lines) = tables.near_full(records).splitlines()
+    out_of_memory = [" out of memory " in line for line in lines]
+    assert out_of_memory == [bool(record["unfinished"]) for record in records]
+    assert any(out_of_memory)
+
+
 @pytest.mark.parametrize("least", [100, 101, 117, 150, 160])
 def test_the_smallest_limit_is_found(least: int) -> None:
     tried = []

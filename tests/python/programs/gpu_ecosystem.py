@@ -214,6 +214,27 @@ def a_key_value_cache_sized_from_the_statistics():
     torch.cuda.empty_cache()
 
 
+def registered_buffers(backend):
+    """What a communicator sums while memory around its registered buffers is short and moves."""
+    import torch.distributed as dist
+
+    pools = [torch.cuda.MemPool(), torch.cuda.MemPool(no_split=True)]
+    buffers = []
+    for pool in pools:
+        with torch.cuda.use_mem_pool(pool):
+            buffers.append(torch.arange(5 * MIB, dtype=torch.float32, device="cuda"))
+        backend.register_mem_pool(pool)
+    sums = []
+    for _ in range(3):
+        churn_under_pressure(8)
+        for buffer in buffers:
+            dist.all_reduce(buffer)
+            sums.append(buffer.double().sum().item())
+    for pool in pools:
+        backend.deregister_mem_pool(pool)
+    return sums
+
+
 @check
 def nccl_data_parallel_and_fully_sharded_in_one_process():
     import torch.distributed as dist
@@ -250,27 +271,6 @@ def nccl_data_parallel_and_fully_sharded_in_one_process():
     found.append(registered_buffers(dist.group.WORLD._get_backend(torch.device("cuda", 0))))
     dist.destroy_process_group()
     return found
-
-
-def registered_buffers(backend):
-    """What a communicator sums while memory around its registered buffers is short and moves."""
-    import torch.distributed as dist
-
-    pools = [torch.cuda.MemPool(), torch.cuda.MemPool(no_split=True)]
-    buffers = []
-    for pool in pools:
-        with torch.cuda.use_mem_pool(pool):
-            buffers.append(torch.arange(5 * MIB, dtype=torch.float32, device="cuda"))
-        backend.register_mem_pool(pool)
-    sums = []
-    for _ in range(3):
-        churn_under_pressure(8)
-        for buffer in buffers:
-            dist.all_reduce(buffer)
-            sums.append(buffer.double().sum().item())
-    for pool in pools:
-        backend.deregister_mem_pool(pool)
-    return sums
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ result = {
     "device": None,
 }
 if allocator == "ferro_alloc":
-    (device,) = ferro_alloc.status().devices
+    device = ferro_alloc.status().devices[0]
     result["device"] = {
         "moved": device.pages_moved,
         "handed_over": device.pages_handed_over,
