@@ -206,6 +206,15 @@ def contract_gpu(name: str) -> Result:
     return contract(name)
 
 
+def random_programs(name: str) -> Result:
+    """The model of a device's memory, longer than the unit tests run it."""
+    if not build("release", ["seeded_programs"]):
+        return Result(name, failed=1)
+    program = BUILD / "cpp-release" / "tests" / "cpp" / "seeded_programs"
+    ok = execute("seeded-programs", [program, "1000", "500000"])
+    return Result(name, passed=int(ok), failed=int(not ok))
+
+
 def fuzz(name: str) -> Result:
     targets = [path.stem for path in sources("tests/cpp/fuzz/*_fuzz.cpp")]
     if shutil.which("clang++") is None:
@@ -275,6 +284,7 @@ STEPS = (
     Step("C++ TSan (clang)", "cpp", cpp("tsan", "clang++", ("unit", "stress"))),
     Step("contract, simulated GPU", "cpp", contract_simulated),
     Step("contract, real GPU", "cpp", contract_gpu),
+    Step("random programs", "cpp", random_programs),
     Step("fuzzing", "cpp", fuzz),
     Step("Python", "python", python_tests),
     Step(f"torch {versions.VERSIONS[-1].minor}", "versions", versions.test_newest),
