@@ -1,12 +1,12 @@
 """Does memory on the simulated GPU behave as on a real one?
 
-Runs workloads under each allocator, each in a process of its own, on the GPU that is there, or on
-the simulated one, and stores their peaks. `--compare` holds a run on the simulated GPU against the
-stored one of a real GPU: it fails when reserved / allocated of a workload under one of PyTorch's
-own allocators differs by more than 2 %.
+Runs workloads under each allocator on the simulated GPU, each in a process of its own, and stores
+their peaks. `--compare` holds them against those that `benchmarks.frontier` stored of a real GPU:
+it fails when reserved / allocated of a workload under one of PyTorch's own allocators differs by
+more than 2 %.
 
 `--clock` gives the simulated GPU a clock, so that steps have times and streams are late for each
-other; `--compare` then shows both beside those that `benchmarks.training` stored of a real GPU.
+other; `--compare` then shows both beside those of the real GPU.
 """
 
 from __future__ import annotations
@@ -26,24 +26,20 @@ from rich.table import Table
 
 from benchmarks import training
 from benchmarks.processes import ROOT, Child, ChildError
-from tools.gpu import gpu_count
 
 RESULTS = ROOT / "benchmarks" / "results"
-STORED = RESULTS / "fidelity_gpu.json"
+STORED = RESULTS / "frontier_gpu.json"
 # On one stream each, because the simulated GPU has no clock here: with several, memory waits for
 # another stream on a GPU and does not there.
 WORKLOADS = ("full_varlen", "lora_recompute", "generate", "generate_train", "moe")
-STORED_TIMES = RESULTS / "training_gpu.json"
-# Microseconds of the program for each operation, on the host of that run: by the steps of
+# Microseconds of the program for each operation, on the host of a run on a GPU: by the steps of
 # `generate_train` and `full_varlen`, see docs/simulated-gpu.md.
 PROGRAM = "22"
 # PyTorch's own judge the simulated GPU: ferro_alloc's policy may have changed since the stored run.
 JUDGES = ("native", "expandable")
 ALLOCATORS = (*JUDGES, "ferro_alloc")
 TOLERANCE = 0.02
-# The processes share nothing but the card, and each needs at most 12 GB of it.
-JOBS_ON_GPU = 3
-JOBS_SIMULATED = 2
+JOBS = 2
 SECONDS = 300
 
 Record = dict[str, Any]
@@ -54,7 +50,7 @@ def ratio(record: Mapping[str, Any]) -> float:
 
 
 def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
-    """With a clock, the record has the times of the steps that `benchmarks.training` counts."""
+    """With a clock, the record has the times of the steps that `benchmarks.frontier` counts."""
     arguments = ["--workload", workload, "--allocator", allocator, *options]
     env = {"FERRO_SIM_PROGRAM": os.environ.get("FERRO_SIM_PROGRAM", PROGRAM)}
     with Child("benchmarks.measure", arguments, timeout=SECONDS, env=env) as child:
@@ -68,16 +64,12 @@ def measure(workload: str, allocator: str, options: Sequence[str]) -> Record:
 
 
 def run(
-    workloads: Sequence[str],
-    allocators: Sequence[str],
-    simulated: bool,
-    smoke: bool,
-    clock: bool = False,
+    workloads: Sequence[str], allocators: Sequence[str], smoke: bool, clock: bool
 ) -> tuple[list[Record], list[str]]:
     """All records, in order, and what went wrong."""
-    options = ["--simulated"] * simulated + ["--smoke"] * smoke + ["--clock"] * clock
+    options = ["--simulated"] + ["--smoke"] * smoke + ["--clock"] * clock
     records, problems = [], []
-    with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:
+    with ThreadPoolExecutor(JOBS) as pool:
         futures = [pool.submit(measure, w, a, options) for w in workloads for a in allocators]
         for future in futures:
             try:
@@ -163,8 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workloads", nargs="+", choices=known, metavar="NAME")
     parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
-    parser.add_argument("--simulated", action="store_true", help="even where a GPU is")
-    parser.add_argument("--clock", action="store_true", help="simulated, in clock time")
+    parser.add_argument("--clock", action="store_true", help="in clock time")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")
     parser.add_argument(
         "--compare",
@@ -172,22 +163,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=Path,
         const=STORED,
         metavar="FILE",
-        help="run simulated and hold it against these records of a real GPU",
+        help="hold it against these records of a real GPU",
     )
     options = parser.parse_args(argv)
     clock = options.clock
-    if clock and options.compare == STORED:
-        options.compare = STORED_TIMES
     stored = [] if options.compare is None else json.loads(options.compare.read_text())
-    simulated = options.simulated or clock or bool(stored) or gpu_count() == 0
     workloads = options.workloads or (training.WORKLOADS if clock else WORKLOADS)
     allocators = options.allocators or (JUDGES if stored and not clock else ALLOCATORS)
-    records, problems = run(workloads, allocators, simulated, options.smoke, clock)
+    records, problems = run(workloads, allocators, options.smoke, clock)
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(records, indent=1) + "\n")
     if records:
-        show(records, "simulated GPU" if simulated else records[0]["device"])
+        show(records, "simulated GPU")
     if stored and clock:
         compare_times(stored, records)
     elif stored:

@@ -48,9 +48,14 @@ def ratio(record: Mapping[str, Any]) -> str:
 
 
 def fidelity(records: Records) -> str:
-    allocators = unique(records, "allocator")
+    from benchmarks.fidelity import ALLOCATORS as COMPARED
+    from benchmarks.fidelity import WORKLOADS
+
+    allocators = [name for name in unique(records, "allocator") if name in COMPARED]
     rows = []
     for workload in unique(records, "workload"):
+        if workload not in WORKLOADS:
+            continue
         found = [find(records, workload=workload, allocator=name) for name in allocators]
         allocated = next(r for r in found if r is not None)["peak_allocated"]
         rows.append([workload, f"{allocated / 1e9:.2f}", *(ratio(r) if r else "-" for r in found)])
@@ -59,10 +64,10 @@ def fidelity(records: Records) -> str:
 
 def clock(records: Records) -> str:
     # Other tables need none of what it imports.
-    from benchmarks.fidelity import STORED_TIMES, timed
+    from benchmarks.fidelity import STORED, timed
 
     headings = ("GPU, ms", "simulated", "difference", "GPU, peak", "simulated", "difference")
-    rows = timed(json.loads(STORED_TIMES.read_text()), records)
+    rows = timed(json.loads(STORED.read_text()), records)
     return markdown(["workload", "allocator", *headings], rows)
 
 
@@ -182,7 +187,7 @@ def graph_situations(records: Records) -> str:
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "clock": ("fidelity_clock.json", clock),
-    "fidelity": ("fidelity_gpu.json", fidelity),
+    "fidelity": ("frontier_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "frontier": ("frontier_gpu.json", frontier),
     "frontier_simulated": ("frontier_simulated.json", frontier),
@@ -194,7 +199,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "near_full": ("near_full_simulated.json", near_full),
     "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
-    "training": ("training_gpu.json", training),
+    "training": ("frontier_gpu.json", training),
     "replay": ("replay.json", replay),
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What needs a real GPU, as much as fits into one call: build, contract, tests, benchmarks, demo.
 #
-#   tools/gpu_session.sh [PART ...]     parts: build contract tests fidelity
+#   tools/gpu_session.sh [PART ...]     parts: build contract tests
 #                                       hit_path observing sharing training demo
 #                                       scattered near_full graphs situations compiled frontier
 #
@@ -88,14 +88,13 @@ export -f build contract tests benchmark demo
 export PYTHON OUT TREE
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(build contract tests fidelity hit_path observing sharing training demo)
+[ ${#parts[@]} -gt 0 ] || parts=(build contract tests hit_path observing sharing training demo)
 command -v nvidia-smi >/dev/null && nvidia-smi -L | tee -a "$LOG"
 for name in "${parts[@]}"; do
   case $name in
     build) part build 150 bash -c build ;;
     contract) part contract 90 bash -c contract ;;
     tests) part tests 540 bash -c tests ;;
-    fidelity) part fidelity 120 bash -c 'benchmark fidelity' ;;
     hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
     scattered) part scattered 60 bash -c 'benchmark scattered' ;;
     observing) part observing 120 bash -c 'benchmark observing' ;;

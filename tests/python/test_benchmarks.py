@@ -389,7 +389,7 @@ def test_tables_are_written_from_results(tmp_path: Path) -> None:
         "peak_allocated": 2_000_000_000,
         "peak_reserved": 2_500_000_000,
     }
-    (tmp_path / "fidelity_gpu.json").write_text(json.dumps([record]))
+    (tmp_path / "frontier_gpu.json").write_text(json.dumps([record]))
     filled = tables.fill(text, tmp_path)
     assert "| moe | 2.00 | 1.250 |\n<!-- end -->\nafter\n" in filled
     assert filled.startswith("before\n<!-- table fidelity -->\n| workload |")
