@@ -41,8 +41,8 @@ class Record:
     """Of the same steps, without the limit."""
     speed: float | None = None
     costs: dict[str, Any] = field(default_factory=dict)
-    unfinished: str = ""
-    """Why the run under the limit ended early: a result, not a problem."""
+    ended_in: int | None = None
+    """The step that ran out of memory under the limit."""
     problem: str = ""
 
 
@@ -62,10 +62,10 @@ def compare(record: Record, simulated: bool, smoke: bool) -> None:
     ways = {"without": without, "within": [*without, "--limit", str(record.limit)]}
     rounds = 2 if smoke else training.ROUNDS
     found = training.take_turns(record.workload, ways, simulated, smoke, rounds)
-    record.problem = found["without"].problem
     within = found["within"]
-    record.unfinished = within.problem
-    if record.problem or record.unfinished:
+    record.problem = found["without"].problem or within.problem
+    record.ended_in = within.ended_in
+    if record.problem or record.ended_in is not None:
         return
     record.costs = within.costs
     if not simulated:
@@ -86,7 +86,7 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
                 record.workload,
                 record.allocator,
                 f"{record.limit / record.peak_allocated:.3f}",
-                "out of memory" if record.unfinished else speed,
+                speed if record.ended_in is None else "out of memory",
                 str(record.costs.get("driver_calls", "-")),
                 str(record.costs.get("stalls", "-")),
                 "-" if slowest is None else f"{slowest:.1f}",

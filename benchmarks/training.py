@@ -42,7 +42,12 @@ class Record:
     device_used: int = 0
     costs: dict[str, Any] = field(default_factory=dict)
     """Those after the warm-up (benchmarks/costs.py)."""
+    ended_in: int | None = None
+    """The step that ran out of memory, under a limit: a result, not a problem."""
     problem: str = ""
+
+    def goes_on(self) -> bool:
+        return not self.problem and self.ended_in is None
 
 
 def run(
@@ -69,19 +74,18 @@ def take_turns(
         def read(name: str) -> dict[str, Any]:
             said = children[name].read()
             if "out_of_memory" in said:
-                step = said["out_of_memory"]["step"]
-                raise ChildError(f"{name} ran out of memory in step {step}")
+                records[name].ended_in = said["out_of_memory"]["step"]
             return said
 
         def attempt(name: str, number: int, start: bool, finish: bool) -> None:
             """Starts a round and waits for its end; a child that failed is left out from then."""
             record = records[name]
             try:
-                if start and not record.problem:
+                if start and record.goes_on():
                     read(name)  # it waits
                     children[name].go_on()
-                if finish and not record.problem:
-                    seconds = read(name)["seconds"]
+                if finish and record.goes_on():
+                    seconds = read(name).get("seconds", [])
                     record.seconds += seconds if number > 0 else []
             except ChildError as error:
                 record.problem = str(error)
@@ -95,12 +99,14 @@ def take_turns(
             for name in order(names, number):
                 attempt(name, number, start=True, finish=True)
         for name, record in records.items():
-            if record.problem:
+            if not record.goes_on():
                 continue
             try:
                 last = read(name)
             except ChildError as error:
                 record.problem = str(error)
+                continue
+            if not record.goes_on():
                 continue
             for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used", "costs"):
                 setattr(record, key, last[key])

@@ -46,11 +46,11 @@ struct Copy {
   bool pageable = false;
 };
 
-// Rows of `width` elements of `element` bytes (1, 2 or 4).
+// Rows of `width` elements of `element` bytes (1, 2, 4 or 8).
 struct Fill {
   std::uintptr_t to = 0;
   std::uint64_t value = 0;  // in its lowest bytes
-  std::size_t element = 1;  // at most 8 bytes
+  std::size_t element = 1;
   std::size_t width = 0;
   std::size_t height = 1;
   std::size_t pitch = 0;

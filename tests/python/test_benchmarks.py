@@ -136,10 +136,10 @@ def test_near_full(run_program: RunProgram, tmp_path: Path) -> None:
     assert [r["allocator"] for r in records] == [*names, *names]
     for record in records:
         assert record["peak_allocated"] <= record["limit"] <= 1.1 * record["peak_allocated"]
-        assert bool(record["costs"]) != bool(record["unfinished"])
+        assert bool(record["costs"]) == (record["ended_in"] is None)
     (_, _, *lines) = tables.near_full(records).splitlines()
     out_of_memory = [" out of memory " in line for line in lines]
-    assert out_of_memory == [bool(record["unfinished"]) for record in records]
+    assert out_of_memory == [record["ended_in"] is not None for record in records]
     assert any(out_of_memory)
 
 
