@@ -19,12 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import training
 from benchmarks.processes import ALLOCATORS, SIMULATED_ALLOCATORS, Child, ChildError
-from benchmarks.records import report_problems, store
+from benchmarks.records import print_table, report_problems, store
 from tools.gpu import gpu_count
 
 WORKLOADS = (
@@ -161,13 +158,7 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
 
 
 def show(records: Sequence[Record], simulated: bool) -> None:
-    headings, lines = rows(records)
-    table = Table(*headings[:2], title="simulated GPU" if simulated else "frontier")
-    for heading in headings[2:]:
-        table.add_column(heading, justify="right")
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
+    print_table("simulated GPU" if simulated else "frontier", *rows(records))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

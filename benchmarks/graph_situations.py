@@ -14,11 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.processes import Child, ChildError, use_allocator
-from benchmarks.records import report_problems, store
+from benchmarks.records import print_table, report_problems, store
 from benchmarks.situations import MIB, NAMES, SMOKE_MIB
 from tools.gpu import gpu_count
 
@@ -78,12 +75,8 @@ def rows(records: Sequence[Mapping[str, Any]]) -> tuple[Row, list[Row]]:
 
 def show(records: Sequence[Record], title: str) -> None:
     headings, lines = rows([asdict(record) for record in records])
-    table = Table(*headings[:2], title=title)
-    for heading in headings[2:]:
-        table.add_column(heading, justify="right")
-    for line in lines:
-        table.add_row(*(cell.replace("_", " ") for cell in line[:2]), *line[2:])
-    Console().print(table)
+    named = [[*(cell.replace("_", " ") for cell in line[:2]), *line[2:]] for line in lines]
+    print_table(title, headings, named)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

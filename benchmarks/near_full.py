@@ -16,13 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import training
 from benchmarks.frontier import JOBS_ON_GPU, JOBS_SIMULATED, UNIT, WORKLOADS, attempt
 from benchmarks.processes import SIMULATED_ALLOCATORS, ChildError
-from benchmarks.records import report_problems, store
+from benchmarks.records import print_table, report_problems, store
 from tools.gpu import gpu_count
 
 SHARE = 1.02  # of peak allocated
@@ -96,14 +93,8 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
 
 
 def show(records: Sequence[Record], simulated: bool) -> None:
-    headings, lines = rows(records)
     where = "simulated GPU" if simulated else "near a full card"
-    table = Table(*headings[:2], title=f"{where}: {SHARE} of peak allocated")
-    for heading in headings[2:]:
-        table.add_column(heading, justify="right")
-    for line in lines:
-        table.add_row(*line)
-    Console().print(table)
+    print_table(f"{where}: {SHARE} of peak allocated", *rows(records))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

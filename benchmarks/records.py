@@ -9,6 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 
 def store(records: Sequence[Any], output: Path | None) -> None:
     """As JSON, and also after each part, so that what was measured is there when time runs out."""
@@ -16,6 +19,16 @@ def store(records: Sequence[Any], output: Path | None) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps([asdict(record) for record in records], indent=1)
         output.write_text(text + "\n")
+
+
+def print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Of which the first two columns are names and the others numbers."""
+    table = Table(*headings[:2], title=title)
+    for heading in headings[2:]:
+        table.add_column(heading, justify="right")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
 
 
 def report_problems(records: Sequence[Any]) -> int:
