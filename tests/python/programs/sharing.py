@@ -150,7 +150,7 @@ def shared_memory_stays_while_memory_is_short() -> Any:
     mine, theirs = filled(20 * MIB, 3), ask("make", 20 * MIB, 5)
     ask("hold", "short", mine)
     address = mine.data_ptr()
-    churn_under_pressure(20)
+    churn_under_pressure(8)
     seen = [mine.data_ptr() == address, is_filled(mine, 3), is_filled(theirs, 5)]
     seen += [ask("check_held", "short", 3), ask("refill", mine, 8), is_filled(mine, 8)]
     del theirs
