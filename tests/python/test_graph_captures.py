@@ -119,6 +119,7 @@ PASSED_ON = (
     "cuGraphInstantiateWithFlags",
     "cuGraphUpload",
     "cuGraphLaunch",
+    "cuMemsetD32Async",
     "cuStreamWriteValue64_v2",
 )
 UNKNOWN, OUT_OF_MEMORY = "999", "2"

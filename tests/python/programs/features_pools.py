@@ -92,9 +92,11 @@ def pool_without_splits():
     with torch.cuda.use_mem_pool(pool):
         kept = [take(MIB) for _ in range(4)]
         kept.append(take(32 * MIB))
+    page = 2 * MIB
+    assert len({tensor.data_ptr() // page for tensor in kept}) == 5
     # Libraries that register buffers look for the allocation around a pointer.
-    bases = [tensor.untyped_storage()._share_cuda_()[3] for tensor in kept]
-    return [bases, sorted(segment["total_size"] for segment in pool.snapshot())]
+    offsets = [tensor.untyped_storage()._share_cuda_()[3] for tensor in kept]
+    return [offsets, sorted(segment["total_size"] for segment in pool.snapshot())]
 
 
 @check

@@ -31,6 +31,7 @@ FUNCTIONS = (
     "cuGraphInstantiateWithFlags",
     "cuGraphUpload",
     "cuGraphLaunch",
+    "cuMemsetD32Async",
     "cuStreamWriteValue64_v2",
 )
 stream, side = torch.cuda.Stream(), torch.cuda.Stream()
@@ -39,7 +40,7 @@ stream, side = torch.cuda.Stream(), torch.cuda.Stream()
 def everything():
     handle = graphs.graph_pool_handle("decode")
     try:
-        scalar = DeviceScalar(torch.int64, 1)
+        scalar, small = DeviceScalar(torch.int64, 1), DeviceScalar(torch.float32, 1)
         with CaptureGuard(handle, stream=stream) as guard:
             between = source.clone()
             side.wait_stream(stream)
@@ -52,6 +53,7 @@ def everything():
             value = scalar.tensor.clone()
         guard.graph.upload()
         scalar.update(2)
+        small.update(2)
         guard.graph.launch()
         graphed = graphs.make_graphed_callable(lambda x: x.clone(), (source,), pool=handle)
         again = graphed(source)
@@ -59,6 +61,7 @@ def everything():
         assert torch.equal(result.cpu(), expected)
         assert torch.equal(again.cpu(), expected)
         assert int(value.cpu()) == 2
+        assert float(small.tensor.cpu()) == 2
     finally:
         graphs.release_graph_pool_handle(handle)
 
