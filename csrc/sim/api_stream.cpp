@@ -59,7 +59,8 @@ Kernel kernel_of(Machine& machine, CUfunction function, const Extent& grid, cons
   if (machine.modules().is_product(function)) {
     return {product_duration(card, *static_cast<const ferro::sim::Product*>(arguments[0]))};
   }
-  return {kernel_duration(card, grid.volume() * block.volume())};
+  return {kernel_duration(card, grid.volume() * block.volume(),
+                          machine.modules().bytes_of_thread(function))};
 }
 
 CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, const Extent& grid,

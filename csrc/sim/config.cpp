@@ -112,9 +112,11 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
     return n && *n > 0;
   }
   if (key == "program") {
-    const auto microseconds = parse_number<double>(value);
-    config.program_microseconds = microseconds.value_or(0);
-    return microseconds && *microseconds >= 0 && *microseconds < 1e9;
+    const bool measured = value.starts_with('x');
+    const auto number = parse_number<double>(value.substr(measured ? 1 : 0));
+    config.program_factor = measured ? number.value_or(0) : 0;
+    config.program_microseconds = measured ? 0 : number.value_or(0);
+    return number && *number < 1e9 && (measured ? *number > 0 : *number >= 0);
   }
   if (key == "backing") {
     config.backing = value == "1";

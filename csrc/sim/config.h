@@ -63,6 +63,9 @@ struct MachineConfig {
   // Clock: what the program itself takes, in microseconds, for each kernel, copy, fill or graph
   // that it submits. With the launch's own 3 this makes the 10 that an operation of PyTorch takes.
   double program_microseconds = 7;
+  // Clock: unless 0, what the program takes instead, for whatever it does: so many times the
+  // processor time that a thread has taken since its last call of the driver.
+  double program_factor = 0;
   // False: no bytes behind the pages. Copies check their addresses; device reads give zeros.
   bool backing = true;
 
@@ -72,8 +75,8 @@ struct MachineConfig {
 
 // Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
 // devices, card, memory (bytes, or with the suffix KiB, MiB, GiB), mode (eager, adversarial,
-// clock), seed, turn, max_pending, program (microseconds), backing (0, 1). Returns one sentence
-// about the first mistake, else nothing; on a mistake `config` is unchanged.
+// clock), seed, turn, max_pending, program (microseconds, or x and the factor), backing (0, 1).
+// Returns one sentence about the first mistake, else nothing; on a mistake `config` is unchanged.
 std::string parse_config(std::string_view text, MachineConfig& config);
 
 // The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY, _MODE,

@@ -1,7 +1,9 @@
 #include "sim/durations.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 namespace ferro::sim {
 namespace {
@@ -15,8 +17,6 @@ constexpr double kProductShare = 0.8;
 // What every kernel, copy or fill takes, however small: on an H200 a graph of 437 nodes in a row
 // that moves 0.4 GB takes 919 us.
 constexpr double kStart = 1900;
-// PyTorch's elementwise kernels load 16 bytes a thread and operand; two are read and one written.
-constexpr double kBytesPerThread = 48;
 // Copies of pageable memory go through a buffer of the driver's. GB/s.
 constexpr double kPageable = 10;
 // From the end of the work before a host function to its own end.
@@ -48,12 +48,34 @@ double copying(const Card& card, const Copy& copy) {
   return bytes / (copy.pageable ? std::min(kPageable, card.speed.host_link) : card.speed.host_link);
 }
 
+// Of kernels in full and LoRA-like training, generation and a mixture of experts on an H200: their
+// time less `kStart`, by their threads, as if all of it were memory traffic. Attention's depends on
+// the length: 1,800 to 7,900.
+constexpr std::array<std::pair<std::string_view, double>, 7> kMuchForAThread = {{
+    {"multi_tensor_apply_kernel", 815},
+    {"flash_fwd", 4000},
+    {"flash_bwd_dq_dk_dv", 4000},
+    {"cunn_SoftMaxForward", 410},
+    {"cunn_SoftMaxBackward", 1070},
+    {"CatArrayBatchedCopyI", 750},  // not the vectorized one
+    {"indexFuncLargeIndex", 960},
+}};
+
 Nanoseconds rounded(double nanoseconds) { return std::llround(nanoseconds); }
 
 }  // namespace
 
-Nanoseconds kernel_duration(const Card& card, std::uint64_t threads) {
-  return rounded(kStart + in_memory(card, static_cast<double>(threads) * kBytesPerThread));
+double thread_bytes(std::string_view kernel) {
+  for (const auto& [part, bytes] : kMuchForAThread) {
+    if (kernel.find(part) != std::string_view::npos) {
+      return bytes;
+    }
+  }
+  return kThreadBytes;
+}
+
+Nanoseconds kernel_duration(const Card& card, std::uint64_t threads, double bytes_of_thread) {
+  return rounded(kStart + in_memory(card, static_cast<double>(threads) * bytes_of_thread));
 }
 
 Nanoseconds product_duration(const Card& card, const Product& product) {

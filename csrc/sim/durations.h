@@ -28,8 +28,17 @@ struct Product {
 // The name of the kernel that stands for a product, and has a `Product` as its first argument.
 inline constexpr std::string_view kProductKernel = "ferro_sim_matrix_product";
 
+// What a thread of most kernels reads and writes, in bytes: elementwise ones of PyTorch took 17 to
+// 81 on an H200, by workload.
+inline constexpr double kThreadBytes = 40;
+
+// What a thread of the kernel of that name, mangled or not, takes: `kThreadBytes`, or the figure of
+// one whose threads each do much.
+double thread_bytes(std::string_view kernel);
+
 // Of a kernel with so many threads.
-Nanoseconds kernel_duration(const Card& card, std::uint64_t threads);
+Nanoseconds kernel_duration(const Card& card, std::uint64_t threads,
+                            double bytes_of_thread = kThreadBytes);
 // By arithmetic or by memory, whichever takes longer.
 Nanoseconds product_duration(const Card& card, const Product& product);
 // Of any work.

@@ -1,7 +1,5 @@
 #include "sim/modules.h"
 
-#include "sim/durations.h"
-
 namespace ferro::sim {
 
 Module* Modules::load() {
@@ -12,9 +10,11 @@ Module* Modules::load() {
 }
 
 bool Modules::unload(Module* module) {
-  std::erase_if(products_, [module](const void* function) {
+  const auto is_of_module = [module](const void* function) {
     return static_cast<const Function*>(function)->module == module;
-  });
+  };
+  std::erase_if(products_, is_of_module);
+  std::erase_if(bytes_of_thread_, [&](const auto& entry) { return is_of_module(entry.first); });
   return modules_.erase(module) > 0;
 }
 
@@ -31,6 +31,9 @@ Function* Modules::function(Module& module, const std::string& name) {
     slot->module = &module;
     if (name == kProductKernel) {
       products_.insert(slot.get());
+    }
+    if (const double bytes = thread_bytes(name); bytes != kThreadBytes) {
+      bytes_of_thread_.emplace(slot.get(), bytes);
     }
   }
   return slot.get();

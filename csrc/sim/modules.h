@@ -4,6 +4,8 @@
 // compare handles find them equal.
 #pragma once
 
+#include "sim/durations.h"
+
 #include <cuda.h>
 
 #include <map>
@@ -38,11 +40,17 @@ class Modules {
   Function* find_function(const void* handle) const;
   // Is it a stand-in of a matrix product, `kProductKernel`? Its first argument is a `Product`.
   bool is_product(const void* function) const { return products_.contains(function); }
+  // What a thread of that function takes, by its name: see `thread_bytes`.
+  double bytes_of_thread(const void* function) const {
+    const auto found = bytes_of_thread_.find(function);
+    return found == bytes_of_thread_.end() ? kThreadBytes : found->second;
+  }
   std::size_t count() const { return modules_.size(); }
 
  private:
   std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
   std::unordered_set<const void*> products_;
+  std::unordered_map<const void*, double> bytes_of_thread_;  // those that differ
 };
 
 }  // namespace ferro::sim

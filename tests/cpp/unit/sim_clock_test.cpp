@@ -7,7 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <ctime>
 #include <random>
+#include <thread>
 
 namespace ferro::sim {
 namespace {
@@ -44,6 +47,13 @@ TEST(SimDurations, FollowTheFiguresOfTheCard) {
   EXPECT_GT(product_duration(h100(), {8192, 8192, 8192, 1, Precision::kSingle}),
             14 * product_duration(h100(), {8192, 8192, 8192}));
   EXPECT_LT(kernel_duration(*find_card("h200"), 1 << 30), kernel_duration(h100(), 1 << 30));
+  // A thread of most kernels moves 40 bytes; one of an optimizer's over many tensors 815.
+  EXPECT_NEAR(static_cast<double>(kernel_duration(h100(), 1 << 26)), 944.6e3, 1e3);
+  EXPECT_EQ(thread_bytes("_ZN2at6native6vectorIEE"), kThreadBytes);
+  EXPECT_EQ(thread_bytes("_ZN2at6native25multi_tensor_apply_kernelIEE"), 815);
+  EXPECT_EQ(thread_bytes("_ZN2at19CatArrayBatchedCopyIEE"), 750);
+  EXPECT_EQ(thread_bytes("_ZN2at30CatArrayBatchedCopy_vectorizedIEE"), kThreadBytes);
+  EXPECT_NEAR(static_cast<double>(kernel_duration(h100(), 1 << 26, 400)), 9.43e6, 1e4);
   EXPECT_EQ(duration_of(h100(), Marker{}), 0);
   for (const char* key : {"h100", "h200", "a100", "a100-40", "l40s", "l4", "rtx4090"}) {
     const Nanoseconds smallest = kernel_duration(*find_card(key), 32);
@@ -56,11 +66,12 @@ class SimClock : public testing::Test {
  protected:
   ~SimClock() override { Machine::stop(); }
 
-  Env start(double program_microseconds = 0) {
+  Env start(double program_microseconds = 0, double program_factor = 0) {
     MachineConfig config;
     config.memory_bytes = 64 * kMiB;
     config.mode = TimeMode::kClock;
     config.program_microseconds = program_microseconds;
+    config.program_factor = program_factor;
     Machine::start(config);
     return contract::open_env(sim_cuda_api(), true, false);
   }
@@ -123,6 +134,39 @@ TEST_F(SimClock, NoEventIsLateUnderASlowProgram) {
     EXPECT_EQ(host_time() - before, 53 * kMicrosecond);
     EXPECT_EQ(env.api.event_query(event), CUDA_SUCCESS);
   }
+}
+
+TEST_F(SimClock, AProgramMayTakeTheTimeThatItsThreadsTakeHere) {
+  const Env env = start(0, 2);
+  const auto processor_time = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * 1000 * kMillisecond + time.tv_nsec;
+  };
+  const auto work = [&] {
+    const Nanoseconds end = processor_time() + 5 * kMillisecond;
+    while (processor_time() < end) {
+    }
+  };
+  const auto call = [&] {
+    CONTRACT_OK(env.api.ctx_set_current(env.context));
+    return host_time();
+  };
+  Nanoseconds before = call();
+  work();
+  EXPECT_GE(call() - before, 10 * kMillisecond);
+  before = call();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_LT(call() - before, 10 * kMillisecond) << "waiting is no work";
+  before = call();
+  std::thread([&] {
+    work();
+    call();
+    EXPECT_LT(host_time() - before, 10 * kMillisecond) << "before a thread's first call";
+    work();
+    call();
+  }).join();
+  EXPECT_GE(host_time() - before, 10 * kMillisecond);
 }
 
 TEST_F(SimClock, WaitingSkipsToTheEndOfTheWork) {

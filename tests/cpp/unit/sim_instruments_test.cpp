@@ -43,6 +43,12 @@ TEST(SimConfig, ReadsSettings) {
   EXPECT_EQ(parse_config("mode=clock program=12.5", config), "");
   EXPECT_EQ(config.mode, TimeMode::kClock);
   EXPECT_DOUBLE_EQ(config.program_microseconds, 12.5);
+  EXPECT_DOUBLE_EQ(config.program_factor, 0);
+  EXPECT_EQ(parse_config("program=x1.5", config), "");
+  EXPECT_DOUBLE_EQ(config.program_microseconds, 0);
+  EXPECT_DOUBLE_EQ(config.program_factor, 1.5);
+  EXPECT_EQ(parse_config("program=7", config), "");
+  EXPECT_DOUBLE_EQ(config.program_factor, 0);
 }
 
 TEST(SimConfig, MistakeIsNamedAndChangesNothing) {
@@ -53,7 +59,9 @@ TEST(SimConfig, MistakeIsNamedAndChangesNothing) {
   EXPECT_EQ(config.devices, 1);
   EXPECT_EQ(parse_config("speed=1", config), "there is no setting \"speed\"");
   EXPECT_NE(parse_config("turn=0", config), "");
-  EXPECT_NE(parse_config("program=-1", config), "");
+  for (const char* wrong : {"program=-1", "program=x0", "program=x", "program=x-1"}) {
+    EXPECT_NE(parse_config(wrong, config), "") << wrong;
+  }
   EXPECT_NE(parse_config("memory=12x", config), "");
 }
 
