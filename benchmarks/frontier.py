@@ -41,7 +41,7 @@ RESOLUTION = 0.01  # of peak allocated
 UNIT = 2 << 20  # limits are multiples of a page
 SECONDS = 200
 # No time is measured while several processes share the card; each needs at most 16 GB of it.
-JOBS_ON_GPU = 6
+JOBS_ON_GPU = 8
 JOBS_SIMULATED = 2
 
 Result = Mapping[str, Any]
@@ -66,7 +66,7 @@ def attempt(workload: str, allocator: str, options: Sequence[str], limit: int | 
     arguments += [] if limit is None else ["--limit", str(limit)]
     with Child("benchmarks.measure", arguments, SECONDS) as child:
         result = child.read()
-        while "round" in result:
+        while "number" in result:
             result = child.read()
         return result
 
@@ -99,9 +99,8 @@ def find_smallest_limit(
 def run_without_limit(
     workload: str, allocators: Sequence[str], simulated: bool, smoke: bool
 ) -> list[Record]:
-    rounds = 2 if smoke else training.ROUNDS
     records = []
-    for found in training.run(workload, allocators, simulated, smoke, rounds):
+    for found in training.run(workload, allocators, simulated, smoke):
         record = Record(**asdict(found))
         if simulated:
             record.seconds = []

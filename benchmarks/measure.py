@@ -1,16 +1,16 @@
-"""One workload under one allocator, in this process, in rounds.
+"""One workload under one allocator, in this process, once or again and again.
 
-Says one object a round with the times of its steps, and a last one with the peaks, the costs, the
-losses and a checksum of what was computed. Waits for its parent before every round when there are
-several. On a simulated GPU with a clock the times are that clock's. With `--limit` running out of
-memory is a result: the last object says where and why.
+Says one object a pass with the times of its steps, and a last one with the peaks, the costs, the
+losses and a checksum of the first pass. With `--in-turns` it waits for its parent before every pass
+until that says to stop. On a simulated GPU with a clock the times are that clock's. With `--limit`
+running out of memory is a result: the last object says where and why.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
-import inspect
 import json
 import sys
 import time
@@ -25,54 +25,42 @@ from benchmarks.processes import ALLOCATORS, say, use_allocator, wait_for_parent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmarks.workloads import Workload
-
 # One part of so many is warm-up, whose costs do not count.
 WARM_UP = 4
 
 
 class Recorder:
-    """The callback of a workload: times steps, keeps costs and losses, pauses between rounds."""
+    """The callback of a workload: times the steps of a pass, and keeps the costs and losses of the
+    first."""
 
-    def __init__(
-        self,
-        steps: int,
-        rounds: int,
-        losses: bool,
-        costs: Callable[[], Costs],
-        now: Callable[[], float],
-    ) -> None:
-        self.steps_per_round = steps // rounds
-        self.rounds = rounds
+    def __init__(self, losses: bool, costs: Callable[[], Costs], now: Callable[[], float]) -> None:
         self.keep_losses = losses
         self.costs: list[Costs] = []
-        self.now = now
         self.losses: list[str] = []
         self.seconds: list[float] = []
-        self.round = 0
+        self.passes = 0
         self._read_costs = costs
+        self._now = now
         self._started = 0.0
 
     def begin(self) -> None:
-        if self.rounds > 1:
-            wait_for_parent(round=self.round)
-        self._started = self.now()
+        self.seconds = []
+        self._started = self._now()
 
     def __call__(self, step: int, loss: Tensor) -> None:
         import torch
 
         torch.cuda.synchronize()
-        self.seconds.append(self.now() - self._started)
-        self.costs.append(self._read_costs())
-        if self.keep_losses:
-            self.losses.append(loss.item().hex())
-        if (step + 1) % self.steps_per_round == 0 and self.round < self.rounds:
-            say(round=self.round, seconds=self.seconds)
-            self.round += 1
-            self.seconds = []
-            if self.round < self.rounds:
-                self.begin()
-        self._started = self.now()
+        self.seconds.append(self._now() - self._started)
+        if self.passes == 0:
+            self.costs.append(self._read_costs())
+            if self.keep_losses:
+                self.losses.append(loss.item().hex())
+        self._started = self._now()
+
+    def end(self) -> None:
+        say(number=self.passes, seconds=self.seconds)
+        self.passes += 1
 
 
 def checksum(tensors: Sequence[Tensor]) -> str:
@@ -84,10 +72,6 @@ def checksum(tensors: Sequence[Tensor]) -> str:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def default_steps(workload: Workload) -> int:
-    return int(inspect.signature(workload.run).parameters["steps"].default)
 
 
 def set_limit(limit: int) -> None:
@@ -113,6 +97,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.workloads import WORKLOADS
     from ferro_alloc import sim
 
+    # It plans anew for every length, which takes longer than the rest of a step.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     if options.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=simulated)
         # Filling what is uninitialised costs time that training does not normally spend.
@@ -122,33 +108,46 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sizes = dict(workload.smoke if options.smoke else workload.sizes)
     if options.steps is not None:
         sizes["steps"] = options.steps
-    steps = sizes["steps"] if "steps" in sizes else default_steps(workload)
     costs = partial(costs_so_far, options.allocator, simulated)
     now = (lambda: sim.clock().host) if options.clock else time.perf_counter
-    recorder = Recorder(steps, options.rounds, options.losses, costs, now)
+    recorder = Recorder(options.losses, costs, now)
     torch.cuda.init()
     what = {
         "allocator": options.allocator,
         "workload": options.workload,
         "device": torch.cuda.get_device_name(),
-        "steps": steps,
     }
     if options.limit is not None:
         set_limit(options.limit)
-    recorder.begin()
+    found: dict[str, Any] = {}
     try:
-        results = workload.run(recorder, **sizes)
-        torch.cuda.synchronize()
+        while wait_for_parent() if options.in_turns else not found:
+            recorder.begin()
+            results = workload.run(recorder, **sizes)
+            torch.cuda.synchronize()
+            recorder.end()
+            if not found:
+                found = describe(recorder, results)
+            del results
+            gc.collect()
     except torch.OutOfMemoryError as error:
         if options.limit is None:
             raise
         devices = [asdict(device) for device in allocator_devices(options.allocator)]
         failure = {"step": len(recorder.costs), "verdict": verdict(error), "devices": devices}
         return {**what, "limit": options.limit, "out_of_memory": failure}
+    return {**what, **found}
+
+
+def describe(recorder: Recorder, results: Sequence[Tensor]) -> dict[str, Any]:
+    """Peaks, costs and results of the pass that has just ended, the first."""
+    import torch
+
+    steps = len(recorder.costs)
     free, total = torch.cuda.mem_get_info()
     stats = torch.cuda.memory_stats()
     return {
-        **what,
+        "steps": steps,
         "peak_allocated": torch.cuda.max_memory_allocated(),
         "peak_active": stats.get("active_bytes.all.peak", 0),
         "peak_reserved": torch.cuda.max_memory_reserved(),
@@ -156,7 +155,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "device_used": total - free,
         "costs": after_warm_up(recorder.costs, max(1, steps // WARM_UP)),
         "losses": recorder.losses,
-        "checksum": checksum(results) if options.losses else "",
+        "checksum": checksum(results) if recorder.keep_losses else "",
     }
 
 
@@ -168,7 +167,7 @@ def main() -> int:
     parser.add_argument("--clock", action="store_true", help="simulated, with a clock")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--in-turns", action="store_true", help="until the parent says to stop")
     parser.add_argument("--limit", type=int, metavar="BYTES", help="on reserved memory")
     parser.add_argument("--losses", action="store_true", help="keep losses and a checksum")
     parser.add_argument("--deterministic", action="store_true")

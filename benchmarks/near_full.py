@@ -1,9 +1,9 @@
 """What it costs to work with hardly more memory than the program needs.
 
 Each workload runs alone first, for its peak of allocated bytes. Then a process without a limit and
-one that may reserve 1.02 times that peak take turns: the speed is the median of a step's time
-without the limit by that of the same step under it. Driver calls and waits of the host are those
-after the first quarter of the steps, under the limit.
+one that may reserve 1.02 times that peak take turns, as in benchmarks.training: the speed is the
+median of a step's time without the limit by that of the same step under it. Driver calls and waits
+of the host are those after the first quarter of the first pass, under the limit.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ def add_peak(record: Record, modes: Sequence[str]) -> None:
 def compare(record: Record, simulated: bool, smoke: bool) -> None:
     without = ["--allocator", record.allocator]
     ways = {"without": without, "within": [*without, "--limit", str(record.limit)]}
-    rounds = 2 if smoke else training.ROUNDS
-    found = training.take_turns(record.workload, ways, simulated, smoke, rounds)
+    found = training.take_turns(record.workload, ways, simulated, smoke)
     within = found["within"]
     record.problem = found["without"].problem or within.problem
     record.ended_in = within.ended_in

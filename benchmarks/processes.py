@@ -2,7 +2,8 @@
 
 A process can hold one CUDA allocator, so each comparison starts several. A child prints one JSON
 object a line; where it says `"waiting": true` it goes on when its parent writes a line, so that
-the parent can let several children work in turns and no drift of the machine favours one.
+the parent can let several children work in turns and no drift of the machine favours one. Where
+the parent decides how often, the line says whether to stop.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "ferro_alloc")
 # The simulated GPU has no stream-ordered allocator.
 SIMULATED_ALLOCATORS = ("native", "expandable", "ferro_alloc")
+STOP = "stop\n"
 SETTINGS = {
     "expandable": "expandable_segments:True",
     "cudaMallocAsync": "backend:cudaMallocAsync",
@@ -100,11 +102,11 @@ class Child:
                 return message
         raise self._failure()
 
-    def go_on(self) -> None:
-        """Lets a waiting child continue."""
+    def go_on(self, stop: bool = False) -> None:
+        """Lets a waiting child continue, or come to its end."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write("\n")
+            self._process.stdin.write(STOP if stop else "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failure() from None
@@ -139,7 +141,8 @@ def say(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
-def wait_for_parent(**message: Any) -> None:
-    """The child's half: says so, and goes on when the parent does. The end of the input counts."""
+def wait_for_parent(**message: Any) -> bool:
+    """The child's half: says so, and goes on when the parent does; False: it is to stop. The end
+    of the input means to go on."""
     say(waiting=True, **message)
-    sys.stdin.readline()
+    return sys.stdin.readline() != STOP

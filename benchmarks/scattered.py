@@ -1,12 +1,14 @@
-"""A large request when free memory lies in pieces: between live blocks of 2 MiB each.
+"""A large request when free memory lies in pieces, each between live blocks of the same size.
 
-Blocks of 2 MiB fill the memory twice over; every other one is freed, and then one request takes as
-much as they had. ferro_alloc moves their pages together, the others have to find new memory.
-"Cached" is the same request when it was made before, and is a hit.
+Blocks of 2 MiB, or of `--piece`, fill the memory twice over; every other one is freed, and then one
+request takes as much as they had. ferro_alloc, whose pages are as large as a piece here, moves them
+together; the others have to find new memory. "Cached" is the same request when it was made before,
+and is a hit.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -17,12 +19,12 @@ from benchmarks import turns
 
 ROUNDS = 4
 SECONDS_PER_CASE = 0.5
-PIECE = 2 << 20
+PIECE_MIB = 2
 SIZES = {"64 MiB": 1 << 26, "1 GiB": 1 << 30}
 SMOKE_SIZES = {"64 MiB": 1 << 26}
 
 
-def scattered(size: int, seconds: float) -> float:
+def scattered(size: int, piece: int, seconds: float) -> float:
     """Nanoseconds of the request, the median; everything is given back in between."""
     import torch
 
@@ -30,7 +32,7 @@ def scattered(size: int, seconds: float) -> float:
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends or len(found) < 3:
         pieces = [
-            torch.empty(PIECE, dtype=torch.uint8, device="cuda") for _ in range(2 * size // PIECE)
+            torch.empty(piece, dtype=torch.uint8, device="cuda") for _ in range(2 * size // piece)
         ]
         del pieces[::2]
         torch.cuda.synchronize()
@@ -60,20 +62,22 @@ def cached(size: int, seconds: float) -> float:
     return statistics.median(found) * 1e9
 
 
-def cases(smoke: bool) -> Mapping[str, turns.Case]:
+def cases(smoke: bool, piece_mib: int) -> Mapping[str, turns.Case]:
     found: dict[str, turns.Case] = {}
     for name, size in (SMOKE_SIZES if smoke else SIZES).items():
-        found[f"{name} from pieces"] = partial(scattered, size)
+        found[f"{name} from pieces of {piece_mib} MiB"] = partial(scattered, size, piece_mib << 20)
         found[f"{name} cached"] = partial(cached, size)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
+    parser.add_argument("--piece", type=int, default=PIECE_MIB, metavar="MIB")
     options = turns.parse(parser, argv)
     if options.child is not None:
-        return turns.child(options, partial(cases, options.smoke))
-    arguments = ["--smoke"] * options.smoke
+        os.environ["FERRO_ALLOC_CONF"] = f"page_size_mb:{options.piece}"
+        return turns.child(options, partial(cases, options.smoke, options.piece))
+    arguments = ["--smoke"] * options.smoke + ["--piece", str(options.piece)]
     records = turns.run("benchmarks.scattered", arguments, options)
     return turns.report(records, "one request", options)
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -255,11 +256,18 @@ def conv(
         model = nn.Sequential(*blocks, *head)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for step, (rows, units) in enumerate(lengths(steps, batch, resolution)):
-        generator = torch.Generator().manual_seed(step)
-        images = torch.rand((rows, 3, 32 * units, 32 * units), generator=generator).cuda()
-        labels = torch.randint(100, (rows,), generator=generator).cuda()
+        # Drawn on the device, which takes less time than to draw them on the host.
+        torch.manual_seed(step)
+        images = torch.rand((rows, 3, 32 * units, 32 * units), device="cuda")
+        labels = torch.randint(100, (rows,), device="cuda")
         on_step(step, train_step(F.cross_entropy(model(images), labels), optimizer))
     return list(model.parameters())
+
+
+def conv_plain(on_step: StepCallback, **sizes: Any) -> Sequence[Tensor]:
+    """`conv` with PyTorch's own convolutions, as on the simulated GPU, which has no cuDNN."""
+    with torch.backends.cudnn.flags(enabled=False):
+        return conv(on_step, **sizes)
 
 
 class Experts(nn.Module):
@@ -282,14 +290,29 @@ class Experts(nn.Module):
 
 
 def route(tokens: int, experts: int, rng: random.Random) -> list[Tensor]:
-    """The rows of each expert, chosen on the host, where a gate would choose on the device; some
-    experts are more popular than others, and differ from call to call."""
+    """The rows of each expert, on the host, where a gate would choose on the device; some experts
+    are more popular than others, and differ from call to call."""
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
     popularity = torch.rand(experts, generator=generator)
     scores = popularity + torch.rand((tokens, experts), generator=generator)
     chosen = scores.topk(2).indices
-    rows = [(chosen == expert).any(1).nonzero()[:, 0] for expert in range(experts)]
-    return [r.cuda() for r in rows]
+    return [(chosen == expert).any(1).nonzero()[:, 0] for expert in range(experts)]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Of a step: how many tokens it has and, for each layer, the rows of each expert."""
+
+    tokens: int
+    layers: Sequence[Sequence[Tensor]]
+
+
+@cache
+def route_all(steps: int, layers: int, experts: int, tokens: tuple[int, int]) -> Sequence[Routing]:
+    """At once and for all passes, because it takes the host longer than the rest of a step."""
+    rng = random.Random(SEED)
+    counts = [rng.randint(*tokens) for _ in range(steps)]
+    return [Routing(n, [route(n, experts, rng) for _ in range(layers)]) for n in counts]
 
 
 def moe(
@@ -309,12 +332,10 @@ def moe(
         words = nn.Embedding(vocabulary, width)
     parameters = [*words.parameters(), *model.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4)
-    rng = random.Random(SEED)
-    for step in range(steps):
-        count = rng.randint(*tokens)
-        x = words(make_tokens(1, count, step, vocabulary)[0].cuda())
-        for layer in model:
-            x = layer(x, route(count, experts, rng))
+    for step, routing in enumerate(route_all(steps, layers, experts, tokens)):
+        x = words(make_tokens(1, routing.tokens, step, vocabulary)[0].cuda())
+        for layer, experts_rows in zip(model, routing.layers, strict=True):
+            x = layer(x, [rows.cuda() for rows in experts_rows])
         on_step(step, train_step(x.float().square().mean(), optimizer))
     return parameters
 
@@ -341,7 +362,7 @@ def offload(
 def fsdp_like(
     on_step: StepCallback,
     *,
-    steps: int = 12,
+    steps: int = 60,
     width: int = 4096,
     layers: int = 12,
     shards: int = 4,
@@ -409,6 +430,12 @@ def quantised_load(
 
 
 SMOKE_TEXT: Mapping[str, Any] = {"steps": 4, "shape": SMALL, "length": (16, 200)}
+SMOKE_IMAGES: Mapping[str, Any] = {
+    "steps": 3,
+    "channels": (8, 16),
+    "batch": (1, 4),
+    "resolution": (1, 3),
+}
 
 WORKLOADS: Mapping[str, Workload] = {
     "full_varlen": Workload(full_varlen, smoke=SMOKE_TEXT),
@@ -419,9 +446,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "generate_train": Workload(
         generate_train, smoke={"steps": 3, "shape": SMALL, "prompt": (10, 100), "new_tokens": 4}
     ),
-    "conv": Workload(
-        conv, smoke={"steps": 3, "channels": (8, 16), "batch": (1, 4), "resolution": (1, 3)}
-    ),
+    "conv": Workload(conv, smoke=SMOKE_IMAGES),
+    "conv_plain": Workload(conv_plain, smoke=SMOKE_IMAGES),
     "moe": Workload(
         moe, smoke={"steps": 3, "width": 64, "hidden": 128, "layers": 2, "tokens": (100, 2_000)}
     ),

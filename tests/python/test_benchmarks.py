@@ -17,7 +17,7 @@ from benchmarks.fidelity import differences, timed
 from benchmarks.frontier import UNIT, find_smallest_limit
 from benchmarks.frontier import Record as FrontierRecord
 from benchmarks.processes import SIMULATED_ALLOCATORS, Child, ChildError
-from benchmarks.training import Record, time_ratio
+from benchmarks.training import MOST_PASSES, Record, enough_passes, time_ratio
 from benchmarks.turns import order
 from tests.conftest import ROOT, RunProgram, RunSimulated
 from tools.gpu import gpu_count
@@ -67,7 +67,7 @@ print(json.dumps(found))
 def test_every_workload_calls_back_and_leaves_nothing(run_simulated: RunSimulated) -> None:
     done = run_simulated(EVERY_WORKLOAD)
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 9
+    assert len(found) == 10
     for name, (steps, peak, left) in found.items():
         assert steps in ([True] * 3, [True] * 4), name
         assert left < 1 << 20 < peak, (name, left, peak)
@@ -81,7 +81,8 @@ def test_training(run_program: RunProgram, tmp_path: Path) -> None:
         (workload, allocator) for workload in names for allocator in SIMULATED_ALLOCATORS
     ]
     for record in records:
-        assert record["seconds"]
+        assert len(record["seconds"]) in (3, 4)
+        assert record["passes"] == 1
         assert 0 < record["peak_allocated"] <= record["peak_reserved"] <= record["device_used"]
 
 
@@ -179,13 +180,18 @@ def test_costs_are_those_after_the_warm_up() -> None:
     }
 
 
-def test_fidelity_in_clock_time(run_program: RunProgram, tmp_path: Path) -> None:
+def test_fidelity_in_clock_time(
+    run_program: RunProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("--clock", "--workloads", "fsdp_like", "--allocators", "native")
+    (measured,) = smoke(run_program, tmp_path, "fidelity", *words)
+    monkeypatch.setenv("FERRO_SIM_PROGRAM", "7")
     ((first,), (second,)) = (smoke(run_program, tmp_path, "fidelity", *words) for _ in range(2))
-    assert len(first["seconds"]) == 2
-    assert all(seconds > 0 for seconds in first["seconds"])
-    # No machine's time, so it repeats.
-    assert first == second
+    for record in (measured, first):
+        assert len(record["seconds"]) == 3
+        assert all(seconds > 0 for seconds in record["seconds"])
+    # No machine's time, so it repeats; the program's own is one.
+    assert first == second != measured
 
 
 def test_steps_of_the_clock_stand_beside_those_of_the_gpu() -> None:
@@ -207,10 +213,10 @@ def test_hit_path(run_program: RunProgram, tmp_path: Path) -> None:
 
 @on_simulated_gpu
 def test_scattered(run_program: RunProgram, tmp_path: Path) -> None:
-    records = smoke(run_program, tmp_path, "scattered")
+    records = smoke(run_program, tmp_path, "scattered", "--piece", "4")
     assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
     for record in records:
-        assert list(record["nanoseconds"]) == ["64 MiB from pieces", "64 MiB cached"]
+        assert list(record["nanoseconds"]) == ["64 MiB from pieces of 4 MiB", "64 MiB cached"]
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
 
 
@@ -364,6 +370,19 @@ def test_steps_are_compared_with_the_same_steps() -> None:
     native = Record("moe", "native", seconds=[1.0, 10.0, 2.0])
     mine = Record("moe", "ferro_alloc", seconds=[0.9, 9.0, 8.0])
     assert time_ratio(mine, native) == pytest.approx(0.9)
+
+
+def test_the_fastest_pass_of_each_step_counts() -> None:
+    record = Record("moe", "native")
+    record.add_pass([1.0, 10.0, 2.0])
+    record.add_pass([1.5, 9.0, 2.0])
+    assert (record.seconds, record.passes) == ([1.0, 9.0, 2.0], 2)
+    record.add(Record("moe", "native", seconds=[1.2, 9.5, 1.8], passes=3))
+    assert (record.seconds, record.passes) == ([1.0, 9.0, 1.8], 5)
+    record.add(Record("moe", "native", problem="it failed"))
+    assert (record.seconds, record.problem) == ([1.0, 9.0, 1.8], "it failed")
+    passes = [enough_passes(seconds) for seconds in (0.01, 1, 2.5, 100)]
+    assert passes == [MOST_PASSES, 4, 2, 1]
 
 
 def test_a_child_that_fails_says_why() -> None:
