@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from tests.conftest import RunProgram
+from tests.conftest import PROGRAMS, RunProgram, clean_environment
 
 pytestmark = pytest.mark.gpu
 
@@ -54,3 +57,42 @@ def test_the_stress_would_notice(run_program: RunProgram) -> None:
     else:
         # A page may have left the address that the other stream still reads.
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr, done.stderr
+
+
+READS_BEYOND_ITS_PAGES = """
+import ferro_alloc
+ferro_alloc.install()
+import torch
+block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+class TooLong:
+    __cuda_array_interface__ = {**block.__cuda_array_interface__, "shape": (1 << 30,)}
+torch.as_tensor(TooLong, device="cuda").sum().item()
+"""
+
+
+def check_memory(*command: str) -> subprocess.CompletedProcess[str]:
+    """`python COMMAND` under compute-sanitizer's memcheck, which ends with 9 if it finds errors."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        pytest.skip("there is no compute-sanitizer on this machine")
+    words = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, *command]
+    return subprocess.run(
+        words, env=clean_environment(), capture_output=True, text=True, timeout=180, check=False
+    )
+
+
+def test_compute_sanitizer_finds_nothing_while_pages_move() -> None:
+    trial = check_memory("-c", "import torch; torch.zeros(1, device='cuda').item()")
+    if trial.returncode != 0:
+        pytest.skip(f"compute-sanitizer does not work here: {trial.stdout.strip()[-200:]}")
+    noticed = check_memory("-c", READS_BEYOND_ITS_PAGES)
+    assert noticed.returncode != 0
+    assert "Invalid __global__ read" in noticed.stdout
+    done = check_memory(str(PROGRAMS / "gpu_stress.py"), "ferro_alloc", "15", "none")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "ERROR SUMMARY: 0 errors" in done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    found = json.loads(line)
+    assert found["failures"] == []
+    assert found["wrong"] == 0
+    assert found["device"]["moved"] > 100
