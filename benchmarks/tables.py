@@ -62,12 +62,6 @@ def fidelity(records: Records) -> str:
     return markdown(["workload", "allocated, GB", *allocators], rows)
 
 
-def fidelity_on_gpu(_: Records) -> str:
-    from benchmarks.fidelity import STORED, read
-
-    return fidelity(read(STORED))
-
-
 def clock(records: Records) -> str:
     # Other tables need none of what it imports.
     from benchmarks.fidelity import STORED, read, timed
@@ -190,10 +184,11 @@ def graph_situations(records: Records) -> str:
     return markdown(["situation", *allocators], lines)
 
 
+# Of each the files of its records, which are put together, and what makes it.
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "clock": ("fidelity_clock.json", clock),
-    "fidelity": ("frontier_gpu.json", fidelity_on_gpu),
+    "fidelity": ("frontier_gpu.json conv_plain_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "frontier": ("frontier_gpu.json", frontier),
     "frontier_simulated": ("frontier_simulated.json", frontier),
@@ -215,12 +210,10 @@ def fill(text: str, results: Path) -> str:
     """The document with every table made anew; one whose results are not stored says so."""
 
     def table(place: re.Match[str]) -> str:
-        source, make = TABLES[place[2]]
-        path = results / source
-        if path.exists():
-            made = make(json.loads(path.read_text()))
-        else:
-            made = f"No results are stored in `{source}`.\n"
+        sources, make = TABLES[place[2]]
+        paths = [results / source for source in sources.split()]
+        records = [r for path in paths if path.exists() for r in json.loads(path.read_text())]
+        made = make(records) if records else f"No results are stored in `{sources}`.\n"
         return f"{place[1]}{made}{place[3]}"
 
     return PLACE.sub(table, text)

@@ -413,6 +413,10 @@ def test_tables_are_written_from_results(tmp_path: Path) -> None:
     assert "| moe | 2.00 | 1.250 |\n<!-- end -->\nafter\n" in filled
     assert filled.startswith("before\n<!-- table fidelity -->\n| workload |")
     assert tables.fill(filled, tmp_path) == filled
+    (tmp_path / "conv_plain_gpu.json").write_text(
+        json.dumps([{**record, "workload": "conv_plain"}])
+    )
+    assert "1.250 |\n| conv_plain | 2.00 | 1.250 |\n<!-- end -->" in tables.fill(text, tmp_path)
 
 
 def test_the_document_shows_the_stored_results() -> None:
