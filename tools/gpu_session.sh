@@ -5,8 +5,9 @@
 #                                       hit_path observing sharing training demo
 #                                       scattered near_full graphs situations compiled frontier
 #
-# Without any named it runs all but the last six, whose results would be more files than it leaves;
-# `frontier` takes the whole time, and `tests` nearly.
+# Without any named it runs all but the last six, whose results would be more files than it leaves.
+# `tests` takes nearly the whole time, and `frontier` and `near_full` more than that for all workloads:
+# WORKLOADS="conv moe" names those of a call, for these two and `training`.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
@@ -85,7 +86,7 @@ demo() {
 }
 
 export -f build contract tests benchmark demo
-export PYTHON OUT TREE
+export PYTHON OUT TREE WORKLOADS=${WORKLOADS:-}
 
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(build contract tests hit_path observing sharing training demo)
@@ -99,12 +100,12 @@ for name in "${parts[@]}"; do
     scattered) part scattered 60 bash -c 'benchmark scattered' ;;
     observing) part observing 120 bash -c 'benchmark observing' ;;
     sharing) part sharing 120 bash -c 'benchmark sharing' ;;
-    training) part training 200 bash -c 'benchmark training' ;;
+    training) part training 300 bash -c 'benchmark training ${WORKLOADS:+--workloads $WORKLOADS}' ;;
     graphs) part graphs 180 bash -c 'benchmark graphs' ;;
     situations) part situations 240 bash -c 'benchmark graph_situations' ;;
     compiled) part compiled 300 bash -c 'benchmark compiled' ;;
-    near_full) part near_full 300 bash -c 'benchmark near_full --allocators ferro_alloc' ;;
-    frontier) part frontier 540 bash -c 'benchmark frontier --resolution 0.02 --picture "$OUT/frontier.png"' ;;
+    near_full) part near_full 300 bash -c 'benchmark near_full --allocators ferro_alloc ${WORKLOADS:+--workloads $WORKLOADS}' ;;
+    frontier) part frontier 540 bash -c 'benchmark frontier --resolution 0.02 ${WORKLOADS:+--workloads $WORKLOADS}' ;;
     demo) part demo 120 bash -c demo ;;
     *)
       echo "there is no part '$name'" >&2
