@@ -93,7 +93,7 @@ def take_turns(
 ) -> dict[str, Record]:
     """One record for each way: a name, and the options with which benchmarks.measure runs.
 
-    On the simulated GPU, whose times say nothing, one pass is timed.
+    On the simulated GPU, whose times say nothing, and for a smoke test one pass is timed.
     """
     names = list(ways)
     records = {name: Record(workload, name) for name in names}
@@ -141,14 +141,16 @@ def take_turns(
             attempt(name, start)
         for name in names:
             attempt(name, finish)
-        wanted = number = 1
-        while number <= wanted:
+
+        def take_turn(number: int) -> None:
             for name in order(names, number):
                 attempt(name, time_pass)
-            if number == 1 and not simulated:
-                times = [sum(record.seconds) for record in records.values() if record.goes_on()]
-                wanted = enough_passes(max(times, default=TIMED_SECONDS))
-            number += 1
+
+        take_turn(1)
+        if not (simulated or smoke):
+            times = [sum(record.seconds) for record in records.values() if record.goes_on()]
+            for number in range(2, enough_passes(max(times, default=TIMED_SECONDS)) + 1):
+                take_turn(number)
         for name in names:
             attempt(name, stop)
     return records
