@@ -39,7 +39,7 @@ TakeResult PageStore::create(std::size_t count) {
   if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
     return room;
   }
-  NewPages pages{count, count};
+  NewPages pages{count, count, counts_.held};
   if (count > 1) {
     // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
     const std::size_t on_device = free_on_device();

@@ -16,7 +16,7 @@ namespace ferro::testing {
 inline constexpr std::size_t kPageBytes = std::size_t{2} << 20;
 
 // On these small devices the rules of programs make every handle one page. These do not.
-inline constexpr HandleRules kCoarseHandles{16 * kMiB, 2, 1};
+inline constexpr HandleRules kCoarseHandles{16 * kMiB, 2 * kMiB, 2, 1, 1};
 // Every other random program has these.
 inline HandleRules handle_rules(unsigned seed) {
   return seed % 2 == 0 ? kCoarseHandles : HandleRules{};

@@ -28,29 +28,33 @@ TEST_P(PlanHandlesTest, Sizes) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, PlanHandlesTest,
-    ::testing::Values(
-        HandlesCase{"None", {0, kPlenty}, {}}, HandlesCase{"One", {1, kPlenty}, {1}},
-        HandlesCase{"FewPagesAreHandlesOfTheirOwn", {15, kPlenty}, Sizes(15, 1)},
-        HandlesCase{"AnEighthOfTheRequest", {16, kPlenty}, Sizes(8, 2)},
-        HandlesCase{
-            "PowersOfTwo", {31, kPlenty}, Sizes{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1}},
-        HandlesCase{"TheRestInSmallerOnes", {75, kPlenty}, Sizes{8, 8, 8, 8, 8, 8, 8, 8, 8, 2, 1}},
-        HandlesCase{"AtMost64MiB", {1024, kPlenty}, Sizes(32, 32)},
-        HandlesCase{"LittleRoom", {64, 1200}, Sizes(16, 4)},
-        HandlesCase{"HardlyAnyRoom", {64, 300}, Sizes(64, 1)}),
+    ::testing::Values(HandlesCase{"None", {0, kPlenty, kPlenty}, {}},
+                      HandlesCase{"One", {1, kPlenty, kPlenty}, {1}},
+                      HandlesCase{"UpTo8MiBOfAnyRequest", {15, kPlenty, kPlenty}, {4, 4, 4, 2, 1}},
+                      HandlesCase{"PowersOfTwo", {3, kPlenty, kPlenty}, {2, 1}},
+                      HandlesCase{"AnEighthOfTheRequest", {64, kPlenty, kPlenty}, Sizes(8, 8)},
+                      HandlesCase{"TheRestInSmallerOnes",
+                                  {75, kPlenty, kPlenty},
+                                  {8, 8, 8, 8, 8, 8, 8, 8, 8, 2, 1}},
+                      HandlesCase{"AtMost64MiB", {1024, kPlenty, kPlenty}, Sizes(32, 32)},
+                      HandlesCase{"LittleRoom", {64, 1200, kPlenty}, Sizes(16, 4)},
+                      HandlesCase{"HardlyAnyRoom", {64, 300, kPlenty}, Sizes(64, 1)},
+                      HandlesCase{"SmallBesideWhatIsHeld", {64, kPlenty, 256}, Sizes(32, 2)},
+                      HandlesCase{"PagesWhileNothingIsHeld", {64, kPlenty, 0}, Sizes(64, 1)},
+                      HandlesCase{"WhatIsWantedCountsAsHeld", {1024, kPlenty, 0}, Sizes(128, 8)}),
     [](const auto& given) { return given.param.name; });
 
 TEST(PlanHandlesTest, TheyAlwaysSumToWhatIsWanted) {
   for (std::size_t wanted = 0; wanted < 600; ++wanted) {
     for (const std::size_t room : {wanted, 4 * wanted, kPlenty}) {
-      const Sizes sizes = plan_handles({wanted, room}, {}, kPage);
+      const Sizes sizes = plan_handles({wanted, room, kPlenty}, {}, kPage);
       EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}), wanted);
     }
   }
 }
 
 TEST(PlanHandlesTest, PagesLargerThanTheLargestHandleAreHandles) {
-  EXPECT_EQ(plan_handles({20, kPlenty}, {}, 128 * kMiB), Sizes(20, 1));
+  EXPECT_EQ(plan_handles({20, kPlenty, kPlenty}, {}, 128 * kMiB), Sizes(20, 1));
 }
 
 }  // namespace
