@@ -38,6 +38,16 @@ TraceEntry::Action action_of(MemoryEvent event) {
   return TraceEntry::SEGMENT_UNMAP;
 }
 
+// Why pages came or went, how many moved and what it took; for whoever reads the history.
+std::string note_of(const EventFacts& event) {
+  std::string note = std::string("ferro_alloc: ") + event.range.reason;
+  if (event.what == MemoryEvent::kMapped && event.range.nanoseconds != 0) {
+    note += ", " + std::to_string(event.range.pages_moved) + " pages moved, " +
+            std::to_string(event.range.nanoseconds / 1000) + " us";
+  }
+  return note;
+}
+
 }  // namespace
 
 std::exception_ptr take_tracker_failure() { return std::exchange(tracker_failure, nullptr); }
@@ -126,6 +136,9 @@ void History::on_event(const EventFacts& event) noexcept {
       with_context ? std::static_pointer_cast<c10::GatheredContext>(event.context) : nullptr,
       thread.compile_context(), thread.user_metadata);
   set_internal_metadata(entry, thread.internal_metadata);
+  if (event.range.reason != nullptr) {
+    set_note(entry, note_of(event));
+  }
   add(std::move(entry));
 }
 

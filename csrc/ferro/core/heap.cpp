@@ -78,10 +78,10 @@ void Heap::tell_of(const Block& block, MemoryEvent what, const CallContext& cont
 }
 
 void Heap::tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
-                         const CallContext& context) {
+                         const CallContext& context, const RangeFacts& facts) {
   MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
   if (observer != nullptr) [[unlikely]] {
-    observer->on_event({what, begin, bytes, stream_, pool_, context});
+    observer->on_event({what, begin, bytes, stream_, pool_, context, facts});
   }
 }
 

@@ -30,6 +30,7 @@
 #include "ferro/core/free_index.h"
 #include "ferro/core/give_back.h"
 #include "ferro/core/growth.h"
+#include "ferro/core/ladder.h"
 #include "ferro/core/observer.h"
 #include "ferro/core/page_store.h"
 #include "ferro/core/pending_frees.h"
@@ -59,7 +60,8 @@ struct Request {
   std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
   std::size_t requested = 0;  // bytes the program asked for
   CallContext context = nullptr;
-  bool no_split = false;  // the block is not cut out of a larger one (segments only)
+  bool no_split = false;                // the block is not cut out of a larger one (segments only)
+  LadderStep step = LadderStep::kGrow;  // that makes room for it
 };
 
 // What a heap shares with the others of its device.
@@ -289,7 +291,8 @@ class Heap {
   void tell_of(const Block& block, MemoryEvent what, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   void tell_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
-                     const CallContext& context) FERRO_REQUIRES(mutex_);
+                     const CallContext& context, const RangeFacts& facts = {})
+      FERRO_REQUIRES(mutex_);
 
   // At an address (heap_exact.cpp).
   Span* span_around(DevicePtr ptr) FERRO_REQUIRES(mutex_);
@@ -319,7 +322,7 @@ class Heap {
   Span* keep_span(std::unique_ptr<Span> span) FERRO_REQUIRES(mutex_);
   GrowResult grow_line(const Request& request, std::size_t spare, GrowFrom from)
       FERRO_REQUIRES(mutex_);
-  GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const CallContext& context)
+  GrowResult fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from, const Request& request)
       FERRO_REQUIRES(mutex_);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
@@ -347,8 +350,8 @@ class Heap {
   std::size_t pages_in(const std::vector<Hole>& holes) const;
   std::vector<PageHandle> pages_behind(const std::vector<Hole>& chosen) const
       FERRO_REQUIRES(mutex_);
-  void leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context)
-      FERRO_REQUIRES(mutex_);
+  void leave_behind(const std::vector<Hole>& moved, EventId fence, const char* reason,
+                    const CallContext& context) FERRO_REQUIRES(mutex_);
   void forget_mapping(DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);
   void retire_stale() FERRO_REQUIRES(mutex_);
   // May its free pages go to other heaps without a wait for the device? Those of a private pool stay,

@@ -44,7 +44,7 @@ Block* Heap::back_range(Span& span, DevicePtr ptr, const Request& request) {
     const DevicePtr needed_end = std::min(end, block->end());
     const std::size_t last = ceil_div(distance(block->ptr, needed_end), page_bytes_);
     const GrowthPlan plan{0, first, last - first};
-    if (fill_gap(block, plan, GrowFrom::kStore, request.context) != GrowResult::kGrown) {
+    if (fill_gap(block, plan, GrowFrom::kStore, request) != GrowResult::kGrown) {
       break;
     }
     block = block_around(span, ptr);

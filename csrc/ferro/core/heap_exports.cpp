@@ -179,7 +179,7 @@ void Heap::drop_leftovers() {
 Status Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units,
                       PageHandle fresh) {
   Driver& driver = context_.driver;
-  tell_of_range(begin, bytes, MemoryEvent::kUnmapped, nullptr);
+  tell_of_range(begin, bytes, MemoryEvent::kUnmapped, nullptr, {.reason = "shared"});
   bool fresh_is_mapped = false;
   const auto restore = [&]() FERRO_REQUIRES(mutex_) {
     // The block is live. If its memory can't be put back, there is no state to return to.
@@ -194,10 +194,10 @@ Status Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> 
       restored = false;
     }
     FERRO_CHECK(restored, "the driver refused to map the pages of a shared block again");
-    tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr);
+    tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr, {.reason = "put_back"});
   };
   if (!driver.unmap(begin, bytes)) {
-    tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr);
+    tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr, {.reason = "put_back"});
     return Status::kOutOfMemory;
   }
   Status status = Status::kOutOfMemory;
@@ -215,7 +215,7 @@ Status Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> 
     restore();
     return status;
   }
-  tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr);
+  tell_of_range(begin, bytes, MemoryEvent::kMapped, nullptr, {.reason = "shared"});
   return Status::kOk;
 }
 

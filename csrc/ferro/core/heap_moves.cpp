@@ -155,13 +155,15 @@ std::vector<PageHandle> Heap::pages_behind(const std::vector<Hole>& chosen) cons
 
 // The pages of `moved` are behind other addresses now. Work before `fence` may still use the old
 // ones, so their mappings stay until it is done.
-void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence, const CallContext& context) {
+void Heap::leave_behind(const std::vector<Hole>& moved, EventId fence, const char* reason,
+                        const CallContext& context) {
   if (moved.empty()) {
     return;
   }
   StaleBatch batch{fence, {}};
   for (const Hole& hole : moved) {
-    tell_of_range(hole.run.begin, hole.run.bytes, MemoryEvent::kUnmapped, context);
+    tell_of_range(hole.run.begin, hole.run.bytes, MemoryEvent::kUnmapped, context,
+                  {.reason = reason});
     forget_mapping(hole.run.begin, hole.run.bytes);
     take_pages_behind(*hole.block->span, hole.run);
     Block* stale = cut_out(hole.block, hole.run.begin, hole.run.bytes);
@@ -226,7 +228,7 @@ std::vector<PageHandle> Heap::lend_pages(std::size_t pages, StreamId to,
     return {};
   }
   std::vector<PageHandle> lent = pages_behind(chosen);
-  leave_behind(chosen, fence, context);
+  leave_behind(chosen, fence, "lent", context);
   return lent;
 }
 
@@ -256,7 +258,7 @@ void Heap::take_back(std::span<const PageHandle> lent) {
       block->span->set_page(slot++, page);
     }
     lent = lent.first(lent.size() - count);
-    tell_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr);
+    tell_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr, {.reason = "put_back"});
     block->state = BlockState::kFree;
     free_.insert(merge_neighbours(block));
   }
@@ -323,9 +325,9 @@ bool Heap::wait_for_last_uses() {
 std::vector<PageHandle> Heap::take_out(const Hole& hole, const CallContext& context) {
   const PageRun& run = hole.run;
   // Told first: who registered the range with a device must let go of it while it is there.
-  tell_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context);
+  tell_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context, {.reason = "given_back"});
   if (!context_.driver.unmap(run.begin, run.bytes)) {
-    tell_of_range(run.begin, run.bytes, MemoryEvent::kMapped, context);
+    tell_of_range(run.begin, run.bytes, MemoryEvent::kMapped, context, {.reason = "put_back"});
     return {};
   }
   forget_mapping(run.begin, run.bytes);

@@ -4,6 +4,7 @@
 #include "ferro/core/heap_blocks.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace ferro {
 Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind,
@@ -138,7 +139,7 @@ GrowResult Heap::grow_line(const Request& request, std::size_t spare, GrowFrom f
   }
   GrowResult result = GrowResult::kOutOfMemory;
   try {
-    result = fill_gap(gaps[growth->gap], *growth, from, request.context);
+    result = fill_gap(gaps[growth->gap], *growth, from, request);
   } catch (...) {
     drop_span(new_span);
     throw;
@@ -150,7 +151,9 @@ GrowResult Heap::grow_line(const Request& request, std::size_t spare, GrowFrom f
 }
 
 GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
-                          const CallContext& context) {
+                          const Request& request) {
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
   const std::vector<Hole> moved =
       from == GrowFrom::kStore ? std::vector<Hole>{} : pages_to_move(gap, plan.pages);
   std::vector<PageHandle> pages = pages_behind(moved);
@@ -198,7 +201,7 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
     fence = moved.empty() ? kNoEvent : record_fence();
     if (fence == kNoEvent && !moved.empty()) {
       undo();
-      return fill_gap(gap, plan, from, context);  // the stream captures now: nothing moves
+      return fill_gap(gap, plan, from, request);  // the stream captures now: nothing moves
     }
     backed = back(*gap->span, begin, pages);
   } catch (const InternalError&) {
@@ -213,12 +216,14 @@ GrowResult Heap::fill_gap(Block* gap, const GrowthPlan& plan, GrowFrom from,
     return GrowResult::kOutOfMemory;
   }
   count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store.size() * page_bytes_));
-  leave_behind(moved, fence, context);
+  leave_behind(moved, fence, "moved", request.context);
   pages_moved_.store(pages_moved_.load(std::memory_order_relaxed) + pages_moved,
                      std::memory_order_relaxed);
-  tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, context);
-  if (context != nullptr) {
-    mapped_by_[begin] = context;
+  const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
+  tell_of_range(begin, pages.size() * page_bytes_, MemoryEvent::kMapped, request.context,
+                {name_of(request.step), pages_moved, static_cast<std::uint64_t>(took)});
+  if (request.context != nullptr) {
+    mapped_by_[begin] = request.context;
   }
   turn_gap_into_free(gap, *place);
   return GrowResult::kGrown;

@@ -63,9 +63,11 @@ DevicePtr DeviceMemory::climb_steps(Heap& heap, const Request& request) {
   const auto began = Clock::now();
   Clock::time_point last = began;
   DevicePtr ptr = kNull;
+  Request asking = request;
   for (const Step& step : kLadder) {
     const std::uint64_t pages = heap.pages_moved() + counters_.pages_handed_over;
-    ptr = (this->*step.make_room_and_allocate)(heap, request);
+    asking.step = step.name;
+    ptr = (this->*step.make_room_and_allocate)(heap, asking);
     const auto now = Clock::now();
     StepCost& cost = counters_.ladder_costs[static_cast<std::size_t>(step.name)];
     cost.nanoseconds += static_cast<std::uint64_t>(std::chrono::nanoseconds(now - last).count());

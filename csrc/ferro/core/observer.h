@@ -25,6 +25,16 @@ enum class MemoryEvent : std::uint8_t {
   kUnmapped,
 };
 
+// Of pages that came behind a range or left it.
+struct RangeFacts {
+  // Static text; null for segments. Of mapped pages the ladder's step that got them, of unmapped ones
+  // what became of them: moved, lent, given_back. Pages of a block that other processes open are
+  // "shared"; what a failure put back where it was, "put_back".
+  const char* reason = nullptr;
+  std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap
+  std::uint64_t nanoseconds = 0;  // that it took the host to get and map them
+};
+
 struct EventFacts {
   MemoryEvent what{};
   DevicePtr ptr{};
@@ -32,6 +42,7 @@ struct EventFacts {
   StreamId stream{};
   PoolId pool{};
   const CallContext& context;  // of the call, or else of the block's allocation
+  RangeFacts range = {};
 };
 
 class MemoryObserver {

@@ -23,11 +23,19 @@ class Recorder final : public MemoryObserver {
     const auto* context = static_cast<const std::string*>(event.context.get());
     lines.push_back(std::string(kNames[static_cast<int>(event.what)]) + " " +
                     std::to_string(event.size) + (context != nullptr ? " " + *context : ""));
+    if (event.range.reason != nullptr) {
+      reasons.push_back(std::string(event.range.reason) + " " +
+                        std::to_string(event.range.pages_moved));
+      all_took_time =
+          all_took_time && (event.what == MemoryEvent::kUnmapped || event.range.nanoseconds != 0);
+    }
     last_used_pages = SimGpu::used_pages();
   }
   std::vector<std::string> take() { return std::exchange(lines, {}); }
 
   std::vector<std::string> lines;
+  std::vector<std::string> reasons;  // of ranges, and how many pages moved there
+  bool all_took_time = true;         // what was mapped
   std::uint64_t last_used_pages = 0;
 };
 
@@ -101,6 +109,25 @@ TEST_F(ObserverTest, MovedPagesLeaveOneRangeForTheOther) {
   // Two pages move and one is new.
   EXPECT_EQ(recorder_.take(),
             (Lines{"unmapped 4194304 larger", "mapped 6291456 larger", "alloc 6291455 larger"}));
+  EXPECT_EQ(recorder_.reasons, (Lines{"grow 0", "grow 0", "moved 0", "grow 2"}));
+  EXPECT_TRUE(recorder_.all_took_time);
+}
+
+TEST_F(ObserverTest, RangesSayWhichStepMappedThemAndWhatBecameOfThem) {
+  const DevicePtr first = allocate_at(2 * kPageBytes, nullptr);
+  const DevicePtr wall = allocate_at(kPageBytes, nullptr);
+  const DevicePtr last = allocate_at(2 * kPageBytes, nullptr);
+  allocate_at(kPageBytes, nullptr);
+  free_at(first, nullptr);
+  free_at(last, nullptr);
+  recorder_.reasons.clear();
+  free_at(allocate_at(4 * kPageBytes, nullptr), nullptr);
+  EXPECT_EQ(recorder_.reasons, (Lines{"moved 0", "moved 0", "move_pages 4"}));
+  recorder_.reasons.clear();
+  SimGpu::finish_all();
+  device_->empty_cache();
+  EXPECT_EQ(recorder_.reasons, (Lines{"given_back 0"}));
+  EXPECT_NE(wall, kNull);
 }
 
 TEST_F(ObserverTest, ContextsAreInTheViews) {

@@ -1,11 +1,12 @@
 """Histories, their levels, observers, and the tools that read them."""
 
 import pickle
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
 
-from feature_checks import KIB, MIB, check, error_of, finish, take
+from feature_checks import ALLOCATOR, KIB, MIB, check, error_of, finish, take
 
 import torch
 from torch.cuda import _memory_viz
@@ -279,6 +280,41 @@ def user_metadata():
     trace = snapshot()["device_traces"][0]
     stop()
     return torch._C._cuda_getMemoryMetadata(), [e["user_metadata"] for e in trace]
+
+
+def notes_of_a_move():
+    """What the history says about ranges when a request is served from the holes of two others."""
+    first, wall, second = take(8 * MIB), take(2 * MIB), take(8 * MIB)
+    last = take(2 * MIB)
+    del first, second
+    record("all")
+    kept = take(16 * MIB)
+    trace = snapshot()["device_traces"][0]
+    stop()
+    del kept, wall, last
+    place = "internal_metadata" if "internal_metadata" in trace[0] else "user_metadata"
+    return [(e["action"], e["size"] // MIB, e[place]) for e in trace if segment_actions(e)]
+
+
+@check
+def pages_that_move_say_why_and_what_it_took():
+    if ALLOCATOR != "ferro":
+        return  # nothing moves there
+    *unmapped, (action, size, note) = notes_of_a_move()
+    assert unmapped == [("segment_unmap", 8, "ferro_alloc: moved")] * 2, unmapped
+    assert (action, size) == ("segment_map", 16)
+    assert re.fullmatch(r"ferro_alloc: move_pages, 8 pages moved, \d+ us", note), note
+
+
+@check
+def the_words_of_the_program_stay():
+    torch._C._cuda_setMemoryMetadata("phase two")
+    record("all")
+    take(64 * MIB)
+    torch._C._cuda_setMemoryMetadata("")
+    trace = snapshot()["device_traces"][0]
+    stop()
+    return sorted({entry["user_metadata"] for entry in trace if entry["action"] != "snapshot"})
 
 
 @check
