@@ -18,7 +18,7 @@ struct HandleRules {
   std::size_t max_bytes = 64 * kMiB;   // of a handle of several pages
   std::size_t small_bytes = 8 * kMiB;  // of one that may be any part of what is created
   std::size_t of_request = 8;          // a larger one is at most this part of it
-  std::size_t of_room = 256;           // and each at most this part of what still could be
+  std::size_t of_room = 512;           // and each at most this part of what still could be
   std::size_t of_held = 128;           // and this part of what there is then
 };
 

@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(
                                   {75, kPlenty, kPlenty},
                                   {8, 8, 8, 8, 8, 8, 8, 8, 8, 2, 1}},
                       HandlesCase{"AtMost64MiB", {1024, kPlenty, kPlenty}, Sizes(32, 32)},
-                      HandlesCase{"LittleRoom", {64, 1200, kPlenty}, Sizes(16, 4)},
+                      HandlesCase{"LittleRoom", {64, 2400, kPlenty}, Sizes(16, 4)},
                       HandlesCase{"HardlyAnyRoom", {64, 300, kPlenty}, Sizes(64, 1)},
                       HandlesCase{"SmallBesideWhatIsHeld", {64, kPlenty, 256}, Sizes(32, 2)},
                       HandlesCase{"PagesWhileNothingIsHeld", {64, kPlenty, 0}, Sizes(64, 1)},
