@@ -170,6 +170,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=RESOLUTION,
         help="how closely to find the limits, of peak allocated",
     )
+    parser.add_argument(
+        "--limits",
+        nargs="*",
+        choices=ALLOCATORS,
+        help="whose limits to look for, where not all are wanted",
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")
     parser.add_argument("--picture", type=Path, help="where the picture goes")
@@ -183,7 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         store(records, options.output)
     modes = ["--simulated"] * simulated + ["--smoke"] * options.smoke
     with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:
-        limited = [r for r in records if not r.problem and r.allocator not in WITHOUT_LIMIT]
+        wanted = set(allocators if options.limits is None else options.limits)
+        wanted.difference_update(WITHOUT_LIMIT)
+        limited = [r for r in records if not r.problem and r.allocator in wanted]
         futures = [pool.submit(add_limit, r, modes, options.resolution) for r in limited]
         for future in as_completed(futures):
             future.result()

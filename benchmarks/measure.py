@@ -3,7 +3,7 @@
 Says one object a pass with the times of its steps, and a last one with the peaks, the costs, the
 losses and a checksum of the first pass. With `--in-turns` it waits for its parent before every pass
 until that says to stop. On a simulated GPU with a clock the times are that clock's. With `--limit`
-running out of memory is a result: the last object says where and why.
+running out of memory is a result: the last object says in which pass and step, and why.
 """
 
 from __future__ import annotations
@@ -134,8 +134,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if options.limit is None:
             raise
         devices = [asdict(device) for device in allocator_devices(options.allocator)]
-        failure = {"step": len(recorder.costs), "verdict": verdict(error), "devices": devices}
-        return {**what, "limit": options.limit, "out_of_memory": failure}
+        failure = {
+            "pass": recorder.passes,
+            "step": len(recorder.seconds),
+            "verdict": verdict(error),
+            "devices": devices,
+        }
+        return {**what, **found, "limit": options.limit, "out_of_memory": failure}
     return {**what, **found}
 
 

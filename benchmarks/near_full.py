@@ -39,7 +39,7 @@ class Record:
     speed: float | None = None
     costs: dict[str, Any] = field(default_factory=dict)
     ended_in: int | None = None
-    """The step that ran out of memory under the limit."""
+    """The pass that ran out of memory under the limit; 0 is the first."""
     problem: str = ""
 
 
@@ -57,14 +57,12 @@ def add_peak(record: Record, modes: Sequence[str]) -> None:
 def compare(record: Record, simulated: bool, smoke: bool) -> None:
     without = ["--allocator", record.allocator]
     ways = {"without": without, "within": [*without, "--limit", str(record.limit)]}
-    found = training.take_turns(record.workload, ways, simulated, smoke)
+    found = training.take_turns(record.workload, ways, ["within"], simulated, smoke)
     within = found["within"]
     record.problem = found["without"].problem or within.problem
     record.ended_in = within.ended_in
-    if record.problem or record.ended_in is not None:
-        return
     record.costs = within.costs
-    if not simulated:
+    if not (simulated or record.problem or record.ended_in is not None):
         record.seconds, record.seconds_without = within.seconds, found["without"].seconds
         record.speed = training.time_ratio(found["without"], within)
 
@@ -77,12 +75,14 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
             continue
         slowest = record.costs.get("slowest_ms")
         speed = "-" if record.speed is None else f"{record.speed:.3f}"
+        if record.ended_in is not None:
+            speed = f"out of memory in pass {record.ended_in + 1}"
         lines.append(
             (
                 record.workload,
                 record.allocator,
                 f"{record.limit / record.peak_allocated:.3f}",
-                speed if record.ended_in is None else "out of memory",
+                speed,
                 str(record.costs.get("driver_calls", "-")),
                 str(record.costs.get("stalls", "-")),
                 "-" if slowest is None else f"{slowest:.1f}",

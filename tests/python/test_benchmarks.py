@@ -137,9 +137,9 @@ def test_near_full(run_program: RunProgram, tmp_path: Path) -> None:
     assert [r["allocator"] for r in records] == list(names)
     for record in records:
         assert record["peak_allocated"] <= record["limit"] <= 1.1 * record["peak_allocated"]
-        assert bool(record["costs"]) == (record["ended_in"] is None)
+        assert bool(record["costs"]) == (record["ended_in"] != 0)
     (_, _, *lines) = tables.near_full(records).splitlines()
-    out_of_memory = [" out of memory " in line for line in lines]
+    out_of_memory = [" out of memory in pass " in line for line in lines]
     assert out_of_memory == [record["ended_in"] is not None for record in records]
     assert any(out_of_memory)
 
@@ -319,7 +319,7 @@ def test_graph_situations(name: str, run_program: RunProgram, tmp_path: Path) ->
 
 
 # Recorded on a GPU, where expandable segments reserved 1.098 and 1.145 of the peak.
-MOST_RESERVED = {"full_varlen": 1.02, "offload": 1.06}
+MOST_RESERVED = {"full_varlen": 1.02, "offload": 1.065}
 
 
 def test_replayed_training_fits_closely(run_program: RunProgram, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_the_fastest_pass_of_each_step_counts() -> None:
     assert (record.seconds, record.passes) == ([1.0, 9.0, 1.8], 5)
     record.add(Record("moe", "native", problem="it failed"))
     assert (record.seconds, record.problem) == ([1.0, 9.0, 1.8], "it failed")
-    passes = [enough_passes(seconds) for seconds in (0.01, 1, 2.5, 100)]
+    passes = [enough_passes(4, seconds) for seconds in (0.01, 1, 2.5, 100)]
     assert passes == [MOST_PASSES, 4, 2, 1]
 
 
