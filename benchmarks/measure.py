@@ -121,7 +121,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         set_limit(options.limit)
     found: dict[str, Any] = {}
     try:
-        while wait_for_parent() if options.in_turns else not found:
+        while wait_for_parent() if options.in_turns else recorder.passes < options.passes:
             recorder.begin()
             results = workload.run(recorder, **sizes)
             torch.cuda.synchronize()
@@ -172,6 +172,7 @@ def main() -> int:
     parser.add_argument("--clock", action="store_true", help="simulated, with a clock")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--in-turns", action="store_true", help="until the parent says to stop")
     parser.add_argument("--limit", type=int, metavar="BYTES", help="on reserved memory")
     parser.add_argument("--losses", action="store_true", help="keep losses and a checksum")

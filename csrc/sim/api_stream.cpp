@@ -57,7 +57,11 @@ Kernel kernel_of(Machine& machine, CUfunction function, const Extent& grid, cons
   }
   const auto& card = *machine.config().card;
   if (machine.modules().is_product(function)) {
-    return {product_duration(card, *static_cast<const ferro::sim::Product*>(arguments[0]))};
+    const auto& product = *static_cast<const ferro::sim::Product*>(arguments[0]);
+    if (machine.config().program_factor != 0) {
+      machine.scheduler().spend(product_host_microseconds(product));
+    }
+    return {product_duration(card, product)};
   }
   return {kernel_duration(card, grid.volume() * block.volume(),
                           machine.modules().bytes_of_thread(function))};
