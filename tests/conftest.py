@@ -152,24 +152,36 @@ class GpuTests:
     def __init__(self) -> None:
         self.collected: set[str] = set()
         self.ran: set[str] = set()
+        self.skipped: set[str] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.collected = {i.nodeid for i in session.items if i.get_closest_marker("gpu")}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and not report.skipped and report.nodeid in self.collected:
+        if report.nodeid not in self.collected:
+            return
+        if report.skipped:
+            self.skipped.add(report.nodeid)
+        elif report.when == "call":
             self.ran.add(report.nodeid)
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "collected": len(self.collected),
+            "ran": len(self.ran),
+            "skipped": len(self.skipped),
+        }
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"GPUs: {gpu_count()}; GPU tests: {len(self.collected)} collected, {len(self.ran)} ran"
+            f", {len(self.skipped)} skipped"
         )
 
     def pytest_sessionfinish(self) -> None:
         report = os.environ.get("FERRO_TEST_REPORT")
         if report:
-            counts = {"collected": len(self.collected), "ran": len(self.ran)}
-            Path(report).write_text(json.dumps(counts))
+            Path(report).write_text(json.dumps(self.counts()))
 
 
 def pytest_configure(config: pytest.Config) -> None:
