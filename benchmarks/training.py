@@ -79,7 +79,7 @@ def run(
     copies = range(1 if simulated else PROCESSES)
     names = {f"{name} {copy}": name for copy in copies for name in allocators}
     ways = {way: ["--allocator", name] for way, name in names.items()}
-    alone = [way for way in ways if way.endswith(" 0")]
+    alone = [f"{name} 0" for name in allocators]
     found = take_turns(workload, ways, alone, simulated, smoke, timed_seconds)
     records = []
     for name in allocators:
