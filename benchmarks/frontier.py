@@ -97,10 +97,10 @@ def find_smallest_limit(
 
 
 def run_without_limit(
-    workload: str, allocators: Sequence[str], simulated: bool, smoke: bool
+    workload: str, allocators: Sequence[str], simulated: bool, smoke: bool, timed_seconds: float
 ) -> list[Record]:
     records = []
-    for found in training.run(workload, allocators, simulated, smoke):
+    for found in training.run(workload, allocators, simulated, smoke, timed_seconds):
         record = Record(**asdict(found))
         if simulated:
             record.seconds = []
@@ -176,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=ALLOCATORS,
         help="whose limits to look for, where not all are wanted",
     )
+    training.add_seconds(parser)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")
     parser.add_argument("--picture", type=Path, help="where the picture goes")
@@ -185,7 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     records: list[Record] = []
 
     for workload in options.workloads:
-        records += run_without_limit(workload, allocators, simulated, options.smoke)
+        records += run_without_limit(
+            workload, allocators, simulated, options.smoke, options.seconds
+        )
         store(records, options.output)
     modes = ["--simulated"] * simulated + ["--smoke"] * options.smoke
     with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:

@@ -210,15 +210,19 @@ def show(records: Sequence[Record], simulated: bool) -> None:
     Console().print(table)
 
 
+def add_seconds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=TIMED_SECONDS, help="that each process is timed for"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--workloads", nargs="+", choices=(*WORKLOADS, *OTHERS), default=list(WORKLOADS)
     )
     parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS)
-    parser.add_argument(
-        "--seconds", type=float, default=TIMED_SECONDS, help="that each process is timed for"
-    )
+    add_seconds(parser)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run?")
     parser.add_argument("--output", type=Path, help="where the records go, as JSON")
     options = parser.parse_args(argv)

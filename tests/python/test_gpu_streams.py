@@ -63,11 +63,13 @@ READS_BEYOND_ITS_PAGES = """
 import ferro_alloc
 ferro_alloc.install()
 import torch
-block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+block = torch.empty(8 << 20, dtype=torch.int64, device="cuda")
 class TooLong:
-    __cuda_array_interface__ = {**block.__cuda_array_interface__, "shape": (1 << 30,)}
+    __cuda_array_interface__ = {**block.__cuda_array_interface__, "shape": (1 << 27,)}
 torch.as_tensor(TooLong, device="cuda").sum().item()
 """
+"""Of 64-bit numbers, because bytes would be made into such before they are added, in memory of
+their own; and that lies right behind the block, where it would be read without an error."""
 
 
 def check_memory(*command: str) -> subprocess.CompletedProcess[str]:
