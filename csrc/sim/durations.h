@@ -41,8 +41,8 @@ Nanoseconds kernel_duration(const Card& card, std::uint64_t threads,
                             double bytes_of_thread = kThreadBytes);
 // By arithmetic or by memory, whichever takes longer.
 Nanoseconds product_duration(const Card& card, const Product& product);
-// What the library takes of the host for a product, beside its launch, in microseconds: nothing for
-// those of which the program's own share (`program_factor`) accounts for it.
+// What the library, which is not here, takes of the host for a product beside its launch, in
+// microseconds.
 double product_host_microseconds(const Product& product);
 // Of any work.
 Nanoseconds duration_of(const Card& card, const Work& work);
