@@ -342,6 +342,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
     Device& owner = device(index);
     const CallContext context = owner.history.gather(RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
+      owner.diversions.let_go_of_failed_captures();
       owner.core.empty_cache(context);
     } else {
       try {
@@ -356,6 +357,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   }
   if (id == c10::MempoolId_t{0, 0}) {
     empty_previous_cache();
+    forget_unheld_pools();
   } else if (asks_previous) {
     previous_.allocator().emptyCache(id);
   }

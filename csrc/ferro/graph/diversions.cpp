@@ -59,13 +59,20 @@ void Diversions::mark_capture_end() {
   publish_counts();
 }
 
+void Diversions::let_go_of_failed_captures() {
+  const MutexLock lock(mutex_);
+  drop_abandoned();
+}
+
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
-// that begins another one has left behind every capture of its own that its stream no longer runs.
+// that comes here has left behind every capture of its own that its stream does not run: between
+// the diversion and the capture, and between the capture's end and the diversion's, PyTorch asks
+// for nothing.
 void Diversions::drop_abandoned() {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;
   }
-  std::erase_if(diversions_, [this](const Diversion& diversion) {
+  const auto dropped = std::erase_if(diversions_, [this](const Diversion& diversion) {
     const bool abandoned = diversion.may_outlive_its_graph() &&
                            diversion.begun_by == std::this_thread::get_id() &&
                            !is_capturing(diversion.begun_on);
@@ -74,11 +81,14 @@ void Diversions::drop_abandoned() {
     }
     return abandoned;
   });
-  publish_counts();
+  if (dropped != 0) {
+    publish_counts();
+  }
 }
 
 PoolId Diversions::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
+  drop_abandoned();
   std::optional<bool> capturing;
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
     if (it->may_outlive_its_graph()) {

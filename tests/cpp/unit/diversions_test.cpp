@@ -27,6 +27,14 @@ class DiversionsTest : public testing::DeviceFixture {
     };
   }
 
+  template <typename Body>
+  static void on_another_thread(Body body) {
+    std::thread([&body] {
+      SimGpu::make_current();
+      body();
+    }).join();
+  }
+
   Diversions diversions_{*device_};
 };
 
@@ -68,7 +76,7 @@ TEST_F(DiversionsTest, TheInnermostServes) {
 TEST_F(DiversionsTest, ACapturesDiversionServesItsStreamsWhileItRuns) {
   // The diversion begins before the capture, whose filter refuses the stream until then.
   ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
-  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  on_another_thread([this] { EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool); });
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
   EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
@@ -76,8 +84,8 @@ TEST_F(DiversionsTest, ACapturesDiversionServesItsStreamsWhileItRuns) {
   EXPECT_EQ(diversions_.pool_for(side_), kGraphPool) << "a forked stream is part of the capture";
   SimGpu::fork(side_, stream_);
   SimGpu::end_capture(stream_);
-  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
-  EXPECT_TRUE(diversions_.end(kGraphPool));
+  on_another_thread([this] { EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool); });
+  EXPECT_TRUE(diversions_.end(kGraphPool)) << "only its own thread may take it for abandoned";
 }
 
 TEST_F(DiversionsTest, AnEndedCapturesFilterIsNotCalled) {
@@ -91,8 +99,38 @@ TEST_F(DiversionsTest, AnEndedCapturesFilterIsNotCalled) {
   EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
   SimGpu::abandon_capture(stream_);
   alive = false;
-  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  const auto ask = [this] {
+    EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+    EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
+  };
+  on_another_thread(ask);
+  EXPECT_TRUE(diversions_.any()) << "it is not this thread's to drop";
+  ask();
+}
+
+TEST_F(DiversionsTest, AnAbandonedCaptureIsDroppedWhenItsThreadAllocates) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
+  SimGpu::abandon_capture(stream_);
   EXPECT_EQ(diversions_.pool_for(side_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0) << "its pool is released";
+  EXPECT_FALSE(diversions_.has_captures());
+  EXPECT_FALSE(diversions_.any());
+  EXPECT_FALSE(diversions_.end(kGraphPool));
+}
+
+TEST_F(DiversionsTest, AnAbandonedCaptureIsDroppedWhenItsThreadAsksForThat) {
+  ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  diversions_.let_go_of_failed_captures();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "it runs";
+  SimGpu::abandon_capture(stream_);
+  on_another_thread([this] { diversions_.let_go_of_failed_captures(); });
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  diversions_.let_go_of_failed_captures();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_FALSE(diversions_.any());
 }
 
 TEST_F(DiversionsTest, AnAbandonedCaptureIsDroppedByTheThreadsNextBegin) {
@@ -160,10 +198,8 @@ TEST_F(DiversionsTest, ARunningCaptureOfThisThreadIsNotDropped) {
 
 TEST_F(DiversionsTest, AnotherThreadsCaptureThatHasNotBegunYetIsNotDropped) {
   ASSERT_TRUE(diversions_.begin(kGraphPool, captured_with(stream_), stream_));
-  std::thread([this] {
-    SimGpu::make_current();
-    ASSERT_TRUE(diversions_.begin(kOther, captured_with(side_), side_));
-  }).join();
+  on_another_thread(
+      [this] { ASSERT_TRUE(diversions_.begin(kOther, captured_with(side_), side_)); });
   EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);

@@ -161,6 +161,26 @@ def a_capture_that_is_invalidated():
 
 
 @check
+def programs_go_on_without_the_graphs_that_failed():
+    """What was tried in vain holds nothing, and memory moves and returns as if it had not been."""
+    current = torch.cuda.current_stream()
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    source, stream = filled(MIB, 1), torch.cuda.Stream()
+    for _ in range(10):
+        graph = torch.cuda.CUDAGraph()
+        kind, _ = error_of(lambda g=graph, s=source: capture_and_synchronise(g, s, stream))
+        torch.cuda.set_stream(current)
+        assert kind in ("AcceleratorError", "RuntimeError"), kind
+    del graph, source
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    if FERRO:
+        assert torch.cuda.memory_reserved() <= reserved, torch.cuda.memory_reserved()
+
+
+@check
 def two_captures_on_two_threads():
     barrier, errors = threading.Barrier(2), []
 
