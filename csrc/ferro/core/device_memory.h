@@ -135,6 +135,11 @@ class DeviceMemory {
     observer_.store(observer, std::memory_order_release);
   }
 
+  // As the configuration says; to be asked while the stream is sure to exist.
+  bool stream_lasts(StreamId stream) const {
+    return config_.stream_lasts == nullptr || config_.stream_lasts(driver_.device(), stream);
+  }
+
   // How many captures run on this device. While there are any, private pools give nothing back.
   void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
 

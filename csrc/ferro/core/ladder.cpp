@@ -41,7 +41,7 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
     granularity_checked_ = true;
   }
   if (!heap.stream_lasts()) {
-    heap.set_stream_lasts(config_.stream_lasts(driver_.device(), heap.stream()));
+    heap.set_stream_lasts(stream_lasts(heap.stream()));
   }
   read_rejection_limit();
   // More than the device has cannot be had, and should not cost the cached memory either.

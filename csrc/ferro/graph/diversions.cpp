@@ -9,13 +9,13 @@ namespace ferro {
 bool Diversions::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
                        FilterOwner owner) {
   const MutexLock lock(mutex_);
-  drop_abandoned();
+  drop_abandoned(current);
   if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
     return false;
   }
   const bool of_capture = !filter(current);
-  diversions_.push_back(
-      {pool, hold, std::move(filter), owner, of_capture, current, std::this_thread::get_id()});
+  diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
+                         device_.stream_lasts(current), std::this_thread::get_id()});
   if (hold == PoolHold::kHere) {
     device_.hold_pool(pool);
   }
@@ -61,20 +61,21 @@ void Diversions::mark_capture_end() {
 
 void Diversions::let_go_of_failed_captures() {
   const MutexLock lock(mutex_);
-  drop_abandoned();
+  drop_abandoned(std::nullopt);
 }
 
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
 // that comes here has left behind every capture of its own that its stream does not run: between
 // the diversion and the capture, and between the capture's end and the diversion's, PyTorch asks
 // for nothing.
-void Diversions::drop_abandoned() {
+void Diversions::drop_abandoned(std::optional<StreamId> existing) {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;
   }
-  const auto dropped = std::erase_if(diversions_, [this](const Diversion& diversion) {
+  const auto dropped = std::erase_if(diversions_, [&](const Diversion& diversion) {
     const bool abandoned = diversion.may_outlive_its_graph() &&
                            diversion.begun_by == std::this_thread::get_id() &&
+                           (diversion.begun_on_lasts || diversion.begun_on == existing) &&
                            !is_capturing(diversion.begun_on);
     if (abandoned && diversion.hold == PoolHold::kHere) {
       device_.release_pool(diversion.pool);
@@ -88,7 +89,7 @@ void Diversions::drop_abandoned() {
 
 PoolId Diversions::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
-  drop_abandoned();
+  drop_abandoned(stream);
   std::optional<bool> capturing;
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
     if (it->may_outlive_its_graph()) {

@@ -74,12 +74,14 @@ class Diversions {
     FilterOwner owner;
     bool of_capture;
     StreamId begun_on;
+    bool begun_on_lasts;  // or may be gone, and then no driver may be asked about it
     std::thread::id begun_by;
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
   void publish_counts() FERRO_REQUIRES(mutex_);
-  void drop_abandoned() FERRO_REQUIRES(mutex_);
+  // `existing`: a stream that certainly does, if there is one.
+  void drop_abandoned(std::optional<StreamId> existing) FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
   }

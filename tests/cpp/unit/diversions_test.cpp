@@ -216,6 +216,47 @@ TEST_F(DiversionsTest, AThreadsDiversionOutlivesTheCapturesInIt) {
   EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
 }
 
+class DiversionOfGoneStreamTest : public testing::DeviceFixture {
+ protected:
+  DiversionOfGoneStreamTest() : DeviceFixture(16, SimGpu::kManual, config_of(*this)) {}
+
+  // Its capture has failed.
+  void begin_and_abandon() {
+    const auto accepts = [this](StreamId asked) {
+      return device_->driver().capture_info(asked).status == CaptureStatus::kActive;
+    };
+    ASSERT_TRUE(diversions_.begin(kGraphPool, accepts, gone_));
+    SimGpu::begin_capture(gone_);
+    EXPECT_EQ(diversions_.pool_for(gone_), kGraphPool);
+    SimGpu::abandon_capture(gone_);
+  }
+
+  const StreamId gone_ = SimGpu::make_stream();
+  Diversions diversions_{*device_};
+
+ private:
+  static AllocatorConfig config_of(DiversionOfGoneStreamTest& test) {
+    AllocatorConfig config;
+    config.stream_lasts = [&test](DeviceId, StreamId stream) { return stream != test.gone_; };
+    return config;
+  }
+};
+
+TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {
+  begin_and_abandon();
+  SimGpu::destroy_stream(gone_);
+  EXPECT_EQ(diversions_.pool_for(stream_), kDefaultPool);
+  diversions_.let_go_of_failed_captures();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "it could still be capturing";
+}
+
+TEST_F(DiversionOfGoneStreamTest, AnAllocationOfItsOwnShowsThatItIsThere) {
+  begin_and_abandon();
+  EXPECT_EQ(diversions_.pool_for(gone_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  SimGpu::destroy_stream(gone_);
+}
+
 class MarkedCapturesTest : public DiversionsTest {
  protected:
   // Private pools give nothing back while a capture counts as running.
