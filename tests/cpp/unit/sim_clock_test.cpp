@@ -174,7 +174,7 @@ TEST_F(SimClock, AProgramMayTakeTheTimeThatItsThreadsTakeHere) {
   EXPECT_GE(host_time() - before, 10 * kMillisecond);
 }
 
-TEST_F(SimClock, AProductOfFloatsTakesTheHostTheTimeOfItsLibrary) {
+TEST_F(SimClock, AProductTakesTheHostTheTimeOfItsLibrary) {
   const auto launch_takes = [](double program_factor, Precision precision) {
     Env env = start(0, program_factor);
     CUmodule module = nullptr;
