@@ -336,13 +336,15 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
 }
 
 void CudaAllocator::emptyCache(c10::MempoolId_t id) {
+  if (id == c10::MempoolId_t{0, 0}) {
+    let_go_of_failed_captures();
+  }
   bool asks_previous = false;
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
     const CallContext context = owner.history.gather(RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
-      owner.diversions.let_go_of_failed_captures();
       owner.core.empty_cache(context);
     } else {
       try {
@@ -357,7 +359,6 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   }
   if (id == c10::MempoolId_t{0, 0}) {
     empty_previous_cache();
-    forget_unheld_pools();
   } else if (asks_previous) {
     previous_.allocator().emptyCache(id);
   }

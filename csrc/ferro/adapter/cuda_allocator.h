@@ -206,6 +206,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
       c10::DeviceIndex device) const;
   // The largest private pools in one sentence, or nothing.
   std::string describe_pools(c10::DeviceIndex device) const;
+  // On all devices, those that this thread began (graph/diversions.h), and what only they held.
+  void let_go_of_failed_captures();
   // Capture pools that only their holders kept (graph/pool_registry.h).
   void forget_unheld_pools() const;
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);

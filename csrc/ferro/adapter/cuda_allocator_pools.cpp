@@ -144,6 +144,13 @@ bool CudaAllocator::holds_pool(const PoolId& id) const {
   return false;
 }
 
+void CudaAllocator::let_go_of_failed_captures() {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).diversions.let_go_of_failed_captures();
+  }
+  forget_unheld_pools();
+}
+
 void CudaAllocator::forget_unheld_pools() const {
   const auto is_held = [this](const PoolId& id) { return holds_pool(id); };
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {

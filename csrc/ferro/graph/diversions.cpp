@@ -89,16 +89,13 @@ void Diversions::drop_abandoned(std::optional<StreamId> existing) {
 
 PoolId Diversions::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
-  drop_abandoned(stream);
-  std::optional<bool> capturing;
+  const bool capturing = has_captures() && is_capturing(stream);
+  if (!capturing) {
+    drop_abandoned(stream);
+  }
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
-    if (it->may_outlive_its_graph()) {
-      if (!capturing) {
-        capturing = is_capturing(stream);
-      }
-      if (!*capturing) {
-        continue;
-      }
+    if (it->may_outlive_its_graph() && !capturing) {
+      continue;
     }
     if (it->filter(stream)) {
       return it->pool;

@@ -60,7 +60,7 @@ class Diversions {
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   // Captures, also those that failed and were not noticed yet.
   bool has_captures() const { return captures_.load(std::memory_order_relaxed) != 0; }
-  // Lets go of captures that failed, as below, and then chooses.
+  // Lets go of captures that failed first, as below, unless the stream captures.
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of captures that failed and that nobody ends (FailedGraphs::kForget), and
   // releases their pools, where this thread began them.

@@ -94,4 +94,19 @@ class DeviceFixture : public ::testing::Test {
   std::unique_ptr<DeviceMemory> device_;
 };
 
+// With a stream of the program's own, of which nobody can know how long it lasts.
+class GoneStreamFixture : public DeviceFixture {
+ protected:
+  GoneStreamFixture() : DeviceFixture(16, SimGpu::kManual, config_of(*this)) {}
+
+  const StreamId gone_ = SimGpu::make_stream();
+
+ private:
+  static AllocatorConfig config_of(GoneStreamFixture& test) {
+    AllocatorConfig config;
+    config.stream_lasts = [&test](DeviceId, StreamId stream) { return stream != test.gone_; };
+    return config;
+  }
+};
+
 }  // namespace ferro::testing

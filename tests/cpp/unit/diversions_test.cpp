@@ -216,10 +216,8 @@ TEST_F(DiversionsTest, AThreadsDiversionOutlivesTheCapturesInIt) {
   EXPECT_EQ(diversions_.pool_for(stream_), kGraphPool);
 }
 
-class DiversionOfGoneStreamTest : public testing::DeviceFixture {
+class DiversionOfGoneStreamTest : public testing::GoneStreamFixture {
  protected:
-  DiversionOfGoneStreamTest() : DeviceFixture(16, SimGpu::kManual, config_of(*this)) {}
-
   // Its capture has failed.
   void begin_and_abandon() {
     const auto accepts = [this](StreamId asked) {
@@ -231,15 +229,7 @@ class DiversionOfGoneStreamTest : public testing::DeviceFixture {
     SimGpu::abandon_capture(gone_);
   }
 
-  const StreamId gone_ = SimGpu::make_stream();
   Diversions diversions_{*device_};
-
- private:
-  static AllocatorConfig config_of(DiversionOfGoneStreamTest& test) {
-    AllocatorConfig config;
-    config.stream_lasts = [&test](DeviceId, StreamId stream) { return stream != test.gone_; };
-    return config;
-  }
 };
 
 TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {

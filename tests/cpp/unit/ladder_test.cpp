@@ -392,19 +392,7 @@ TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
   EXPECT_EQ(device_->counters().pages_handed_over, 0U);
 }
 
-class GoneStreamTest : public testing::DeviceFixture {
- protected:
-  GoneStreamTest() : DeviceFixture(kDevicePages, SimGpu::kManual, config_of(*this)) {}
-
-  const StreamId gone_ = SimGpu::make_stream();
-
- private:
-  static AllocatorConfig config_of(GoneStreamTest& test) {
-    AllocatorConfig config;
-    config.stream_lasts = [&test](DeviceId, StreamId stream) { return stream != test.gone_; };
-    return config;
-  }
-};
+using GoneStreamTest = testing::GoneStreamFixture;
 
 TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
   const DevicePtr a = allocate(10 * kPageBytes, gone_);
