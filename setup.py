@@ -29,7 +29,14 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
-EXTENSION_SOURCES = ("ferro/driver", "ferro/core", "ferro/graph", "ferro/adapter", "python")
+EXTENSION_SOURCES = (
+    "ferro/base",
+    "ferro/driver",
+    "ferro/core",
+    "ferro/graph",
+    "ferro/adapter",
+    "python",
+)
 EXTENSION = "ferro_alloc._C"
 STARTUP = "ferro_alloc.pth"
 TORCH_NEEDED = (
@@ -93,7 +100,7 @@ def cuda_runtime(major: int) -> Path:
 
 
 def extension_sources() -> list[str]:
-    found = [path for part in EXTENSION_SOURCES for path in (CSRC / part).glob("*.cpp")]
+    found = [path for part in EXTENSION_SOURCES for path in (CSRC / part).rglob("*.cpp")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from ferro_alloc import allocator
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
 
@@ -32,6 +33,7 @@ def begin() -> None:
         _say(f"{ENVIRONMENT_VARIABLE} is '{value}': expected 1 or 0, so it stays off")
         return
     _armed = AfterImport("torch", _install)
+    allocator.on_install = disarm
     _armed.arm()
 
 
@@ -50,9 +52,6 @@ def is_in_place() -> bool:
 
 
 def _install(torch: ModuleType) -> None:
-    # Only here: the package imports this module.
-    from ferro_alloc import allocator
-
     try:
         allocator.install()
     except FerroError as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-from ferro_alloc import _load, _startup
+from ferro_alloc import _load
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
 from ferro_alloc.config import Config
@@ -86,6 +86,8 @@ class Status:
 
 _lock = threading.Lock()
 _installed_config: Config | None = None
+on_install: Callable[[], None] | None = None
+"""Called first by every `install()`, whatever comes of it. Set before the program starts."""
 
 
 def install(config: Config | None = None) -> None:
@@ -102,7 +104,8 @@ def install(config: Config | None = None) -> None:
     """
     global _installed_config
     # Whoever calls this has decided for FERRO_ALLOC too.
-    _startup.disarm()
+    if on_install is not None:
+        on_install()
     wanted = Config.from_env() if config is None else config
     with _lock:
         if _installed_config is not None:

@@ -1,7 +1,7 @@
 """What all Python tests share: the gpu marker, and programs run in a process of their own.
 
 A process can hold one allocator and one driver, so whatever installs ferro_alloc or uses CUDA runs
-as a program under tests/python/programs, or as a piece of text.
+as a program that lies beside its test under tests/python, or as a piece of text.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ import pytest
 from tools.gpu import gpu_count
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "tests" / "python" / "programs"
+PYTHON_TESTS = ROOT / "tests" / "python"
 NO_GPU = "no NVIDIA GPU on this machine"
 
 # Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
@@ -34,6 +35,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 # Settings of the person who runs the tests must not reach the programs.
 SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FERRO_ALLOC_CONF")
+
+
+@cache
+def find_program(name: str) -> Path:
+    """The one file of that name under tests/python, in whichever room it lies."""
+    found = list(PYTHON_TESTS.rglob(name))
+    assert len(found) == 1, f"{len(found)} files under {PYTHON_TESTS} are named {name}, not one"
+    return found[0]
 
 
 def clean_environment() -> dict[str, str]:
@@ -55,7 +64,7 @@ class RunProgram(Protocol):
         check: bool = True,
         timeout: float = 300,
     ) -> Completed:
-        """Runs a file of tests/python/programs, any path, or source text with a line break.
+        """Runs a program of tests/python by its name, any path, or source text with a line break.
 
         With `check` a non-zero exit fails the test, showing the program's output.
         """
@@ -99,7 +108,7 @@ def _resolve(program: str | Path, folder: Path) -> str:
         path = folder / "program.py"
         path.write_text(program)
         return str(path)
-    return str(PROGRAMS / program)
+    return str(find_program(program) if isinstance(program, str) else program)
 
 
 @pytest.fixture

@@ -71,13 +71,14 @@ contract() {
 tests() {
   # The contract has a part of its own here; the demo too.
   "$PYTHON" -m pytest -p no:cacheprovider -q -m gpu --durations=15 --continue-on-collection-errors tests/python \
-    --deselect tests/python/test_gpu_contract.py --deselect tests/python/test_demo.py
+    --deselect tests/python/gpu/test_gpu_contract.py --deselect tests/python/clients/test_demo.py
 }
 
+# benchmark MODULE ARGUMENTS...: its file is named like the last part of the module.
 benchmark() {
-  local name=$1
+  local module=$1
   shift
-  "$PYTHON" -m "benchmarks.$name" --output "$OUT/$name.json" "$@"
+  "$PYTHON" -m "benchmarks.$module" --output "$OUT/${module##*.}.json" "$@"
 }
 
 demo() {
@@ -96,15 +97,15 @@ for name in "${parts[@]}"; do
     build) part build 150 bash -c build ;;
     contract) part contract 90 bash -c contract ;;
     tests) part tests 540 bash -c tests ;;
-    hit_path) part hit_path 90 bash -c 'benchmark hit_path' ;;
-    scattered) part scattered 60 bash -c 'benchmark scattered' ;;
-    observing) part observing 120 bash -c 'benchmark observing' ;;
-    sharing) part sharing 120 bash -c 'benchmark sharing' ;;
+    hit_path) part hit_path 90 bash -c 'benchmark latency.hit_path' ;;
+    scattered) part scattered 60 bash -c 'benchmark latency.scattered' ;;
+    observing) part observing 120 bash -c 'benchmark latency.observing' ;;
+    sharing) part sharing 120 bash -c 'benchmark latency.sharing' ;;
     training) part training 300 bash -c 'benchmark training ${WORKLOADS:+--workloads $WORKLOADS}' ;;
     graphs) part graphs 180 bash -c 'benchmark graphs' ;;
-    situations) part situations 240 bash -c 'benchmark graph_situations' ;;
-    compiled) part compiled 300 bash -c 'benchmark compiled' ;;
-    near_full) part near_full 300 bash -c 'benchmark near_full --allocators ferro_alloc ${WORKLOADS:+--workloads $WORKLOADS}' ;;
+    situations) part situations 240 bash -c 'benchmark situations' ;;
+    compiled) part compiled 300 bash -c 'benchmark graphs.compiled' ;;
+    near_full) part near_full 300 bash -c 'benchmark frontier.near_full --allocators ferro_alloc ${WORKLOADS:+--workloads $WORKLOADS}' ;;
     frontier) part frontier 540 bash -c 'benchmark frontier --resolution 0.02 ${WORKLOADS:+--workloads $WORKLOADS}' ;;
     demo) part demo 120 bash -c demo ;;
     *)

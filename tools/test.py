@@ -113,7 +113,7 @@ def clang_tidy(name: str) -> Result:
     if not configure("asan"):
         return Result(name, failed=1)
     parts = ("driver", "core", "graph")
-    files = sources(*(f"csrc/ferro/{part}/*.cpp" for part in parts))
+    files = sources(*(f"csrc/ferro/{part}/**/*.cpp" for part in parts))
 
     def check(path: Path) -> bool:
         return execute(f"clang-tidy-{path.stem}", ["clang-tidy", "--quiet", "-p", tree, path])
@@ -166,7 +166,7 @@ def cpp(preset: str, compiler: str, suites: tuple[str, ...]) -> Callable[[str], 
             return skip(name, f"{compiler} is not installed")
         if not has_googletest():
             return skip(name, "GoogleTest is not installed")
-        present = [suite for suite in suites if sources(f"tests/cpp/{suite}/*_test.cpp")]
+        present = [suite for suite in suites if sources(f"tests/cpp/{suite}/**/*_test.cpp")]
         if not present or not build(preset, [f"{suite}_tests" for suite in present]):
             return Result(name, failed=1)
         total = Result(name)
@@ -237,11 +237,13 @@ def fuzz(name: str) -> Result:
 
 # ---- Python
 
+LATE_FOLDERS = ("failures", "features", "fuzz", "seeded", "switching")
+
 
 def python_parts() -> list[list[Path]]:
-    """The test files in two parts of about the same time, as measured."""
-    files = sorted((ROOT / "tests").glob("*/test_*.py"))
-    late = [p for p in files if p.name >= "test_torch_c" or p.name == "test_switching.py"]
+    """The test files in two parts of about the same time, by their folders."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    late = [path for path in files if path.parent.name in LATE_FOLDERS]
     return [[path for path in files if path not in late], late]
 
 

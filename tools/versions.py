@@ -49,17 +49,17 @@ BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
 # What depends on torch's interface, in two halves that run side by side. All tests run with one
 # version, by `make test`.
 TESTS = (
-    ("tests/python/test_torch_features.py",),
+    ("tests/python/features/test_torch_features.py",),
     (
-        "tests/python/test_torch_versions.py",
-        "tests/python/test_torch_interface.py",
-        "tests/python/test_torch_judge.py",
-        "tests/python/test_install.py",
-        "tests/python/test_cli.py",
+        "tests/python/features/test_torch_versions.py",
+        "tests/python/features/test_torch_interface.py",
+        "tests/python/seeded/test_torch_judge.py",
+        "tests/python/clients/test_install.py",
+        "tests/python/clients/test_cli.py",
     ),
 )
 # Beside them for those who test versions alone; `make test` has no time for it twice.
-MORE_TESTS = ("tests/python/test_graph_captures.py",)
+MORE_TESTS = ("tests/python/graphs/test_graph_captures.py",)
 
 
 Command = Sequence[str | Path]

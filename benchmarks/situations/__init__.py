@@ -13,8 +13,9 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 NAMES = (
     "separate_pools",
@@ -25,10 +26,13 @@ NAMES = (
     "gradients_of_another_stream",
     "free_during_capture",
 )
+# The memory of a graph under cudaMallocAsync is the driver's: torch counts and lists none of it.
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
 MIB = 256
 SMOKE_MIB = 32
 
 Way = Callable[[int], list[object]]
+Row = Sequence[str]
 
 
 @dataclass
@@ -71,6 +75,20 @@ def report(*ways: Way) -> None:
     parser.add_argument("--mib", type=int, default=MIB, help="size of the largest tensor")
     size = parser.parse_args().mib << 20
     print(json.dumps({way.__name__: asdict(measure(way, size)) for way in ways}), flush=True)
+
+
+def rows(records: Sequence[Mapping[str, Any]]) -> tuple[Row, list[Row]]:
+    """Headings, and one row for each way of each situation."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for record in records:
+        for way, figures in record["ways"].items():
+            keys = ("peak_reserved", "reserved_after_empty_cache", "graph_pools")
+            text = " / ".join(f"{figures[key] / (1 << 20):,.0f}" for key in keys)
+            cells.setdefault((record["situation"], way), {})[record["allocator"]] = text
+    names = [name for name in ALLOCATORS if any(name in found for found in cells.values())]
+    return ("situation", "way", *names), [
+        (*key, *(found.get(name, "-") for name in names)) for key, found in cells.items()
+    ]
 
 
 def _bytes_in_graph_pools() -> int:

@@ -1,9 +1,9 @@
 #include "python/graphs.h"
 
-#include "ferro/adapter/install.h"
-#include "ferro/adapter/tensor_scalar.h"
-#include "ferro/adapter/torch_graph.h"
-#include "ferro/graph/capture.h"
+#include "ferro/adapter/allocator/installed_allocator.h"
+#include "ferro/adapter/graphs/tensor_scalar.h"
+#include "ferro/adapter/graphs/torch_graph.h"
+#include "ferro/graph/capture_status.h"
 #include "ferro/graph/pool_registry.h"
 
 #include <pybind11/stl.h>

@@ -1,7 +1,7 @@
 // The Python module ferro_alloc._C: conversions only.
-#include "ferro/adapter/device_view.h"
-#include "ferro/adapter/install.h"
-#include "ferro/adapter/torch_compat.h"
+#include "ferro/adapter/allocator/device_view.h"
+#include "ferro/adapter/switching/install.h"
+#include "ferro/adapter/torch/torch_compat.h"
 #include "python/graphs.h"
 
 #include <pybind11/pybind11.h>
@@ -62,19 +62,9 @@ py::dict device_report(int device) {
     ladder_ms[step] = static_cast<double>(counters.ladder_costs[i].nanoseconds) / 1e6;
     ladder_pages[step] = counters.ladder_costs[i].pages;
   }
-  const ferro::DriverCalls calls = core.driver().calls();
   py::dict driver_calls;
-  driver_calls["reserve"] = calls.reserve;
-  driver_calls["unreserve"] = calls.unreserve;
-  driver_calls["create"] = calls.create;
-  driver_calls["release"] = calls.release;
-  driver_calls["map"] = calls.map;
-  driver_calls["set_access"] = calls.set_access;
-  driver_calls["unmap"] = calls.unmap;
-  driver_calls["event_record"] = calls.event_record;
-  driver_calls["event_query"] = calls.event_query;
-  driver_calls["event_wait"] = calls.event_wait;
-  driver_calls["stream_wait"] = calls.stream_wait;
+  ferro::for_each_kind(core.driver().calls(),
+                       [&](const char* name, std::uint64_t count) { driver_calls[name] = count; });
   const ferro::PageCounts pages = core.store().counts();
   py::dict report;
   report["layout"] = core.layout() == ferro::Layout::kSegments ? "segments" : "pages";

@@ -1,6 +1,6 @@
 #include "sim/control.h"
 
-#include "sim/machine.h"
+#include "sim/machine/machine.h"
 
 #include <algorithm>
 #include <cstring>
@@ -67,11 +67,6 @@ FERRO_SIM_CONTROL int ferro_sim_start(const char* settings) {
 
 FERRO_SIM_CONTROL void ferro_sim_stop(void) { Machine::stop(); }
 
-FERRO_SIM_CONTROL int ferro_sim_running(void) {
-  const std::lock_guard guard(Machine::lock());
-  return Machine::running() ? 1 : 0;
-}
-
 FERRO_SIM_CONTROL const char* ferro_sim_last_error(void) { return last_error.c_str(); }
 
 FERRO_SIM_CONTROL size_t ferro_sim_counters(char* buffer, size_t size) {
@@ -133,11 +128,21 @@ FERRO_SIM_CONTROL uint64_t ferro_sim_pending(void) {
   return Machine::current().scheduler().pending();
 }
 
+FERRO_SIM_CONTROL uint64_t ferro_sim_waiting_threads(void) {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::current().scheduler().waiting_threads();
+}
+
 FERRO_SIM_CONTROL uint64_t ferro_sim_allocated_bytes(int device) {
   const std::lock_guard guard(Machine::lock());
   Machine& machine = Machine::current();
   return device >= 0 && device < machine.device_count() ? machine.device(device).memory.allocated()
                                                         : 0;
+}
+
+FERRO_SIM_CONTROL uint64_t ferro_sim_reserved_address_bytes(void) {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::current().space().reserved_bytes();
 }
 
 FERRO_SIM_CONTROL int ferro_sim_peek(uint64_t address, void* destination, size_t bytes) {

@@ -18,7 +18,6 @@ extern "C" {
 int ferro_sim_start(const char* settings);
 /* Runs what is queued and removes the machine; the next driver call starts a new one. */
 void ferro_sim_stop(void);
-int ferro_sim_running(void);
 /* The calling thread's last error, or an empty text. */
 const char* ferro_sim_last_error(void);
 
@@ -40,8 +39,12 @@ void ferro_sim_clear_faults(void);
 /* Runs everything that is queued, on all devices. */
 void ferro_sim_drain(void);
 uint64_t ferro_sim_pending(void);
+/* Host threads that wait, inside a driver call, for work to be done. */
+uint64_t ferro_sim_waiting_threads(void);
 /* Physical bytes in use on a device, contexts included; 0 for an unknown device. */
 uint64_t ferro_sim_allocated_bytes(int device);
+/* Addresses that all devices have taken, mapped or not. */
+uint64_t ferro_sim_reserved_address_bytes(void);
 
 /* Reads or writes mapped device memory at once, past streams and access rights. */
 int ferro_sim_peek(uint64_t address, void* destination, size_t bytes);

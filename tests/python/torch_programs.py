@@ -1,4 +1,4 @@
-"""Runs programs of tests/python/programs on the simulated GPU and reads their last line of JSON.
+"""Runs programs of tests/python on the simulated GPU and reads their last line of JSON.
 
 For results that several tests share; the fixture `run_simulated` serves a single test.
 """
@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, ROOT, SETTINGS, SIMULATE
+from tests.conftest import ROOT, SETTINGS, SIMULATE, find_program
 
 Result = dict[str, Any]
 
 
 def checks_of(program: str) -> list[str]:
     """The names of a program's checks, also of those for later versions of torch."""
-    text = (PROGRAMS / program).read_text()
+    text = find_program(program).read_text()
     return re.findall(r"^@(?:check\w*|since\(\d+\))\ndef (\w+)", text, re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ def simulated(
     FERRO_ALLOC_CONF.
     """
     options = json.dumps(activate)
-    command = [sys.executable, "-c", SIMULATE, options, str(PROGRAMS / program), *arguments]
+    command = [sys.executable, "-c", SIMULATE, options, str(find_program(program)), *arguments]
     settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf, **(env or {})}
     return _result(command, {key: value for key, value in settings.items() if value})
 
@@ -56,12 +56,12 @@ def assert_as_native(found: Result, native: Result) -> None:
 
 def seeded(*arguments: str) -> Result:
     """The summary of seeded.py, whatever it found."""
-    return _result([sys.executable, str(PROGRAMS / "seeded.py"), *arguments], {})
+    return _result([sys.executable, str(find_program("seeded.py")), *arguments], {})
 
 
 def fuzzed(*arguments: str) -> Result:
     """The summary of fuzz_torch.py, whatever it found; what was wrong is in the test's output."""
-    return _result([sys.executable, str(PROGRAMS / "fuzz_torch.py"), *arguments], {})
+    return _result([sys.executable, str(find_program("fuzz_torch.py")), *arguments], {})
 
 
 def _result(command: list[str], env: dict[str, str]) -> Result:

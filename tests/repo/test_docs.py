@@ -11,7 +11,14 @@ import pytest
 from ferro_alloc import Config
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/README.md")]
+)
+# The changelog names what was there at the time.
+NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
+# `python -m benchmarks.graphs`, or the module alone as code.
+MODULE = re.compile(r"(?:-m |`)(benchmarks(?:\.\w+)+)")
+FILE = re.compile(r"`((?:\.ci|benchmarks|csrc|docs|ferro_alloc|tests|tools)/[^`\s]*)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -34,6 +41,20 @@ def test_links_lead_to_files(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", NOW, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_and_files_that_are_named_are_there(page: Path) -> None:
+    text = page.read_text()
+    for module in MODULE.findall(text):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+    for name in FILE.findall(text):
+        # {a,b} stands for either.
+        start, _, rest = name.partition("{")
+        inner, _, end = rest.partition("}")
+        for part in inner.split(","):
+            assert list(ROOT.glob(f"{start}{part}{end}".rstrip("/"))), f"{page.name} names {name}"
 
 
 def test_changelog_knows_the_version() -> None:

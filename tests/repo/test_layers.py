@@ -9,6 +9,33 @@ import pytest
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 LAYERS = ("base", "driver", "core", "graph", "adapter", "python")
+# The rooms of the core and of the adapter, lowest floor first; rooms of one floor do not know
+# each other.
+CORE_FLOORS = (
+    {"types"},
+    {"policy", "stats"},
+    {"blocks", "streams", "sharing"},
+    {"pages"},
+    {"heap"},
+    {"device"},
+)
+ADAPTER_FLOORS = (
+    {"torch"},
+    {"history", "sharing", "fallback"},
+    {"allocator"},
+    {"switching", "graphs"},
+)
+# The rooms of the simulated GPU. What others include stands at its top, outside the rooms.
+SIM_FLOORS = (
+    {"settings", "instruments"},
+    {"memory", "streams"},
+    {"graphs"},
+    {"machine"},
+    {"driver", "libraries"},
+    {""},
+)
+# Its libraries: each knows itself and those below it.
+LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt"}, {"cublas"})
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SOURCES = sorted([*CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")])
 
@@ -17,7 +44,7 @@ SIM_MAY_INCLUDE = ("ferro/base/", "ferro/driver/cuda_api.h", "sim/")
 
 
 def layer_of(path: str) -> str:
-    """`ferro/core/heap.h` is of layer core, `python/module.cpp` of python, `sim/...` of sim."""
+    """`ferro/core/heap/heap.h` is of layer core, `sim/machine/machine.h` of sim."""
     parts = path.split("/")
     return parts[1] if parts[0] == "ferro" else parts[0]
 
@@ -40,6 +67,51 @@ def test_includes_point_down_only(path: Path) -> None:
         there = layer_of(include)
         assert there in LAYERS, f"{include} is of no layer that {here} may know"
         assert LAYERS.index(there) <= LAYERS.index(here), f"{here} includes {include} above it"
+
+
+Floors = tuple[set[str], ...]
+
+
+def check_floors(path: Path, house: str, floors: Floors) -> None:
+    """`path` includes of `house` only its own room and rooms of lower floors."""
+
+    def room_of(file: str) -> str:
+        room, _, rest = file.removeprefix(house).partition("/")
+        return room if rest else ""
+
+    def floor_of(room: str) -> int:
+        return next(floor for floor, rooms in enumerate(floors) if room in rooms)
+
+    here = room_of(path.relative_to(CSRC).as_posix())
+    for include in includes(path):
+        if include.startswith(house):
+            there = room_of(include)
+            assert there == here or floor_of(there) < floor_of(here), f"{here} includes {include}"
+
+
+def in_house(house: str) -> pytest.MarkDecorator:
+    paths = [path for path in SOURCES if path.relative_to(CSRC).as_posix().startswith(house)]
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(CSRC)))
+
+
+@in_house("ferro/core/")
+def test_rooms_of_the_core_know_lower_floors_only(path: Path) -> None:
+    check_floors(path, "ferro/core/", CORE_FLOORS)
+
+
+@in_house("ferro/adapter/")
+def test_rooms_of_the_adapter_know_lower_floors_only(path: Path) -> None:
+    check_floors(path, "ferro/adapter/", ADAPTER_FLOORS)
+
+
+@in_house("sim/")
+def test_rooms_of_the_simulated_gpu_know_lower_floors_only(path: Path) -> None:
+    check_floors(path, "sim/", SIM_FLOORS)
+
+
+@in_house("sim/libraries/")
+def test_libraries_of_the_simulated_gpu_know_lower_floors_only(path: Path) -> None:
+    check_floors(path, "sim/libraries/", LIBRARY_FLOORS)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(CSRC)))

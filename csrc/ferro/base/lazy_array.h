@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <new>
 #include <sys/mman.h>
 #include <type_traits>
@@ -17,14 +18,26 @@ class LazyArray {
  public:
   // Throws std::bad_alloc when the host's address space is exhausted.
   explicit LazyArray(std::size_t size) : size_(size) {
-    void* memory = mmap(nullptr, size * sizeof(T), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
+    void* memory = nullptr;
+    if (is_small()) {
+      memory = std::calloc(size, sizeof(T));
+    } else {
+      memory = mmap(nullptr, size * sizeof(T), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      memory = memory == MAP_FAILED ? nullptr : memory;
+    }
+    if (memory == nullptr) {
       throw std::bad_alloc();
     }
     data_ = static_cast<T*>(memory);
   }
-  ~LazyArray() { munmap(data_, size_ * sizeof(T)); }
+  ~LazyArray() {
+    if (is_small()) {
+      std::free(data_);
+    } else {
+      munmap(data_, size_ * sizeof(T));
+    }
+  }
   LazyArray(const LazyArray&) = delete;
   LazyArray& operator=(const LazyArray&) = delete;
 
@@ -33,6 +46,9 @@ class LazyArray {
   std::size_t size() const { return size_; }
 
  private:
+  // A process may have some 65,000 mappings, and small arrays are many.
+  bool is_small() const { return size_ * sizeof(T) < 64 * 1024; }
+
   T* data_ = nullptr;
   std::size_t size_;
 };

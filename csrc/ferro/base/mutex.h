@@ -45,8 +45,32 @@ class FERRO_CAPABILITY("mutex") RecursiveMutex {
   std::recursive_mutex mutex_;
 };
 
-// For hit paths of some tens of nanoseconds: one exchange when free, a bounded spin and then a
-// yield when not, because the holder may be on a slow path that talks to the driver.
+// Waiting for a spin lock: a bounded spin and then a yield at each turn, because the holder may be
+// on a slow path that talks to the driver.
+class SpinWait {
+ public:
+  void once() {
+    if (++spins_ < kSpinsBeforeYield) {
+      pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  static constexpr int kSpinsBeforeYield = 64;
+  int spins_ = 0;
+};
+
+// For hit paths of some tens of nanoseconds: one exchange when free.
 class FERRO_CAPABILITY("mutex") SpinMutex {
  public:
   void lock() FERRO_ACQUIRE() {
@@ -62,27 +86,14 @@ class FERRO_CAPABILITY("mutex") SpinMutex {
 
  private:
   void lock_contended() {
-    int spins = 0;
+    SpinWait wait;
     do {
       while (held_.load(std::memory_order_relaxed)) {
-        if (++spins < kSpinsBeforeYield) {
-          pause();
-        } else {
-          std::this_thread::yield();
-        }
+        wait.once();
       }
     } while (held_.exchange(true, std::memory_order_acquire));
   }
 
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
-
-  static constexpr int kSpinsBeforeYield = 64;
   std::atomic<bool> held_{false};
 };
 

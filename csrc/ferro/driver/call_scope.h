@@ -3,39 +3,25 @@
 
 #include "ferro/driver/driver.h"
 
+#include <optional>
+
 namespace ferro {
 
 inline CUdeviceptr raw(DevicePtr ptr) { return static_cast<CUdeviceptr>(address_of(ptr)); }
 inline CUstream raw(StreamId stream) { return reinterpret_cast<CUstream>(stream); }
 
-// Makes the device's context current and the thread's capture mode relaxed, and restores both. The
-// mode matters because event queries are refused, and invalidate the capture, while any thread
-// captures in global mode.
+// A session for one call, unless the thread is in one of that context already.
 class Driver::CallScope {
  public:
-  explicit CallScope(Driver& driver) : api_(driver.api_) {
-    const CUcontext wanted = driver.context();
-    api_.ctx_get_current(&previous_);
-    if (previous_ != wanted) {
-      driver.expect(api_.ctx_set_current(wanted), "cuCtxSetCurrent");
-      switched_ = true;
-    }
-    api_.thread_exchange_capture_mode(&mode_);
-  }
-  ~CallScope() {
-    api_.thread_exchange_capture_mode(&mode_);
-    if (switched_) {
-      api_.ctx_set_current(previous_);
+  explicit CallScope(Driver& driver) : CallScope(driver, driver.context()) {}
+  CallScope(Driver& driver, CUcontext context) {
+    if (Session::current_ == nullptr || Session::current_->context_ != context) {
+      session_.emplace(driver, context);
     }
   }
-  CallScope(const CallScope&) = delete;
-  CallScope& operator=(const CallScope&) = delete;
 
  private:
-  const CudaApi& api_;
-  CUcontext previous_ = nullptr;
-  bool switched_ = false;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  std::optional<Session> session_;
 };
 
 }  // namespace ferro

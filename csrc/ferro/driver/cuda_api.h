@@ -21,7 +21,6 @@
   X(device_get_attribute, cuDeviceGetAttribute)                                \
   X(device_total_mem, cuDeviceTotalMem_v2)                                     \
   X(primary_ctx_retain, cuDevicePrimaryCtxRetain)                              \
-  X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
   X(primary_ctx_get_state, cuDevicePrimaryCtxGetState)                         \
   X(ctx_get_current, cuCtxGetCurrent)                                          \
   X(ctx_set_current, cuCtxSetCurrent)                                          \
@@ -43,29 +42,31 @@
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   /* events and streams */                                                     \
   X(event_create, cuEventCreate)                                               \
-  X(event_destroy, cuEventDestroy_v2)                                          \
   X(event_record, cuEventRecord)                                               \
   X(event_query, cuEventQuery)                                                 \
   X(event_synchronize, cuEventSynchronize)                                     \
   X(stream_wait_event, cuStreamWaitEvent)                                      \
-  X(stream_synchronize, cuStreamSynchronize)                                   \
+  X(stream_get_ctx, cuStreamGetCtx)                                            \
   X(stream_is_capturing, cuStreamIsCapturing)                                  \
   X(stream_get_capture_info, cuStreamGetCaptureInfo_v3)                        \
   X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode)           \
-  /* captures, graphs and values in the order of a stream */                   \
-  X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
-  X(stream_end_capture, cuStreamEndCapture)                                    \
+  /* captured work, and values in the order of a stream */                     \
   X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2)                \
-  X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
-  X(graph_launch, cuGraphLaunch)                                               \
-  X(graph_upload, cuGraphUpload)                                               \
-  X(graph_exec_destroy, cuGraphExecDestroy)                                    \
-  X(graph_destroy, cuGraphDestroy)                                             \
   X(memset_d8_async, cuMemsetD8Async)                                          \
   X(memset_d16_async, cuMemsetD16Async)                                        \
   X(memset_d32_async, cuMemsetD32Async)                                        \
   X(stream_write_value64, cuStreamWriteValue64_v2)                             \
   /* tests: work to order, capture and replay */                               \
+  X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
+  X(event_destroy, cuEventDestroy_v2)                                          \
+  X(stream_synchronize, cuStreamSynchronize)                                   \
+  X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
+  X(stream_end_capture, cuStreamEndCapture)                                    \
+  X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
+  X(graph_launch, cuGraphLaunch)                                               \
+  X(graph_upload, cuGraphUpload)                                               \
+  X(graph_exec_destroy, cuGraphExecDestroy)                                    \
+  X(graph_destroy, cuGraphDestroy)                                             \
   X(mem_get_access, cuMemGetAccess)                                            \
   X(ipc_get_mem_handle, cuIpcGetMemHandle)                                     \
   X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2)                                \

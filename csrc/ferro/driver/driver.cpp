@@ -9,7 +9,6 @@
 namespace ferro {
 namespace {
 
-CUevent raw(EventId event) { return reinterpret_cast<CUevent>(event); }
 CUmemGenericAllocationHandle raw(PageHandle handle) {
   return static_cast<CUmemGenericAllocationHandle>(handle);
 }
@@ -39,12 +38,6 @@ CUcontext Driver::context() {
   expect(api_.primary_ctx_retain(&created, device), "cuDevicePrimaryCtxRetain");
   context_.store(created, std::memory_order_release);
   return created;
-}
-
-CUcontext Driver::current_context() const {
-  CUcontext current = nullptr;
-  api_.ctx_get_current(&current);
-  return current;
 }
 
 std::string Driver::error_name(CUresult result) const {
@@ -102,7 +95,7 @@ MemoryInfo Driver::memory_info() {
 
 std::optional<DevicePtr> Driver::reserve(std::size_t bytes, std::size_t alignment) {
   const CallScope scope(*this);
-  count(kReserve);
+  count(DriverCall::kReserve);
   CUdeviceptr base = 0;
   const CUresult result = api_.mem_address_reserve(&base, bytes, alignment, 0, 0);
   if (expect_memory(result, "cuMemAddressReserve", bytes) == Status::kOutOfMemory) {
@@ -114,7 +107,7 @@ std::optional<DevicePtr> Driver::reserve(std::size_t bytes, std::size_t alignmen
 bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
   try {
     const CallScope scope(*this);
-    count(kUnreserve);
+    count(DriverCall::kUnreserve);
     return api_.mem_address_free(raw(base), bytes) == CUDA_SUCCESS;
   } catch (const DriverError&) {
     return false;
@@ -148,7 +141,7 @@ CUresult Driver::create_page(PageHandle* out, std::size_t bytes, bool exportable
 std::optional<PageHandle> Driver::create(std::size_t bytes) {
   const bool exportable = exports();
   const CallScope scope(*this);
-  count(kCreate);
+  count(DriverCall::kCreate);
   PageHandle handle{};
   CUresult result = create_page(&handle, bytes, exportable);
   if (exports_.load(std::memory_order_relaxed) == Exports::kPossible) {
@@ -170,7 +163,7 @@ std::optional<PageHandle> Driver::create(std::size_t bytes) {
 bool Driver::release(PageHandle handle) noexcept {
   try {
     const CallScope scope(*this);
-    count(kRelease);
+    count(DriverCall::kRelease);
     return api_.mem_release(raw(handle)) == CUDA_SUCCESS;
   } catch (const DriverError&) {
     return false;
@@ -179,13 +172,13 @@ bool Driver::release(PageHandle handle) noexcept {
 
 Status Driver::map(DevicePtr at, std::size_t bytes, PageHandle handle) {
   const CallScope scope(*this);
-  count(kMap);
+  count(DriverCall::kMap);
   return expect_memory(api_.mem_map(raw(at), bytes, 0, raw(handle), 0), "cuMemMap", bytes);
 }
 
 Status Driver::set_access(DevicePtr at, std::size_t bytes) {
   const CallScope scope(*this);
-  count(kSetAccess);
+  count(DriverCall::kSetAccess);
   std::vector<CUmemAccessDesc> access{access_for(device_)};
   {
     const MutexLock lock(peers_mutex_);
@@ -197,11 +190,13 @@ Status Driver::set_access(DevicePtr at, std::size_t bytes) {
                        "cuMemSetAccess", bytes);
 }
 
-void Driver::add_peer(DeviceId peer) {
+bool Driver::add_peer(DeviceId peer) {
   const MutexLock lock(peers_mutex_);
-  if (std::ranges::find(peers_, peer) == peers_.end()) {
+  const bool is_new = std::ranges::find(peers_, peer) == peers_.end();
+  if (is_new) {
     peers_.push_back(peer);
   }
+  return is_new;
 }
 
 void Driver::remove_peer(DeviceId peer) {
@@ -211,14 +206,14 @@ void Driver::remove_peer(DeviceId peer) {
 
 void Driver::grant(DevicePtr at, std::size_t bytes, DeviceId to) {
   const CallScope scope(*this);
-  count(kSetAccess);
+  count(DriverCall::kSetAccess);
   const CUmemAccessDesc access = access_for(to);
   expect(api_.mem_set_access(raw(at), bytes, &access, 1), "cuMemSetAccess", bytes);
 }
 
 int Driver::export_page(PageHandle handle) {
   const CallScope scope(*this);
-  count(kExport);
+  count(DriverCall::kExport);
   int descriptor = -1;
   expect(api_.mem_export(&descriptor, raw(handle), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
          "cuMemExportToShareableHandle");
@@ -227,7 +222,7 @@ int Driver::export_page(PageHandle handle) {
 
 PageHandle Driver::import_page(ForeignKind kind, const void* shared) {
   const CallScope scope(*this);
-  count(kImport);
+  count(DriverCall::kImport);
   CUmemGenericAllocationHandle handle = 0;
   if (kind == ForeignKind::kFabric) {
     CUmemFabricHandle fabric;
@@ -251,7 +246,7 @@ void Driver::copy(DevicePtr to, DevicePtr from, std::size_t bytes) {
 
 DevicePtr Driver::allocate(std::size_t bytes) {
   const CallScope scope(*this);
-  count(kCreate);
+  count(DriverCall::kCreate);
   CUdeviceptr base = 0;
   const Status status = expect_memory(api_.mem_alloc(&base, bytes), "cuMemAlloc", bytes);
   return status == Status::kOk ? DevicePtr{base} : kNull;
@@ -260,7 +255,7 @@ DevicePtr Driver::allocate(std::size_t bytes) {
 bool Driver::free(DevicePtr base) noexcept {
   try {
     const CallScope scope(*this);
-    count(kRelease);
+    count(DriverCall::kRelease);
     return api_.mem_free(raw(base)) == CUDA_SUCCESS;
   } catch (const DriverError&) {
     return false;
@@ -281,127 +276,21 @@ bool Driver::has_virtual_memory() const {
 bool Driver::unmap(DevicePtr at, std::size_t bytes) noexcept {
   try {
     const CallScope scope(*this);
-    count(kUnmap);
+    count(DriverCall::kUnmap);
     return api_.mem_unmap(raw(at), bytes) == CUDA_SUCCESS;
   } catch (const DriverError&) {
     return false;
   }
 }
 
-EventId Driver::create_event() {
-  const CallScope scope(*this);
-  CUevent event = nullptr;
-  expect(api_.event_create(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-  return static_cast<EventId>(reinterpret_cast<std::uint64_t>(event));
-}
-
-void Driver::destroy_event(EventId event) noexcept {
-  try {
-    const CallScope scope(*this);
-    api_.event_destroy(raw(event));
-  } catch (const DriverError&) {
-    // The context is gone, and the event with it.
-  }
-}
-
-bool Driver::record(EventId event, StreamId stream) {
-  const CallScope scope(*this);
-  count(kEventRecord);
-  const CUresult result = api_.event_record(raw(event), raw(stream));
-  // Callers of PyTorch may name a stream of another device, whose work no event of this one can be
-  // recorded behind: the host waits for that stream instead.
-  if (result == CUDA_ERROR_INVALID_HANDLE && stream != StreamId{0} &&
-      api_.stream_synchronize(raw(stream)) == CUDA_SUCCESS) {
-    return true;
-  }
-  expect(result, "cuEventRecord");
-  // Asked afterwards, because another thread may begin a capture at any moment.
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return api_.stream_is_capturing(raw(stream), &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-bool Driver::is_complete(EventId event) {
-  const CallScope scope(*this);
-  count(kEventQuery);
-  return is_done(api_.event_query(raw(event)), "cuEventQuery");
-}
-
-void Driver::wait(EventId event) {
-  const CallScope scope(*this);
-  count(kEventWait);
-  expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
-}
-
-bool Driver::order_behind(EventId event, StreamId stream) {
-  const CallScope scope(*this);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult asked = api_.stream_is_capturing(raw(stream), &status);
-  if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return false;
-  }
-  expect(asked, "cuStreamIsCapturing");
-  count(kStreamWait);
-  expect(api_.stream_wait_event(raw(stream), raw(event), CU_EVENT_WAIT_DEFAULT),
-         "cuStreamWaitEvent");
-  return true;
-}
-
-bool Driver::is_idle(StreamId stream) {
-  const CallScope scope(*this);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // Asked first: the question below would invalidate the capture.
-  if (api_.stream_is_capturing(raw(stream), &status) != CUDA_SUCCESS ||
-      status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return false;
-  }
-  count(kEventQuery);
-  return is_done(api_.stream_query(raw(stream)), "cuStreamQuery");
-}
-
-bool Driver::is_done(CUresult answer, const char* function) const {
-  if (answer == CUDA_ERROR_NOT_READY) {
-    return false;
-  }
-  expect(answer, function);
-  return true;
-}
-
-void Driver::wait_for_device() {
-  const CallScope scope(*this);
-  count(kEventWait);
-  expect(api_.ctx_synchronize(), "cuCtxSynchronize");
-}
-
-CaptureInfo Driver::capture_info(StreamId stream) {
-  const CallScope scope(*this);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  cuuint64_t id = 0;
-  const CUresult result =
-      api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, nullptr, nullptr, nullptr);
-  // The legacy default stream cannot be asked while another stream of its context captures. It is
-  // not capturing itself, and ordering against it has to wait until that capture is over.
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    return {CaptureStatus::kActive, 0};
-  }
-  expect(result, "cuStreamGetCaptureInfo");
-  switch (status) {
-    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
-      return {CaptureStatus::kActive, id};
-    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
-      return {CaptureStatus::kInvalidated, id};
-    case CU_STREAM_CAPTURE_STATUS_NONE:
-      break;
-  }
-  return {};
-}
-
 DriverCalls Driver::calls() const {
-  const auto read = [this](CallKind kind) { return calls_[kind].load(std::memory_order_relaxed); };
-  return {read(kReserve),    read(kUnreserve), read(kCreate),     read(kRelease),
-          read(kMap),        read(kSetAccess), read(kUnmap),      read(kEventRecord),
-          read(kEventQuery), read(kEventWait), read(kStreamWait), read(kExport),
-          read(kImport)};
+  DriverCalls calls;
+#define FERRO_DRIVER_CALL_READ(constant, name) \
+  calls.name =                                 \
+      calls_[static_cast<std::size_t>(DriverCall::constant)].load(std::memory_order_relaxed);
+  FERRO_DRIVER_CALLS(FERRO_DRIVER_CALL_READ)
+#undef FERRO_DRIVER_CALL_READ
+  return calls;
 }
 
 }  // namespace ferro

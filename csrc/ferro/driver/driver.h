@@ -9,9 +9,13 @@
 //  - nothing calls back into the allocator, so holding its locks is safe.
 // The primary context is created by the first call that needs it, so an unused device stays
 // untouched. Thread-safe.
+//
+// Context and capture mode are changed and restored around every call, or once around many, for
+// which there is `Driver::Session`.
 #pragma once
 
 #include "ferro/base/mutex.h"
+#include "ferro/driver/calls.h"
 #include "ferro/driver/cuda_api.h"
 #include "ferro/driver/types.h"
 
@@ -24,18 +28,14 @@
 
 namespace ferro {
 
-// Calls by kind since construction, for statistics and tests.
-struct DriverCalls {
-  std::uint64_t reserve = 0, unreserve = 0, create = 0, release = 0, map = 0, set_access = 0,
-                unmap = 0, event_record = 0, event_query = 0, event_wait = 0, stream_wait = 0,
-                exported = 0, imported = 0;
-};
-
 // What cuMemImportFromShareableHandle can be given.
 enum class ForeignKind { kDescriptor, kFabric };
 
 class Driver {
  public:
+  class Session;
+  class SessionBreak;
+
   Driver(const CudaApi& api, DeviceId device) : api_(api), device_(device) {}
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -58,7 +58,8 @@ class Driver {
   // Gives this device and its peers read and write access to mapped pages.
   Status set_access(DevicePtr at, std::size_t bytes);
   // From now on `set_access` means this device too. What is mapped already needs `grant`.
-  void add_peer(DeviceId peer);
+  // False: it was so already.
+  bool add_peer(DeviceId peer);
   void remove_peer(DeviceId peer);
   // Gives one device access to mapped pages, beside those that have it.
   void grant(DevicePtr at, std::size_t bytes, DeviceId to);
@@ -82,12 +83,15 @@ class Driver {
   // Copies behind all work of the legacy default stream; the host does not wait.
   void copy(DevicePtr to, DevicePtr from, std::size_t bytes);
 
-  // Ordering. Events carry no time.
-  EventId create_event();
-  void destroy_event(EventId event) noexcept;
-  // Behind the work of a stream of another device the host waits; the event is then as it was.
-  // False: the stream has begun to capture, and the event may belong to the graph; it can be
-  // recorded again, and nothing else.
+  // Ordering. Events carry no time. An event belongs to the context that it was created in, and can
+  // be recorded on streams of that context only; anybody may query it or wait for it.
+  // That of a stream, which may be of another device.
+  ContextId context_of(StreamId stream);
+  EventId create_event() { return create_event(own_context()); }
+  EventId create_event(ContextId context);
+  ContextId own_context() { return to_id(context()); }
+  // False: the stream has begun to capture, and the event may belong to the graph, or the stream is
+  // of another device and the event is not; it can be recorded again, and nothing else.
   [[nodiscard]] bool record(EventId event, StreamId stream);
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
@@ -96,58 +100,46 @@ class Driver {
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool order_behind(EventId event, StreamId stream);
-  // Has all work of the stream finished? Not while it captures.
+  // Has all work of the stream finished? Not while it captures. These are two questions to the
+  // driver, and a capture that another thread begins between them is invalidated: of a stream that
+  // other threads use, record an event and ask `is_complete`.
   bool is_idle(StreamId stream);
+  // Does the stream capture, or any blocking stream of the device, if it is the legacy stream?
+  // Disturbs no capture.
+  bool captures(StreamId stream);
   // The host waits for all work on the device. Invalidates every capture that runs on it.
   void wait_for_device();
+  // The same, unless a capture is seen on a blocking stream of the device or on one of `known`:
+  // then false, and nothing was waited for or disturbed. The driver tells of no other: a capture on
+  // a non-blocking stream that is not among them is invalidated.
+  [[nodiscard]] bool try_wait_for_device(const std::vector<StreamId>& known = {});
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
   // The nodes that a node of a graph comes directly after.
   std::vector<GraphNodeId> nodes_before(GraphNodeId node);
 
-  // Captures and graphs. A capture ends in the thread that began it, unless it is relaxed.
-  void begin_capture(StreamId stream, CaptureMode mode);
-  // Ends the stream's capture and makes it executable. Also when it throws, because the capture was
-  // invalidated or a stream that joined it is still away, the stream captures no longer.
-  GraphExecId end_capture(StreamId stream);
-  void launch(GraphExecId graph, StreamId stream);
-  // Prepares the first launch on the device.
-  void upload(GraphExecId graph, StreamId stream);
-  void destroy(GraphExecId graph) noexcept;
   // Writes the lowest 1, 2, 4 or 8 bytes of `bits`, in the order of the stream; the host does not
   // wait and keeps nothing for it.
   void write(DevicePtr at, std::uint64_t bits, std::size_t bytes, StreamId stream);
 
-  // The context current in this thread, or null; the cheapest question a driver answers (8 ns).
-  CUcontext current_context() const;
   // This device's primary context if this object has used it, else null.
   CUcontext context_if_created() const { return context_.load(std::memory_order_acquire); }
 
+  // Since construction.
   DriverCalls calls() const;
 
  private:
   class CallScope;
-  enum CallKind {
-    kReserve,
-    kUnreserve,
-    kCreate,
-    kRelease,
-    kMap,
-    kSetAccess,
-    kUnmap,
-    kEventRecord,
-    kEventQuery,
-    kEventWait,
-    kStreamWait,
-    kExport,
-    kImport,
-    kCallKinds
-  };
 
   CUcontext context();
   CUmemAllocationProp page_properties() const;
   CUresult create_page(PageHandle* out, std::size_t bytes, bool exportable);
-  void count(CallKind kind) { calls_[kind].fetch_add(1, std::memory_order_relaxed); }
+  static ContextId to_id(CUcontext context) {
+    return ContextId{reinterpret_cast<std::uint64_t>(context)};
+  }
+  void count(DriverCall kind) {
+    calls_[static_cast<std::size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
+  }
   std::string error_name(CUresult result) const;
   [[noreturn]] void refuse(const char* call, CUresult result, std::size_t bytes = 0) const;
   void expect(CUresult result, const char* call, std::size_t bytes = 0) const {
@@ -167,7 +159,60 @@ class Driver {
   std::atomic<Exports> exports_{Exports::kUnknown};
   Mutex peers_mutex_;
   std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);
-  std::array<std::atomic<std::uint64_t>, kCallKinds> calls_{};
+  std::array<std::atomic<std::uint64_t>, kDriverCallKinds> calls_{};
+};
+
+// One change of context and capture mode for all calls of this driver by this thread while the
+// object lives, rather than one for each: a request that needs pages makes some twenty. The thread
+// may use other drivers meanwhile. To code of others it is as if it had the device's context
+// current and a relaxed capture mode; a callback into a program goes into a `SessionBreak`.
+// May be nested. It is nothing as long as the device is unused, which it does not change by itself.
+// Throws DriverError when the context is refused.
+class Driver::Session {
+ public:
+  explicit Session(Driver& driver) : Session(driver, driver.context_if_created()) {}
+  // In a context that may be of another device than the driver's; null: nothing.
+  Session(Driver& driver, CUcontext context);
+  ~Session() {
+    if (context_ != nullptr) {
+      leave();
+      current_ = outer_;
+    }
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+ private:
+  friend class Driver::CallScope;
+  friend class Driver::SessionBreak;
+
+  CUresult enter() noexcept;
+  void leave() noexcept;
+
+  // Of this thread, innermost; null outside of all.
+  static constinit thread_local Session* current_;
+
+  const CudaApi& api_;
+  const CUcontext context_;
+  Session* const outer_;
+  CUcontext previous_ = nullptr;
+  bool switched_ = false;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// Gives the thread back the context and capture mode that it had before its sessions, if it is in
+// any, while the object lives. What begins meanwhile is as if it were in none.
+class Driver::SessionBreak {
+ public:
+  SessionBreak();
+  ~SessionBreak();
+  SessionBreak(const SessionBreak&) = delete;
+  SessionBreak& operator=(const SessionBreak&) = delete;
+
+ private:
+  static void resume(Session* session);
+
+  Session* const innermost_;
 };
 
 }  // namespace ferro

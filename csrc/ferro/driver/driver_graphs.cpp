@@ -10,23 +10,9 @@
 namespace ferro {
 namespace {
 
-CUgraphExec raw(GraphExecId graph) { return reinterpret_cast<CUgraphExec>(graph); }
-
 CUgraphNode raw(GraphNodeId node) { return reinterpret_cast<CUgraphNode>(node); }
 GraphNodeId to_node_id(CUgraphNode node) {
   return GraphNodeId{reinterpret_cast<std::uint64_t>(node)};
-}
-
-CUstreamCaptureMode raw(CaptureMode mode) {
-  switch (mode) {
-    case CaptureMode::kGlobal:
-      return CU_STREAM_CAPTURE_MODE_GLOBAL;
-    case CaptureMode::kThreadLocal:
-      return CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    case CaptureMode::kRelaxed:
-      break;
-  }
-  return CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 }  // namespace
@@ -73,36 +59,6 @@ std::vector<GraphNodeId> Driver::nodes_before(GraphNodeId node) {
                  std::back_inserter(before), to_node_id);
   return before;
 }
-
-void Driver::begin_capture(StreamId stream, CaptureMode mode) {
-  const CallScope scope(*this);
-  expect(api_.stream_begin_capture(raw(stream), raw(mode)), "cuStreamBeginCapture");
-}
-
-GraphExecId Driver::end_capture(StreamId stream) {
-  const CallScope scope(*this);
-  CUgraph captured = nullptr;
-  expect(api_.stream_end_capture(raw(stream), &captured), "cuStreamEndCapture");
-  CUgraphExec graph = nullptr;
-  // As PyTorch does: what an earlier launch allocated as a node of the graph is freed by the next.
-  const CUresult result =
-      api_.graph_instantiate(&graph, captured, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
-  api_.graph_destroy(captured);
-  expect(result, "cuGraphInstantiate");
-  return GraphExecId{reinterpret_cast<std::uint64_t>(graph)};
-}
-
-void Driver::launch(GraphExecId graph, StreamId stream) {
-  const CallScope scope(*this);
-  expect(api_.graph_launch(raw(graph), raw(stream)), "cuGraphLaunch");
-}
-
-void Driver::upload(GraphExecId graph, StreamId stream) {
-  const CallScope scope(*this);
-  expect(api_.graph_upload(raw(graph), raw(stream)), "cuGraphUpload");
-}
-
-void Driver::destroy(GraphExecId graph) noexcept { api_.graph_exec_destroy(raw(graph)); }
 
 // Without copies: a value travels in the command, where a copy would need its source until it ran.
 void Driver::write(DevicePtr at, std::uint64_t bits, std::size_t bytes, StreamId stream) {

@@ -32,13 +32,12 @@ enum class StreamId : std::uint64_t {};
 enum class PageHandle : std::uint64_t {};
 inline constexpr PageHandle kNoPage{0};
 
+// A CUcontext as a number: of one device, with the streams and events that were made in it.
+enum class ContextId : std::uint64_t {};
+
 // A CUevent as a number; 0 is none.
 enum class EventId : std::uint64_t {};
 inline constexpr EventId kNoEvent{0};
-
-// A CUgraphExec as a number; 0 is none.
-enum class GraphExecId : std::uint64_t {};
-inline constexpr GraphExecId kNoGraphExec{0};
 
 // A CUgraphNode as a number.
 enum class GraphNodeId : std::uint64_t {};
@@ -50,10 +49,6 @@ struct MemoryInfo {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
 };
-
-// What else may be done while a stream captures: `kGlobal` refuses calls that might disturb the
-// capture in every thread, `kThreadLocal` in the capturing one, `kRelaxed` in none.
-enum class CaptureMode : std::uint8_t { kGlobal, kThreadLocal, kRelaxed };
 
 // A capture that was invalidated keeps its stream until it is ended.
 enum class CaptureStatus : std::uint8_t { kNone, kActive, kInvalidated };

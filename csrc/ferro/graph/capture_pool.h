@@ -10,7 +10,7 @@
 #pragma once
 
 #include "ferro/base/mutex.h"
-#include "ferro/core/pool_id.h"
+#include "ferro/core/types/pool_id.h"
 
 #include <atomic>
 #include <cstddef>

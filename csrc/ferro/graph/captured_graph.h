@@ -12,8 +12,8 @@
 
 namespace ferro {
 
-// What a device runs. The driver's own (graph/capture.h), or that of a framework which does more
-// than launch it. Both throw when the launch is refused.
+// What a device runs: that of a framework, which may do more than launch it. Both calls throw when
+// they are refused.
 class ExecutableGraph {
  public:
   ExecutableGraph() = default;

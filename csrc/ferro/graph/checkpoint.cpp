@@ -7,7 +7,8 @@ namespace {
 
 HeapKey key_of(const Heap& heap) { return {heap.stream(), heap.kind()}; }
 
-CheckpointError check_pool(DeviceMemory& device, const PoolId& pool) {
+CheckpointError check_pool(DeviceMemory& device, const PoolId& pool,
+                           const std::vector<Heap*>& heaps) {
   const int use_count = device.pool_use_count(pool);
   if (use_count < 0) {
     return CheckpointError::kUnknownPool;
@@ -15,7 +16,7 @@ CheckpointError check_pool(DeviceMemory& device, const PoolId& pool) {
   if (use_count == 0) {
     return CheckpointError::kUnheldPool;
   }
-  for (Heap* heap : device.heaps_of(pool)) {
+  for (Heap* heap : heaps) {
     heap->collect_pending();
     if (heap->has_pending()) {
       return CheckpointError::kPendingFrees;
@@ -24,35 +25,16 @@ CheckpointError check_pool(DeviceMemory& device, const PoolId& pool) {
   return CheckpointError::kNone;
 }
 
-}  // namespace
-
-CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
-                                PoolCheckpoint* checkpoint) {
-  if (const CheckpointError error = check_pool(device, pool); error != CheckpointError::kNone) {
-    return error;
-  }
-  checkpoint->pool = pool;
-  checkpoint->heaps.clear();
-  for (Heap* heap : device.heaps_of(pool)) {
-    checkpoint->heaps.push_back({key_of(*heap), heap->live_blocks()});
-  }
-  return CheckpointError::kNone;
+// What was live in a heap; heaps that are newer than the checkpoint had nothing live then.
+const std::vector<BlockView>& live_of(const PoolCheckpoint& checkpoint, const Heap& heap) {
+  static const std::vector<BlockView> nothing;
+  const auto found =
+      std::ranges::find(checkpoint.heaps, key_of(heap), &PoolCheckpoint::HeapBlocks::heap);
+  return found != checkpoint.heaps.end() ? found->live : nothing;
 }
 
-CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& checkpoint,
-                                   CheckpointChange* change) {
-  if (const CheckpointError error = check_pool(device, checkpoint.pool);
-      error != CheckpointError::kNone) {
-    return error;
-  }
-  // Heaps that are newer than the checkpoint had nothing live then.
-  static const std::vector<BlockView> nothing;
-  const auto live_of = [&](const Heap& heap) -> const std::vector<BlockView>& {
-    const auto found =
-        std::ranges::find(checkpoint.heaps, key_of(heap), &PoolCheckpoint::HeapBlocks::heap);
-    return found != checkpoint.heaps.end() ? found->live : nothing;
-  };
-  const std::vector<Heap*> heaps = device.heaps_of(checkpoint.pool);
+CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
+                                 const std::vector<Heap*>& heaps) {
   // Restoring frees what is live now, at once: other streams must be done with it.
   if (std::ranges::any_of(heaps, [](Heap* heap) { return heap->has_recorded_uses(); })) {
     return CheckpointError::kPendingFrees;
@@ -66,12 +48,46 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
       return CheckpointError::kPagesGone;
     }
   }
-  for (Heap* heap : heaps) {
-    const std::vector<BlockView>& live = live_of(*heap);
-    heap->restore_live(live, &change->freed);
-    change->allocated.insert(change->allocated.end(), live.begin(), live.end());
-  }
   return CheckpointError::kNone;
+}
+
+}  // namespace
+
+CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
+                                PoolCheckpoint* checkpoint) {
+  CheckpointError error = CheckpointError::kNone;
+  device.with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
+    error = check_pool(device, pool, heaps);
+    if (error != CheckpointError::kNone) {
+      return;
+    }
+    checkpoint->pool = pool;
+    checkpoint->heaps.clear();
+    for (Heap* heap : heaps) {
+      checkpoint->heaps.push_back({key_of(*heap), heap->live_blocks()});
+    }
+  });
+  return error;
+}
+
+CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& checkpoint,
+                                   CheckpointChange* change) {
+  CheckpointError error = CheckpointError::kNone;
+  device.with_heaps_of(checkpoint.pool, [&](const std::vector<Heap*>& heaps) {
+    error = check_pool(device, checkpoint.pool, heaps);
+    if (error == CheckpointError::kNone) {
+      error = check_restorable(checkpoint, heaps);
+    }
+    if (error != CheckpointError::kNone) {
+      return;
+    }
+    for (Heap* heap : heaps) {
+      const std::vector<BlockView>& live = live_of(checkpoint, *heap);
+      heap->restore_live(live, &change->freed);
+      change->allocated.insert(change->allocated.end(), live.begin(), live.end());
+    }
+  });
+  return error;
 }
 
 }  // namespace ferro

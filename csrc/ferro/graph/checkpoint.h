@@ -5,7 +5,7 @@
 // blocks live, at their addresses, so that the next recording gets what follows them.
 #pragma once
 
-#include "ferro/core/device_memory.h"
+#include "ferro/core/device/device_memory.h"
 
 #include <optional>
 #include <vector>

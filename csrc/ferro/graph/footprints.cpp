@@ -103,9 +103,9 @@ void Footprints::forget_capture(const PoolId& pool, std::uint64_t capture) {
   }
 }
 
-void Footprints::forget_pools(const std::function<bool(const PoolId&)>& is_held) {
+void Footprints::forget_pool(const PoolId& pool) {
   const MutexLock lock(mutex_);
-  std::erase_if(pools_, [&](const auto& pool) { return !is_held(pool.first); });
+  pools_.erase(pool);
 }
 
 }  // namespace ferro

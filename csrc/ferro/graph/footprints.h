@@ -3,13 +3,12 @@
 #pragma once
 
 #include "ferro/base/mutex.h"
-#include "ferro/core/heap.h"
-#include "ferro/core/pool_id.h"
+#include "ferro/core/heap/heap.h"
+#include "ferro/core/types/pool_id.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <vector>
 
@@ -56,8 +55,8 @@ class Footprints {
   // Bytes that more than one graph of the pool was given.
   std::size_t shared_bytes(const PoolId& pool) const FERRO_EXCLUDES(mutex_);
   void forget_capture(const PoolId& pool, std::uint64_t capture) FERRO_EXCLUDES(mutex_);
-  // Pools that nobody holds have no graphs.
-  void forget_pools(const std::function<bool(const PoolId&)>& is_held) FERRO_EXCLUDES(mutex_);
+  // Nobody holds it any more, so it has no graphs.
+  void forget_pool(const PoolId& pool) FERRO_EXCLUDES(mutex_);
 
  private:
   using ByCapture = std::map<std::uint64_t, AddressRanges>;

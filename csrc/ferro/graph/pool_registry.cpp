@@ -1,7 +1,6 @@
 #include "ferro/graph/pool_registry.h"
 
 #include <utility>
-#include <vector>
 
 namespace ferro {
 
@@ -34,34 +33,31 @@ void PoolRegistry::close(const PoolId& id, const IsHeld& is_held) {
     found->second.open = false;
     closed_.fetch_add(1, std::memory_order_relaxed);
   }
-  sweep(is_held);
+  on_release(id, is_held);
 }
 
-void PoolRegistry::sweep(const IsHeld& is_held) {
+bool PoolRegistry::is_closed(const PoolId& id) const {
+  const MutexLock lock(mutex_);
+  const auto found = pools_.find(id);
+  return found != pools_.end() && !found->second.open;
+}
+
+void PoolRegistry::on_release(const PoolId& id, const IsHeld& is_held) {
   if (closed_.load(std::memory_order_relaxed) == 0) {
     return;
   }
   // Allocators take their own locks to answer, so ours is not held.
-  std::vector<PoolId> candidates;
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [id, entry] : pools_) {
-      if (!entry.open) {
-        candidates.push_back(id);
-      }
-    }
+  if (!is_closed(id) || is_held(id)) {
+    return;
   }
-  std::erase_if(candidates, is_held);
-  std::vector<std::shared_ptr<CapturePool>> dropped;
+  std::shared_ptr<CapturePool> dropped;
   const MutexLock lock(mutex_);
-  for (const PoolId& id : candidates) {
-    const auto found = pools_.find(id);
-    if (found != pools_.end() && !found->second.open) {
-      dropped.push_back(std::move(found->second.pool));
-      pools_.erase(found);
-      known_.fetch_sub(1, std::memory_order_relaxed);
-      closed_.fetch_sub(1, std::memory_order_relaxed);
-    }
+  const auto found = pools_.find(id);
+  if (found != pools_.end() && !found->second.open) {  // it may be open again
+    dropped = std::move(found->second.pool);
+    pools_.erase(found);
+    known_.fetch_sub(1, std::memory_order_relaxed);
+    closed_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 

@@ -32,8 +32,9 @@ class PoolRegistry {
   std::shared_ptr<CapturePool> find(const PoolId& id) const FERRO_EXCLUDES(mutex_);
   // Lets go of the handle; nothing when it is closed already, or unknown.
   void close(const PoolId& id, const IsHeld& is_held) FERRO_EXCLUDES(mutex_);
-  // To be called when somebody let go of a pool's memory: forgets the pools that nobody needs.
-  void sweep(const IsHeld& is_held) FERRO_EXCLUDES(mutex_);
+  // To be called when somebody let go of the pool's memory: forgets it when nobody needs it. Costs
+  // the same however many pools there are, and nothing while all handles are open.
+  void on_release(const PoolId& id, const IsHeld& is_held) FERRO_EXCLUDES(mutex_);
   // Null also when the pool is not sealed. Takes no lock while there is no pool.
   std::shared_ptr<CapturePool> find_sealed(const PoolId& id) const FERRO_EXCLUDES(mutex_);
   std::size_t count() const FERRO_EXCLUDES(mutex_);
@@ -43,6 +44,8 @@ class PoolRegistry {
     std::shared_ptr<CapturePool> pool;
     bool open = true;
   };
+
+  bool is_closed(const PoolId& id) const FERRO_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
   std::map<PoolId, Entry> pools_ FERRO_GUARDED_BY(mutex_);

@@ -23,7 +23,7 @@ inline std::vector<Case> all_cases() {
 
 // Initialises a driver and makes the primary context of its first device current.
 inline Env open_env(const CudaApi& api, bool simulated, bool eager) {
-  Env env{api, 0, nullptr, simulated, eager, find_peer_program()};
+  Env env{api, 0, nullptr, simulated, eager, find_peer_program(), nullptr};
   CONTRACT_OK(api.init(0));
   CONTRACT_OK(api.device_get(&env.device, 0));
   CONTRACT_OK(api.primary_ctx_retain(&env.context, env.device));

@@ -111,20 +111,39 @@ inline void memory_needs_a_context(Env& env) {
   CONTRACT_RESULT(result, CUDA_ERROR_INVALID_CONTEXT);
 }
 
-inline void plain_free_waits_for_running_work(Env& env) {
-  env.require_queued_work();
+// The gate opens once the call waits for it; where the driver cannot say, after a while, and the
+// case is asked again with more patience when that came before the call.
+inline bool free_waits_for_gate(Env& env, std::chrono::milliseconds patience, bool& early) {
   const Stream busy(env);
   CUdeviceptr at = 0;
   CONTRACT_OK(env.api.mem_alloc(&at, kPage));
   Gate gate(env, busy);
-  std::thread opener([&gate] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  std::atomic<bool> returned{false};
+  std::thread opener([&] {
+    if (env.waiting_threads == nullptr) {
+      std::this_thread::sleep_for(patience);
+    }
+    while (env.waiting_threads != nullptr && env.waiting_threads() == 0 && !returned) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
     gate.open();
   });
+  early = gate.is_open();
   const CUresult result = env.api.mem_free(at);
   const bool waited = gate.is_open();
+  returned = true;
   opener.join();
   CONTRACT_OK(result);
+  return waited;
+}
+
+inline void plain_free_waits_for_running_work(Env& env) {
+  env.require_queued_work();
+  bool early = true;
+  bool waited = false;
+  for (std::chrono::milliseconds patience{30}; early; patience *= 2) {
+    waited = free_waits_for_gate(env, patience, early);
+  }
   CONTRACT_CHECK(waited);
 }
 

@@ -41,6 +41,8 @@ struct Env {
   bool eager = false;
   // The program of the other process in cases about sharing; empty where there is none.
   std::string peer_program;
+  // How many host threads wait inside the driver now; null where it cannot say.
+  std::uint64_t (*waiting_threads)() = nullptr;
 
   // For cases that need work to stay unfinished while the host goes on.
   void require_queued_work() const {

@@ -1,8 +1,9 @@
 // The driver contract as a program: on the real driver, or with --simulated on the simulated one.
 // One line a case; the exit status is 0 when none failed.
 #include "contract/all_cases.h"
+#include "sim/control.h"
 #include "sim/driver_api.h"
-#include "sim/machine.h"
+#include "sim/machine/machine.h"
 
 #include <cstdio>
 #include <string_view>
@@ -46,6 +47,7 @@ int run_simulated() {
     config.mode = ferro::sim::TimeMode::kAdversarial;
     ferro::sim::Machine::start(config);
     Env env = ferro::contract::open_env(ferro::sim::sim_cuda_api(), true, false);
+    env.waiting_threads = ferro_sim_waiting_threads;
     run_case(the_case, env, tally);
   }
   ferro::sim::Machine::stop();

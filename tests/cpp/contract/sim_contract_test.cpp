@@ -1,7 +1,8 @@
 // The driver contract on the simulated driver, in all kinds of time.
 #include "contract/all_cases.h"
+#include "sim/control.h"
 #include "sim/driver_api.h"
-#include "sim/machine.h"
+#include "sim/machine/machine.h"
 
 #include <gtest/gtest.h>
 
@@ -30,6 +31,7 @@ TEST_P(SimContract, Holds) {
   config.seed = static_cast<std::uint64_t>(seed);  // of no meaning in the others
   sim::Machine::start(config);
   Env env = open_env(sim::sim_cuda_api(), true, seed == kEager);
+  env.waiting_threads = ferro_sim_waiting_threads;
   std::string skipped;
   try {
     the_case.run(env);

@@ -8,8 +8,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    ferro::testing::run_program(ferro::testing::decode(data, size),
-                                ferro::testing::handle_rules(size == 0 ? 0 : data[0]));
+    ferro::testing::run_program(ferro::testing::decode(data, size));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     std::abort();

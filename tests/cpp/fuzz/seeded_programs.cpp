@@ -22,14 +22,11 @@ constexpr std::size_t kBytes = 3000;
 
 std::uint64_t run_seed(unsigned seed) {
   const auto bytes = random_bytes(seed, kBytes);
-  const std::vector<Instruction> program = decode(bytes.data(), bytes.size());
-  // By different bits, so that all four combinations come.
-  const ferro::HandleRules handles = handle_rules(seed);
-  const unsigned look_every = seed / 2 % 2 == 0 ? 1 : DeviceModel::kLookEvery;
-  run_program(program, handles, SimGpu::kManual, look_every);
-  run_program(program, handles, "mode=adversarial,turn=0.05,seed=" + std::to_string(seed),
-              look_every);
-  return 2 * program.size();
+  const Program program = decode(bytes.data(), bytes.size());
+  const unsigned look_every = seed % 2 == 0 ? 1 : DeviceModel::kLookEvery;
+  run_program(program, SimGpu::kManual, look_every);
+  run_program(program, "mode=adversarial,turn=0.05,seed=" + std::to_string(seed), look_every);
+  return 2 * program.instructions.size();
 }
 
 }  // namespace

@@ -1,17 +1,22 @@
-// Threads, streams and frees across threads: nobody is handed what another holds, and at the end
-// everything adds up and the device is empty. Built with ThreadSanitizer it proves the locking.
+// Threads, streams and frees across threads, in pages and in segments, with pools of every kind and
+// blocks that are shared: nobody is handed what another holds, and at the end everything adds up and
+// the device is empty. Built with ThreadSanitizer it proves the locking.
 #include "ferro/base/lazy_array.h"
-#include "ferro/core/device_memory.h"
+#include "ferro/core/device/device_memory.h"
 #include "support/sanitizers.h"
 #include "support/sim_gpu.h"
+#include "support/test_source.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,7 +91,11 @@ struct StressCase {
   std::string name;
   std::string settings;
   std::size_t limit_pages;
+  std::size_t headroom_pages;
+  Layout layout;
   int rounds;
+
+  std::size_t most_pages() const { return std::min(limit_pages, kDevicePages - headroom_pages); }
 };
 
 class ThreadsTest : public ::testing::TestWithParam<StressCase> {
@@ -98,42 +107,81 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
     device_.store().set_limit(GetParam().limit_pages * kPageBytes);
   }
 
+  AllocatorConfig config() {
+    return {.handles = testing::kCoarseHandles,
+            .headroom = GetParam().headroom_pages * kPageBytes,
+            .layout = GetParam().layout,
+            .stream_lasts = [this](DeviceId, StreamId stream) { return stream != streams_[0]; }};
+  }
   // Half of the threads have a stream of their own, the others share one.
   StreamId stream_of(std::size_t thread) const {
     return streams_[std::min(thread, streams_.size() - 1)];
+  }
+  // Pages as all others, whole segments, or segments of a source of its own.
+  void hold_pool_of(std::size_t thread, const PoolId& pool) {
+    std::shared_ptr<SegmentSource> source;
+    if (thread % 3 == 1) {
+      source = std::make_shared<testing::TestSource>(source_segments_[thread]);
+    } else if (thread % 3 == 2) {
+      device_.set_no_split(pool);
+    }
+    wrong_answers_ += device_.hold_pool(pool, std::move(source)) ? 0 : 1;
   }
   void free(const HeldBlock& block) {
     ownership_.give(block);
     Span& span = *addresses_.find(block.ptr);
     const FreeResult freed = span.heap()->free(span, block.ptr);
-    wrong_frees_ += freed.error != FreeError::kNone || freed.size != block.size ? 1 : 0;
+    wrong_answers_ += freed.error != FreeError::kNone || freed.size != block.size ? 1 : 0;
   }
   void use_elsewhere(const HeldBlock& block, StreamId stream) {
     Span& span = *addresses_.find(block.ptr);
-    wrong_frees_ += span.heap()->record_stream(span, block.ptr, stream) ? 0 : 1;
+    wrong_answers_ += span.heap()->record_stream(span, block.ptr, stream) ? 0 : 1;
     SimGpu::fill(stream, block.ptr, 1, 1);
+  }
+  void share(const HeldBlock& block) {
+    Span& span = *addresses_.find(block.ptr);
+    SharedRange range;
+    const ExportResult result = device_.export_block(span, block.ptr, &range);
+    const bool answered = result == ExportResult::kOutOfMemory ||
+                          (result == ExportResult::kOk && !range.units.empty()) ||
+                          (result == ExportResult::kSegment && range.begin == span.base());
+    wrong_answers_ += answered ? 0 : 1;
+  }
+  // What nobody holds any more is freed where memory is short.
+  bool relieve() {
+    const auto block = mailbox_.take();
+    if (block) {
+      free(*block);
+    }
+    return block.has_value();
   }
   void work(std::size_t thread);
 
-  SimGpu gpu_{kDevicePages, GetParam().settings};
+  SimGpu gpu_{kDevicePages, GetParam().settings + ",devices=2"};
   AddressIndex addresses_;
-  DeviceMemory device_{SimGpu::api(), 0, addresses_,
-                       AllocatorConfig{.handles = testing::kCoarseHandles}, nullptr};
   std::vector<StreamId> streams_;
+  std::array<std::set<std::uint64_t>, kThreads> source_segments_;
   Ownership ownership_;
   Mailbox mailbox_;
-  std::atomic<std::size_t> wrong_frees_{0};
+  std::atomic<std::size_t> wrong_answers_{0};
   std::atomic<std::size_t> refused_{0};
+  DeviceMemory device_{SimGpu::api(), 0, addresses_, config(), [this] { return relieve(); }};
 };
 
 void ThreadsTest::work(std::size_t thread) {
   SimGpu::make_current();
   std::mt19937_64 random(thread + 1);
   const PoolId own_pool{0, 100 + thread};
-  device_.hold_pool(own_pool);
+  hold_pool_of(thread, own_pool);
   std::vector<HeldBlock> mine;
+  DevicePtr last_freed = kNull;
+  const auto take = [&](DevicePtr ptr, std::size_t size) {
+    mine.push_back({ptr, size});
+    ownership_.take(mine.back());
+  };
   const auto free_one_of_mine = [&] {
     std::swap(mine[random() % mine.size()], mine.back());
+    last_freed = mine.back().ptr;
     free(mine.back());
     mine.pop_back();
   };
@@ -154,8 +202,13 @@ void ThreadsTest::work(std::size_t thread) {
         }
         continue;
       }
-      mine.push_back({result.ptr, size});
-      ownership_.take(mine.back());
+      take(result.ptr, result.size);
+    } else if (choice < 52) {
+      const AllocateResult result = device_.allocate_at(kDefaultPool, stream_of(thread), last_freed,
+                                                        {kBlockAlignment, kBlockAlignment});
+      if (result.ptr != kNull) {
+        take(result.ptr, result.size);
+      }
     } else if (choice < 75 && !mine.empty()) {
       free_one_of_mine();
     } else if (choice < 85 && !mine.empty()) {
@@ -164,12 +217,16 @@ void ThreadsTest::work(std::size_t thread) {
       }
       mailbox_.put(mine.back());
       mine.pop_back();
-    } else if (choice < 98) {
+    } else if (choice < 97) {
       if (const auto block = mailbox_.take()) {
         free(*block);
       }
+    } else if (choice < 98 && !mine.empty() && round % 8 == 0) {
+      share(mine.back());
     } else if (round % 50 == 0) {
       device_.empty_cache();
+    } else if (round == GetParam().rounds / 2) {
+      device_.add_peer(1);
     } else {
       device_.stats().read();
       device_.largest_free_block();
@@ -178,7 +235,7 @@ void ThreadsTest::work(std::size_t thread) {
   while (!mine.empty()) {
     free_one_of_mine();
   }
-  wrong_frees_ += device_.release_pool(own_pool) ? 0 : 1;
+  wrong_answers_ += device_.release_pool(own_pool) ? 0 : 1;
 }
 
 TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
@@ -193,9 +250,9 @@ TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
     free(*block);
   }
   EXPECT_EQ(ownership_.conflicts(), 0U);
-  EXPECT_EQ(wrong_frees_, 0U);
-  if (GetParam().limit_pages < kDevicePages) {
-    EXPECT_LE(device_.store().counts().peak_held, GetParam().limit_pages);
+  EXPECT_EQ(wrong_answers_, 0U);
+  if (GetParam().most_pages() < kDevicePages) {
+    EXPECT_LE(device_.store().counts().peak_bytes, GetParam().most_pages() * kPageBytes);
     EXPECT_GT(device_.counters().retries, 0U) << "the limit is there to be met";
   } else {
     EXPECT_EQ(refused_, 0U);
@@ -205,6 +262,10 @@ TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
   device_.check_invariants();
   EXPECT_EQ(device_.segments(nullptr).size(), 0U);
   EXPECT_EQ(SimGpu::used_pages(), 0U);
+  EXPECT_EQ(device_.exports().count(), 0U);
+  for (const std::set<std::uint64_t>& segments : source_segments_) {
+    EXPECT_TRUE(segments.empty());
+  }
   const StatTable table = device_.stats().read();
   EXPECT_EQ(table[kActiveBlocks][kAll].current, 0);
   EXPECT_EQ(table[kBytes][kAll].increased, table[kBytes][kAll].decreased);
@@ -212,14 +273,57 @@ TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
 
 constexpr int kRounds = kThreadSanitizer || kAddressSanitizer ? 4000 : 80'000;
 
+constexpr const char* kLate = "mode=adversarial,turn=0.05,seed=3";
+
 INSTANTIATE_TEST_SUITE_P(
     Cases, ThreadsTest,
     ::testing::Values(
-        StressCase{"RoomForAll", SimGpu::kEager, kDevicePages, kRounds},
-        StressCase{"UnderALimit", SimGpu::kEager, 48, kRounds},
-        StressCase{"LateWork", "mode=adversarial,turn=0.05,seed=3", kDevicePages, kRounds / 2},
-        StressCase{"LateWorkUnderALimit", "mode=adversarial,turn=0.05,seed=4", 48, kRounds / 4}),
+        StressCase{"RoomForAll", SimGpu::kEager, kDevicePages, 0, Layout::kPages, kRounds},
+        StressCase{"UnderALimit", SimGpu::kEager, 48, 0, Layout::kPages, kRounds},
+        StressCase{"WithHeadroom", SimGpu::kEager, kDevicePages, kDevicePages - 48, Layout::kPages,
+                   kRounds / 2},
+        StressCase{"LateWork", kLate, kDevicePages, 0, Layout::kPages, kRounds / 2},
+        StressCase{"LateWorkUnderALimit", kLate, 48, 0, Layout::kPages, kRounds / 4},
+        StressCase{"InSegments", SimGpu::kEager, kDevicePages, 0, Layout::kSegments, kRounds / 2},
+        StressCase{"LateWorkInSegmentsUnderALimit", kLate, 96, 0, Layout::kSegments, kRounds / 8}),
     [](const auto& given) { return given.param.name; });
+
+// Segments lie wherever the driver puts them, so their addresses are looked up behind a lock.
+TEST(LookupTest, AddressesAreFoundWhileSegmentsComeAndGo) {
+  const SimGpu gpu(kDevicePages, SimGpu::kEager);
+  AddressIndex addresses;
+  DeviceMemory device(SimGpu::api(), 0, addresses, {.layout = Layout::kSegments}, nullptr);
+  std::array<std::atomic<std::uint64_t>, 4> last{};
+  std::atomic<std::size_t> wrong{0};
+  std::latch start(last.size());
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < last.size(); ++thread) {
+    threads.emplace_back([&, thread] {
+      SimGpu::make_current();
+      const StreamId stream = SimGpu::make_stream();
+      start.arrive_and_wait();
+      for (int round = 0; round < 2000; ++round) {
+        const std::size_t size = kPageBytes * (5 + thread);
+        const DevicePtr ptr = device.allocate(kDefaultPool, stream, {size, size}).ptr;
+        Span* span = addresses.find(ptr + (size - 1));
+        wrong += span != nullptr && span->base() == ptr && span->heap()->stream() == stream ? 0 : 1;
+        last[thread] = address_of(ptr);
+        // Another's segment is there or gone.
+        addresses.find(DevicePtr{last[(thread + 1) % last.size()].load()});
+        wrong += span->heap()->free(*span, ptr).error == FreeError::kNone ? 0 : 1;
+        device.empty_cache();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+  for (const std::atomic<std::uint64_t>& address : last) {
+    EXPECT_EQ(addresses.find(DevicePtr{address.load()}), nullptr);
+  }
+}
 
 }  // namespace
 }  // namespace ferro

@@ -1,7 +1,7 @@
 // A DeviceMemory on a simulated GPU.
 #pragma once
 
-#include "ferro/core/device_memory.h"
+#include "ferro/core/device/device_memory.h"
 #include "support/faulty_api.h"
 #include "support/heap_fixture.h"
 #include "support/sim_gpu.h"
@@ -60,6 +60,15 @@ class DeviceFixture : public ::testing::Test {
     return std::move(result.failure);
   }
   Heap& heap_of(DevicePtr ptr) { return *addresses_.find(ptr)->heap(); }
+  ArenaHeap& arena_of(DevicePtr ptr) { return static_cast<ArenaHeap&>(heap_of(ptr)); }
+  // Whole free pages of the block's heap go to the store, after a wait of the host, and their
+  // mappings go.
+  std::size_t release_pages_of(DevicePtr ptr, std::size_t pages) {
+    ArenaHeap& arena = arena_of(ptr);
+    const std::size_t released = arena.release_pages(pages, arena.needed_wait());
+    device_->stale().remove_passed();
+    return released;
+  }
   void free(DevicePtr ptr) {
     EXPECT_EQ(heap_of(ptr).free(*addresses_.find(ptr), ptr).error, FreeError::kNone);
   }
@@ -97,7 +106,8 @@ class DeviceFixture : public ::testing::Test {
 // With a stream of the program's own, of which nobody can know how long it lasts.
 class GoneStreamFixture : public DeviceFixture {
  protected:
-  GoneStreamFixture() : DeviceFixture(16, SimGpu::kManual, config_of(*this)) {}
+  explicit GoneStreamFixture(std::size_t device_pages = 16)
+      : DeviceFixture(device_pages, SimGpu::kManual, config_of(*this)) {}
 
   const StreamId gone_ = SimGpu::make_stream();
 

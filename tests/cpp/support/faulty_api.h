@@ -1,15 +1,18 @@
-// The simulated driver's table with a counter and a trap: every call that the allocator can see
-// fail is counted, and a chosen one fails with a chosen error instead of being made.
+// The simulated driver's table with a counter, a trap and a ledger: every call that the allocator
+// can see fail is counted, a chosen one fails with a chosen error instead of being made, and what
+// the calls that succeed take and give back is kept.
 //
-// The table is one for the process. Counting is thread-safe; setting the trap is not.
+// The table is one for the process. Counting is thread-safe; setting the trap or the ledger is not.
 #pragma once
 
 #include "ferro/driver/cuda_api.h"
 #include "sim/driver_api.h"
+#include "support/driver_ledger.h"
 
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace ferro::testing {
 
@@ -36,6 +39,8 @@ class FaultyApi {
   static std::uint64_t calls() { return calls_; }
   // The symbol of the call that failed, empty while none has.
   static const char* failed() { return failed_; }
+  // Who keeps count of what is taken and given back; null: nobody.
+  static void keep(DriverLedger* ledger) { ledger_ = ledger; }
 
  private:
   template <auto kMember, const char* kSymbol, typename Function>
@@ -43,11 +48,24 @@ class FaultyApi {
   template <auto kMember, const char* kSymbol, typename... Args>
   struct Relay<kMember, kSymbol, CUresult (*)(Args...)> {
     static CUresult call(Args... args) {
+      if (ledger_ != nullptr) {
+        (name(args), ...);
+      }
       if ((symbol_.empty() || symbol_ == kSymbol) && ++calls_ == trap_) {
         failed_ = kSymbol;
         return result_;
       }
-      return (sim::sim_cuda_api().*kMember)(args...);
+      const CUresult result = (sim::sim_cuda_api().*kMember)(args...);
+      if (ledger_ != nullptr && result == CUDA_SUCCESS) {
+        ledger_->after(DriverCall<kMember>{}, args...);
+      }
+      return result;
+    }
+    template <typename Argument>
+    static void name(Argument argument) {
+      if constexpr (std::is_same_v<Argument, CUstream>) {
+        ledger_->before(kSymbol, argument);
+      }
     }
   };
 
@@ -74,6 +92,7 @@ class FaultyApi {
   static inline std::atomic<std::uint64_t> trap_{0};
   static inline std::atomic<std::uint64_t> calls_{0};
   static inline std::atomic<const char*> failed_{""};
+  static inline DriverLedger* ledger_ = nullptr;
 };
 
 }  // namespace ferro::testing

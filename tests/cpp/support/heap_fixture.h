@@ -2,9 +2,10 @@
 // heaps on it.
 #pragma once
 
-#include "ferro/core/heap.h"
+#include "ferro/core/heap/arena_heap.h"
 #include "support/faulty_api.h"
 #include "support/sim_gpu.h"
+#include "support/store_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -43,9 +44,10 @@ class HeapFixture : public ::testing::Test {
         side_(SimGpu::make_stream()),
         driver_(FaultyApi::table(), 0),
         store_(driver_, kPageBytes, handles),
+        stale_(driver_),
         events_(driver_),
-        context_{driver_,   store_,    events_,   exports_,  addresses_,    stats_,
-                 captures_, observer_, segments_, searches_, kSpanAlignment} {
+        context_{driver_,   store_,    stale_,    events_,   exports_,         addresses_,   stats_,
+                 captures_, observer_, segments_, searches_, with_free_pages_, with_pending_} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -58,14 +60,14 @@ class HeapFixture : public ::testing::Test {
     EXPECT_EQ(view.backed_bytes / kPageBytes + pages.idle, pages.held);
     EXPECT_EQ(SimGpu::used_pages(), pages.held);
   }
-  DevicePtr grow(Heap& heap, std::size_t size) {
+  DevicePtr grow(ArenaHeap& heap, std::size_t size) {
     DevicePtr ptr = kNull;
     EXPECT_EQ(heap.allocate_grown(bytes(size), GrowFrom::kAnyPages, &ptr), GrowResult::kGrown);
     check(heap);
     return ptr;
   }
   // A hit where possible, else new pages.
-  DevicePtr allocate(Heap& heap, std::size_t size) {
+  DevicePtr allocate(ArenaHeap& heap, std::size_t size) {
     const DevicePtr ptr = heap.allocate_hit(bytes(size));
     return ptr != kNull ? ptr : grow(heap, size);
   }
@@ -81,13 +83,20 @@ class HeapFixture : public ::testing::Test {
   // Keeps the stream from being idle until it is finished. `ptr` is backed.
   void make_busy(StreamId stream, DevicePtr ptr) { SimGpu::fill(stream, ptr, 1, 1); }
   std::string layout_of(Heap& heap) { return layout(heap.segments()); }
+  // Whole free pages go to the store, after a wait of the host, and their mappings go.
+  std::size_t release(ArenaHeap& heap, std::size_t pages) {
+    const std::size_t released = heap.release_pages(pages, heap.needed_wait());
+    stale_.remove_passed();
+    store_.trim(0);
+    return released;
+  }
   // Frees everything that is live and takes every page away, so that the heap may go.
-  void drain(Heap& heap) {
+  void drain(ArenaHeap& heap) {
     for (const BlockView& block : heap.live_blocks()) {
       free(heap, block.ptr);
     }
     heap.wait_for_pending();
-    heap.give_back_pages(~std::size_t{0});
+    release(heap, ~std::size_t{0});
     check(heap);
     EXPECT_TRUE(heap.is_unused());
     EXPECT_TRUE(heap.is_empty());
@@ -100,7 +109,10 @@ class HeapFixture : public ::testing::Test {
   const StreamId side_;
   Driver driver_;
   PageStore store_;
+  StaleMappings stale_;
   EventPool events_;
+  HeapList with_free_pages_{HeapList::kWithFreePages};
+  HeapList with_pending_{HeapList::kWithPending};
   ExportTable exports_;
   AddressIndex addresses_;
   DeviceStats stats_;

@@ -1,12 +1,11 @@
-// What a model test or a fuzzer does to a device's memory: instructions as plain values, made from
-// bytes, and printed as C++ that a test can take over.
+// What a model test or a fuzzer does to a device's memory: programs as plain values, printed as C++
+// that a test can take over. decoding.h makes them from bytes.
 #pragma once
 
-#include "ferro/core/block.h"
 #include "support/sim_gpu.h"
 
 #include <cstddef>
-#include <cstdint>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <variant>
@@ -60,90 +59,76 @@ struct FailNext {  // the next call of one driver function
   bool out_of_memory;
 };
 
+enum class Place {
+  kFreed,    // where a block was that was freed lately
+  kInside,   // some way behind that
+  kLive,     // where a live block is
+  kBehind,   // on the first page behind a live block
+  kNowhere,  // outside of all spans
+};
+struct AllocateAt {
+  Place place;
+  unsigned which;  // of the blocks that were freed, or that are live
+  unsigned owner;  // 0: that block's own pool and stream, else others
+  std::size_t size;
+};
+struct Export {
+  unsigned block;
+};
+struct SetUseOnOom {
+  unsigned pool;
+  bool use;
+};
+struct AddPeer {};
+struct OthersHold {  // that many pages of the device
+  std::size_t pages;
+};
+struct DestroyStream {};  // the one that does not last
+enum class Relief { kNone, kFreeBlocks, kAllocate, kEmptyCache };
+struct OnShortage {  // from now on, whenever memory is short
+  Relief relief;
+  unsigned what;  // which block is freed first, or which stream gets one
+  std::size_t size;
+};
+struct SetRejectionLimit {
+  std::size_t pages;  // 0: none
+};
+
 using Instruction =
     std::variant<Allocate, Free, RecordStream, Advance, Finish, BeginCapture, EndCapture,
                  EmptyCache, EmptyPool, CollectPending, HoldPool, ReleasePool, TakeCheckpoint,
-                 RestoreCheckpoint, SetLimit, FailNext>;
+                 RestoreCheckpoint, SetLimit, FailNext, AllocateAt, Export, SetUseOnOom, AddPeer,
+                 OthersHold, DestroyStream, OnShortage, SetRejectionLimit>;
 
-inline constexpr const char* kFailing[] = {
-    "cuMemCreate",     "cuMemMap",      "cuMemSetAccess",      "cuMemUnmap",
-    "cuMemRelease",    "cuEventRecord", "cuEventQuery",        "cuEventSynchronize",
-    "cuMemGetInfo_v2", "cuEventCreate", "cuMemAddressReserve", "cuStreamGetCaptureInfo_v3"};
+inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
+                                           "cuMemSetAccess",       "cuMemUnmap",
+                                           "cuMemRelease",         "cuEventRecord",
+                                           "cuEventQuery",         "cuEventSynchronize",
+                                           "cuMemGetInfo_v2",      "cuEventCreate",
+                                           "cuMemAddressReserve",  "cuStreamGetCaptureInfo_v3",
+                                           "cuMemAddressFree",     "cuMemAlloc_v2",
+                                           "cuMemFree_v2",         "cuMemExportToShareableHandle",
+                                           "cuMemcpyDtoDAsync_v2", "cuCtxSynchronize",
+                                           "cuStreamWaitEvent",    "cuStreamQuery",
+                                           "cuStreamIsCapturing"};
 
-// Reads numbers from bytes; zeros follow the end.
-class ByteReader {
- public:
-  ByteReader(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-
-  bool empty() const { return at_ >= size_; }
-  unsigned byte() { return empty() ? 0U : data_[at_++]; }
-  unsigned below(unsigned bound) { return byte() % bound; }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-  std::size_t at_ = 0;
+// What a program runs in.
+struct World {
+  bool coarse_handles = false;
+  bool segments = false;        // the layout
+  bool oversize_rules = false;  // of segments: some blocks are not split, old segments collected
+  bool short_streams = false;   // the last stream does not last
+  unsigned headroom = 0;        // pages
 };
 
-// What a whole program keeps to, so that some are about pages on one line and some about pools.
-struct Profile {
-  bool pools = true;        // private ones too
-  unsigned streams = 3;     // 1 to 3
-  bool large_only = false;  // requests of half a page and more
+struct Program {
+  World world;
+  std::vector<Instruction> instructions;
 };
-
-inline Profile next_profile(ByteReader& in) {
-  const unsigned bits = in.byte();
-  return {(bits & 1) == 0, 1 + bits / 2 % 3, (bits & 128) != 0};
-}
-
-// Sizes on both sides of every limit that matters: alignment, small and large, pages.
-inline std::size_t next_size(ByteReader& in, const Profile& profile) {
-  const std::size_t n = 1 + in.byte();
-  switch (profile.large_only ? 5 + in.below(3) : in.below(8)) {
-    case 0:
-    case 1:
-    case 2:
-      return n % 8 * kBlockAlignment + kBlockAlignment;
-    case 3:
-    case 4:
-      return n * kBlockAlignment * 8;
-    case 5:
-      return (1 + n % 3) * kPageBytes / 2 + n % 4 * kBlockAlignment;
-    case 6:
-      return (1 + n % 6) * kPageBytes;
-    default:
-      return (1 + n % 9) * kPageBytes - kBlockAlignment * (n % 2);
-  }
-}
-
-inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
-  const unsigned kind = in.below(64);
-  if (kind < 24) {
-    const unsigned pool = in.byte();
-    const unsigned stream = in.below(profile.streams);
-    // Programs use the default pool most of the time.
-    return Allocate{profile.pools && pool >= 160 ? pool : 0, stream, next_size(in, profile)};
-  }
-  if (kind < 40) return Free{in.byte()};
-  if (kind < 45) return RecordStream{in.byte(), in.byte()};
-  if (kind < 49) return Advance{in.byte()};
-  if (kind < 50) return Finish{in.byte()};
-  if (kind < 51) return BeginCapture{in.byte()};
-  if (kind < 53) return EndCapture{in.byte()};
-  if (kind < 54) return EmptyCache{};
-  if (kind < 55) return EmptyPool{in.byte()};
-  if (kind < 56) return CollectPending{};
-  if (kind < 58) return HoldPool{in.byte()};
-  if (kind < 59) return ReleasePool{in.byte()};
-  if (kind < 60) return TakeCheckpoint{in.byte()};
-  if (kind < 61) return RestoreCheckpoint{};
-  if (kind < 62) return SetLimit{in.below(2) == 0 ? 0U : 12 + in.below(24)};
-  return FailNext{in.byte(), in.below(2) == 0};
-}
 
 inline std::string to_code(const Instruction& instruction) {
   std::ostringstream out;
+  out << std::boolalpha;
   struct Print {
     std::ostringstream& out;
     void operator()(const Allocate& i) const {
@@ -166,19 +151,50 @@ inline std::string to_code(const Instruction& instruction) {
     void operator()(const RestoreCheckpoint&) const { out << "RestoreCheckpoint{}"; }
     void operator()(const SetLimit& i) const { out << "SetLimit{" << i.pages << "}"; }
     void operator()(const FailNext& i) const {
-      out << "FailNext{" << i.function << ", " << (i.out_of_memory ? "true" : "false") << "}";
+      out << "FailNext{" << i.function << ", " << i.out_of_memory << "}";
+    }
+    void operator()(const AllocateAt& i) const {
+      static constexpr const char* kPlaces[] = {"kFreed", "kInside", "kLive", "kBehind",
+                                                "kNowhere"};
+      out << "AllocateAt{Place::" << kPlaces[static_cast<int>(i.place)] << ", " << i.which << ", "
+          << i.owner << ", " << i.size << "}";
+    }
+    void operator()(const Export& i) const { out << "Export{" << i.block << "}"; }
+    void operator()(const SetUseOnOom& i) const {
+      out << "SetUseOnOom{" << i.pool << ", " << i.use << "}";
+    }
+    void operator()(const AddPeer&) const { out << "AddPeer{}"; }
+    void operator()(const OthersHold& i) const { out << "OthersHold{" << i.pages << "}"; }
+    void operator()(const DestroyStream&) const { out << "DestroyStream{}"; }
+    void operator()(const OnShortage& i) const {
+      static constexpr const char* kReliefs[] = {"kNone", "kFreeBlocks", "kAllocate",
+                                                 "kEmptyCache"};
+      out << "OnShortage{Relief::" << kReliefs[static_cast<int>(i.relief)] << ", " << i.what << ", "
+          << i.size << "}";
+    }
+    void operator()(const SetRejectionLimit& i) const {
+      out << "SetRejectionLimit{" << i.pages << "}";
     }
   };
   std::visit(Print{out}, instruction);
   return out.str();
 }
 
-inline std::string to_code(const std::vector<Instruction>& program) {
-  std::string text = "run_program({\n";
-  for (const Instruction& instruction : program) {
-    text += "    " + to_code(instruction) + ",\n";
+inline std::string to_code(const World& world) {
+  std::ostringstream out;
+  out << std::boolalpha << "{.coarse_handles = " << world.coarse_handles
+      << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
+      << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom << "}";
+  return out.str();
+}
+
+// The first `count` instructions of a program.
+inline std::string to_code(const Program& program, std::size_t count) {
+  std::string text = "run_program({" + to_code(program.world) + ", {\n";
+  for (std::size_t i = 0; i < count; ++i) {
+    text += "    " + to_code(program.instructions[i]) + ",\n";
   }
-  return text + "}, handles);\n";
+  return text + "}}";
 }
 
 }  // namespace ferro::testing

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ferro/base/check.h"
-#include "ferro/core/handle_sizes.h"
+#include "ferro/core/policy/handle_sizes.h"
 #include "ferro/driver/types.h"
 #include "sim/control.h"
 #include "sim/driver_api.h"
@@ -98,6 +98,8 @@ class SimGpu {
 
   // Pages of the device that somebody holds.
   static std::uint64_t used_pages() { return ferro_sim_allocated_bytes(0) / kPageBytes; }
+  // Addresses that are reserved now, by cuMemAlloc's memory too.
+  static std::uint64_t reserved_bytes() { return ferro_sim_reserved_address_bytes(); }
   static std::uint64_t calls(const char* symbol) { return ferro_sim_calls(symbol); }
 };
 

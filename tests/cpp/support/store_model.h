@@ -2,16 +2,16 @@
 // idle.
 #pragma once
 
-#include "ferro/core/page_store.h"
+#include "ferro/core/pages/page_store.h"
 #include "ferro/driver/error.h"
+#include "support/decoding.h"
 #include "support/faulty_api.h"
-#include "support/instructions.h"
 #include "support/sim_gpu.h"
+#include "support/store_calls.h"
 #include "support/traffic.h"
 
 #include <algorithm>
 #include <map>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -67,23 +67,23 @@ class StoreModel {
   void operator()(const TakePages& i) { take(i.count, Fit::kAtLeast); }
   void operator()(const TakePagesExactly& i) { take(i.count, Fit::kExactly); }
   void operator()(const TakeIdlePages& i) {
-    std::vector<PageHandle> pages;
-    const bool taken = store_.take_idle(i.count, pages);
+    Handles pages;
+    const bool taken = take_idle(store_, i.count, pages);
     expect(taken == (i.count <= idle_), "what is idle can be taken");
-    expect(taken ? pages.size() >= i.count : pages.empty(), "all or none");
-    idle_ -= pages.size();
+    expect(taken ? count_pages(pages) >= i.count : pages.empty(), "all or none");
+    idle_ -= count_pages(pages);
     lend(pages);
   }
   void operator()(const PutPages& i) {
-    std::vector<PageHandle> pages;
-    while (pages.size() < i.count && !lent_.empty()) {
+    Handles pages;
+    while (count_pages(pages) < i.count && !lent_.empty()) {
       const auto [handle, count] = *lent_.begin();
-      pages.insert(pages.end(), count, handle);
+      pages.push_back({{handle, count}, nullptr});
       lent_.erase(lent_.begin());
     }
     store_.put(pages);
-    lent_pages_ -= pages.size();
-    idle_ += pages.size();
+    lent_pages_ -= count_pages(pages);
+    idle_ += count_pages(pages);
   }
   void operator()(const TrimPages& i) {
     const std::size_t released = store_.trim(i.count);
@@ -109,13 +109,12 @@ class StoreModel {
   }
   static bool fault_struck() { return *FaultyApi::failed() != '\0'; }
   std::size_t held() const { return lent_pages_ + idle_; }
-  void lend(std::span<const PageHandle> pages) {
-    lent_pages_ += pages.size();
-    while (!pages.empty()) {
-      const std::size_t count = pages_of_handle(pages);
-      expect(lent_.emplace(pages.front(), count).second, "a handle is lent once");
-      largest_ = std::max(largest_, count);
-      pages = pages.subspan(count);
+  void lend(const Handles& handles) {
+    lent_pages_ += count_pages(handles);
+    for (const StoredHandle& handle : handles) {
+      expect(lent_.emplace(handle.range.handle, handle.range.pages).second,
+             "a handle is lent once");
+      largest_ = std::max(largest_, handle.range.pages);
     }
   }
   void take(std::size_t wanted, Fit fit) {
@@ -123,10 +122,10 @@ class StoreModel {
     const bool over_limit = limit_ != 0 && lent_pages_ + wanted > limit_;
     const bool full = lent_pages_ + wanted > kPages;
     const PageCounts before = store_.counts();
-    std::vector<PageHandle> pages;
+    Handles pages;
     TakeResult result = TakeResult::kOk;
     try {
-      result = store_.take(wanted, fit, pages);
+      result = testing::take(store_, wanted, fit, pages);
     } catch (const DriverError&) {
       expect(fault_struck() && pages.empty(), "a fault, and nothing taken");
       after_failed_take(exact);
@@ -136,19 +135,21 @@ class StoreModel {
     const std::size_t released = store_.counts().released - before.released;
     switch (result) {
       case TakeResult::kOk:
-        expect(exact ? pages.size() == wanted : pages.size() >= wanted, "all of them");
-        expect(pages.size() < wanted + largest_ || created == 0, "no handle more than it takes");
+        expect(exact ? count_pages(pages) == wanted : count_pages(pages) >= wanted, "all of them");
+        expect(count_pages(pages) < wanted + largest_ || created == 0,
+               "no handle more than it takes");
         expect(exact || (released == 0 && created == wanted - std::min(wanted, idle_)),
                "idle ones first");
         expect(created == 0 || !over_limit, "room for the new pages");
         idle_ += created;
-        idle_ -= released + pages.size();
+        idle_ -= released + count_pages(pages);
         lend(pages);
         break;
       case TakeResult::kOverLimit:
         expect((over_limit || (exact && fault_struck())) && pages.empty(), "over the limit");
         after_failed_take(exact);
         break;
+      case TakeResult::kTooFew:
       case TakeResult::kRejected:
         expect(false, "no rejection limit was set");
         break;

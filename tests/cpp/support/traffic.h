@@ -55,9 +55,15 @@ class Event {
 class Traffic {
  public:
   static constexpr unsigned kStreams = 3;
+  // Its streams come and go.
+  static constexpr unsigned kShortStream = kStreams - 1;
 
   Traffic() {
     for (StreamId& stream : streams_) {
+      stream = SimGpu::make_stream();
+    }
+    // All at once, so that none gets the handle of another.
+    for (StreamId& stream : spare_streams_) {
       stream = SimGpu::make_stream();
     }
     void* memory = nullptr;
@@ -113,6 +119,26 @@ class Traffic {
                              : std::make_shared<Event>(stream(number));
   }
 
+  bool has_spare_stream() const { return next_spare_ < spare_streams_.size(); }
+  // The short stream goes, whatever work it has, and another takes its place. Which one went.
+  StreamId replace_short_stream() {
+    const StreamId gone = std::exchange(streams_[kShortStream], spare_streams_[next_spare_++]);
+    SimGpu::destroy_stream(gone);
+    return gone;
+  }
+  // No capture was invalidated.
+  bool captures_are_sound() const {
+    for (unsigned number = 0; number < kStreams; ++number) {
+      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+      SimGpu::expect(SimGpu::api().stream_is_capturing(raw(stream(number)), &status));
+      if (status !=
+          (capturing(number) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   void advance(unsigned number) {
     std::deque<Event>& marks = marks_[number % kStreams];
     while (!marks.empty()) {
@@ -161,6 +187,8 @@ class Traffic {
   void mark(unsigned number) { marks_[number % kStreams].push_back(record(number)); }
 
   std::array<StreamId, kStreams> streams_{};
+  std::array<StreamId, 6> spare_streams_{};
+  std::size_t next_spare_ = 0;
   std::array<unsigned, kStreams> captures_{};
   unsigned last_capture_ = 0;
   std::array<std::shared_ptr<Event>, kStreams> last_before_capture_;

@@ -1,0 +1,148 @@
+"""One process per allocator: what the benchmarks and the GPU tests share.
+
+A process can hold one CUDA allocator, so each comparison starts several. A child prints one JSON
+object a line; where it says `"waiting": true` it goes on when its parent writes a line, so that
+the parent can let several children work in turns and no drift of the machine favours one. Where
+the parent decides how often, the line says whether to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "ferro_alloc")
+# The simulated GPU has no stream-ordered allocator.
+SIMULATED_ALLOCATORS = ("native", "expandable", "ferro_alloc")
+STOP = "stop\n"
+SETTINGS = {
+    "expandable": "expandable_segments:True",
+    "cudaMallocAsync": "backend:cudaMallocAsync",
+}
+
+
+def use_allocator(allocator: str, simulated: bool, gpu: str = "h200", mode: str = "eager") -> None:
+    """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported."""
+    if allocator not in ALLOCATORS:
+        raise ValueError(f"'{allocator}' is no allocator: expected one of {', '.join(ALLOCATORS)}")
+    if "torch" in sys.modules:
+        raise RuntimeError("torch is imported already: its allocator can no longer be chosen")
+    os.environ.pop("PYTORCH_ALLOC_CONF", None)
+    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    if allocator in SETTINGS:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[allocator]
+    # Without it cuBLAS may choose another algorithm from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if simulated:
+        from ferro_alloc import sim
+
+        sim.activate(gpu=gpu, mode=mode)
+    if allocator == "ferro_alloc":
+        import ferro_alloc
+
+        ferro_alloc.install()
+
+
+class ChildError(Exception):
+    """A child ended with an error or ran out of time; the text ends with what it wrote last."""
+
+
+class Child:
+    """A running `python -m MODULE`, killed when it takes too long."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = " ".join([module, *arguments])
+        self._timed_out = False
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._timer = threading.Timer(timeout, self._expire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def read(self) -> dict[str, Any]:
+        """The child's next object; lines that are none, such as warnings, are passed over."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                message: dict[str, Any] = json.loads(line)
+                return message
+        raise self._failure()
+
+    def go_on(self, stop: bool = False) -> None:
+        """Lets a waiting child continue, or come to its end."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(STOP if stop else "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def close(self) -> None:
+        self._timer.cancel()
+        if self._process.poll() is None:
+            try:
+                # A child that has said its last word ends by itself.
+                self._process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+    def _expire(self) -> None:
+        self._timed_out = True
+        self._process.kill()
+
+    def _failure(self) -> ChildError:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()[-25:]
+        how = "ran out of time" if self._timed_out else f"ended with {code}"
+        return ChildError("\n".join([f"{self.name} {how}:", *lines]))
+
+
+def say(**message: Any) -> None:
+    """The child's half: one object to the parent."""
+    print(json.dumps(message), flush=True)
+
+
+def wait_for_parent(**message: Any) -> bool:
+    """The child's half: says so, and goes on when the parent does; False: it is to stop. The end
+    of the input means to go on."""
+    say(waiting=True, **message)
+    return sys.stdin.readline() != STOP

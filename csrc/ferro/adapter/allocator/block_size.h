@@ -1,0 +1,23 @@
+// Policy: how many bytes a block for a request has. Pure.
+//
+// PyTorch's rule: the next multiple of 512, or, where `roundup_power2_divisions` is set for the
+// size, the next of `divisions` equal steps between two powers of two.
+#pragma once
+
+#include "ferro/base/bytes.h"
+#include "ferro/core/types/block.h"
+
+#include <bit>
+#include <cstddef>
+
+namespace ferro {
+
+// `bytes` > 0. `divisions` is 0, 1 (both: off) or a power of two.
+constexpr std::size_t block_size(std::size_t bytes, std::size_t divisions) {
+  if (divisions > 1 && bytes > kBlockAlignment * divisions && !std::has_single_bit(bytes)) {
+    return align_up(bytes, std::bit_floor(bytes) / divisions);
+  }
+  return align_up(bytes, kBlockAlignment);
+}
+
+}  // namespace ferro

@@ -1,0 +1,395 @@
+// The way in and out: allocation, frees, life cycle. The cache with its numbers, pools and graphs,
+// histories and sharing are in files of their own; what is sent elsewhere is in
+// cuda_allocator_routing.cpp.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+
+#include "ferro/adapter/allocator/block_size.h"
+#include "ferro/adapter/allocator/installed_allocator.h"
+#include "ferro/adapter/allocator/known_streams.h"
+#include "ferro/adapter/torch/convert.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+namespace ferro {
+namespace {
+
+std::atomic<CudaAllocator*> the_allocator{nullptr};
+
+using c10::CachingAllocator::AcceleratorAllocatorConfig;
+using c10::cuda::CUDACachingAllocator::RecordContext;
+
+// Part of every DataPtr, so it must be one function for the life of the process and work from the
+// pointer alone, on any thread, with any current device.
+void delete_block(void* ptr) { installed_allocator()->free(ptr); }
+
+// PyTorch never destroys the streams of its own, whose ids are odd (c10/cuda/CUDAStream.cpp); those
+// of programs (ExternalStream) go when they want.
+bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
+  const cudaStream_t handle = reinterpret_cast<cudaStream_t>(static_cast<std::uint64_t>(stream));
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    return true;
+  }
+  const auto current = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  return current.stream() == handle && current.id() % 2 != 0;
+}
+
+AllocatorConfig with_current_rules(AllocatorConfig config) {
+  config.segment_rules = current_segment_rules;
+  config.rejection_limit = rejection_limit;
+  config.stream_lasts = is_stream_of_pytorch;
+  return config;
+}
+
+// A free cannot fail because somebody who watches it did.
+void warn_of_tracker_failure() {
+  if (const std::exception_ptr failure = take_tracker_failure()) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const std::exception& error) {
+      TORCH_WARN("An allocator trace tracker failed: ", error.what());
+    } catch (...) {
+      TORCH_WARN("An allocator trace tracker failed.");
+    }
+  }
+}
+
+StreamId current_stream(c10::DeviceIndex device) {
+  thread_local constinit KnownStreams known;
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  const std::uint64_t key = KnownStreams::key_of(stream.id(), device);
+  KnownStreams::Slot& slot = known.slot_of(key);
+  if (slot.key != key) [[unlikely]] {
+    slot = {key, to_stream_id(stream.stream())};
+  }
+  return slot.handle;
+}
+
+// Does somebody look at what this thread allocates and frees: a profiler, perhaps, or a tracer? The
+// first is what c10::memoryProfilingEnabled asks, without the call around it.
+bool is_profiled_or_traced() {
+  return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr ||
+         c10::impl::GPUTrace::get_trace() != nullptr;
+}
+
+Request to_request(std::size_t bytes, CallContext context) {
+  return {block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
+          std::move(context)};
+}
+
+}  // namespace
+
+CudaAllocator* installed_allocator() { return the_allocator.load(std::memory_order_acquire); }
+
+void set_installed_allocator(CudaAllocator* allocator) {
+  the_allocator.store(allocator, std::memory_order_release);
+}
+
+CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
+                              const AllocatorConfig& config, MemoryShortageCallback on_shortage)
+    : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
+      router(core, kFailedGraphsCleanUp ? FailedGraphs::kCleanUp : FailedGraphs::kForget),
+      history(index, core) {}
+
+// cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
+// current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
+c10::DeviceIndex CudaAllocator::current_device() const {
+  if (device_count_.load(std::memory_order_relaxed) == 1) {
+    return 0;
+  }
+  struct KnownContext {
+    CUcontext context = nullptr;
+    c10::DeviceIndex device = -1;
+  };
+  thread_local KnownContext known;
+
+  CUcontext context = nullptr;
+  api_.ctx_get_current(&context);
+  if (context != nullptr && context == known.context) {
+    return known.device;
+  }
+  c10::DeviceIndex index = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
+  Device* device = devices_[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+  if (context != nullptr && device != nullptr &&
+      context == device->core.driver().context_if_created()) {
+    known = {context, index};
+  }
+  return index;
+}
+
+CudaAllocator::Device& CudaAllocator::device(c10::DeviceIndex index) const {
+  const bool possible = index >= 0 && static_cast<std::size_t>(index) < kMaxDevices;
+  Device* found = possible
+                      ? devices_[static_cast<std::size_t>(index)].load(std::memory_order_acquire)
+                      : nullptr;
+  if (found == nullptr) [[unlikely]] {
+    refuse_device(index);
+  }
+  return *found;
+}
+
+void CudaAllocator::refuse_device(c10::DeviceIndex index) {
+  TORCH_CHECK(false, "Invalid device argument ", static_cast<int>(index), ": did you call init?");
+}
+
+DeviceMemory* CudaAllocator::core_of(int index) const {
+  if (index < 0 || index >= device_count()) {
+    return nullptr;
+  }
+  return &devices_[static_cast<std::size_t>(index)].load(std::memory_order_acquire)->core;
+}
+
+void CudaAllocator::init(int device_count) {
+  const MutexLock lock(init_mutex_);
+  TORCH_CHECK(device_count <= static_cast<int>(kMaxDevices), "ferro_alloc serves at most ",
+              kMaxDevices, " devices, this machine has ", device_count);
+  for (int i = device_count_.load(std::memory_order_relaxed); i < device_count; ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    // Kept for the life of the process, like the allocator itself.
+    devices_[static_cast<std::size_t>(i)].store(
+        new Device(api_, index, addresses_, config_, [this] { return relieve_shortage(); }),
+        std::memory_order_release);
+    device_count_.store(i + 1, std::memory_order_release);
+    Device& made = device(index);
+    made.history.record(history_settings_);
+    for (const History::Tracker& tracker : trackers_) {
+      made.history.attach_tracker(tracker);
+    }
+    const double fraction =
+        previous_.is_in_use()
+            ? previous_.allocator().getMemoryFraction(index)
+            : c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+    if (fraction < 1.0) {
+      setMemoryFraction(fraction, index);
+    }
+  }
+}
+
+bool CudaAllocator::initialized() { return device_count() > 0; }
+
+// The hit path: what is unusual leaves it early, so that the rest keeps to registers.
+void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes) {
+  Device& owner = device(index);
+  const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
+  const bool observed = observed_.load(std::memory_order_relaxed);
+  if ((static_cast<int>(elsewhere) | static_cast<int>(observed) |
+       static_cast<int>(owner.router.any()) | static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
+      is_profiled_or_traced()) [[unlikely]] {
+    return allocate_unusually(owner, index, stream, bytes);
+  }
+  // Made in place: a copy reads two fresh numbers at once, for which the processor waits 4 ns.
+  const AllocateResult result =
+      owner.core.allocate(kDefaultPool, stream, to_request(bytes, nullptr));
+  if (result.ptr == kNull) [[unlikely]] {
+    fail_allocation(owner, index, kDefaultPool, stream, to_request(bytes, nullptr),
+                    *result.failure);
+  }
+  return to_void_ptr(result.ptr);
+}
+
+void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index, StreamId stream,
+                                        std::size_t bytes) {
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
+  if (route_.load(std::memory_order_relaxed) != Route::kOurs || owner.router.any()) {
+    return allocate_routed(owner, index, stream, request);
+  }
+  return allocate_here(owner, index, kDefaultPool, stream, request);
+}
+
+void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                   StreamId stream, const Request& request) {
+  const AllocateResult result = owner.core.allocate(pool, stream, request);
+  if (result.ptr == kNull) [[unlikely]] {
+    fail_allocation(owner, index, pool, stream, request, *result.failure);
+  }
+  void* ptr = to_void_ptr(result.ptr);
+  announce(owner, index, ptr, result.size);
+  return ptr;
+}
+
+// What every allocation ends with.
+void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
+  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (const std::exception_ptr failure = take_tracker_failure()) {
+      free(ptr);
+      std::rethrow_exception(failure);
+    }
+  }
+  if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
+  }
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  }
+}
+
+void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                    StreamId stream, const Request& request,
+                                    const OutOfMemoryFacts& facts) {
+  if (facts.rejected_beyond) {
+    rejection_observers_.notify(facts);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, rejection_message(facts));
+  }
+  if (observed_.load(std::memory_order_relaxed)) {
+    owner.history.on_out_of_memory(facts.device_free, request.size, stream, pool, request.context);
+  }
+  c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
+                                   owner.core.stats().read()[kBytes][kAll].current, facts.held,
+                                   c10::Device(c10::kCUDA, index));
+  std::vector<History::FailureObserver> observers;
+  {
+    const MutexLock lock(init_mutex_);
+    observers = failure_observers_;
+  }
+  for (const History::FailureObserver& observer : observers) {
+    observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts), describe_pools(index),
+                   describe_previous(index));
+}
+
+void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
+                                       std::int64_t bytes) {
+  c10::reportMemoryUsageToProfiler(
+      ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
+      owner.core.held_bytes(), c10::Device(c10::kCUDA, index));
+}
+
+void CudaAllocator::free(void* ptr) {
+  static constinit const CallContext kNoContext;
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  if (span == nullptr || observed_.load(std::memory_order_relaxed) || is_profiled_or_traced())
+      [[unlikely]] {
+    free_unusually(span, ptr);
+    return;
+  }
+  if (span->heap()->free(*span, address, kNoContext).error != FreeError::kNone) [[unlikely]] {
+    refuse_free(ptr);
+  }
+}
+
+void CudaAllocator::free_unusually(Span* span, void* ptr) {
+  if (span == nullptr) {
+    free_elsewhere(ptr);
+    return;
+  }
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  }
+  const bool observed = observed_.load(std::memory_order_relaxed);
+  // Asked before the free, after which another thread may release the heap.
+  const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
+  Device& owner = device(index);
+  const CallContext context = observed ? owner.history.gather(RecordContext::ALL) : nullptr;
+  const FreeResult result = span->heap()->free(*span, to_device_ptr(ptr), context);
+  if (observed) {
+    warn_of_tracker_failure();
+  }
+  if (result.error != FreeError::kNone) {
+    refuse_free(ptr);
+  }
+  if (c10::memoryProfilingEnabled()) {
+    report_to_profiler(owner, index, ptr, -static_cast<std::int64_t>(result.size));
+  }
+}
+
+void CudaAllocator::refuse_free(void* ptr) {
+  TORCH_CHECK(
+      false, "invalid device pointer: ", ptr,
+      " (no live block of ferro_alloc starts there: it was freed already, or lies inside one)");
+}
+
+c10::DataPtr CudaAllocator::allocate(std::size_t bytes) {
+  const c10::DeviceIndex index = current_device();
+  void* ptr = bytes != 0 ? allocate_on(index, current_stream(index), bytes) : nullptr;
+  return {ptr, ptr, &delete_block, c10::Device(c10::kCUDA, index)};
+}
+
+c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address) {
+  const DevicePtr wanted = to_device_ptr(address);
+  TORCH_CHECK(is_aligned(address_of(wanted), kBlockAlignment),
+              "mallocWithAddress: addr must be aligned to kMinBlockSize (", kBlockAlignment,
+              " bytes), got ", address);
+  const c10::DeviceIndex index = current_device();
+  Device& owner = device(index);
+  const StreamId stream = current_stream(index);
+  const Destination to = destination(owner, stream);
+  TORCH_CHECK(to.route != Route::kUncached,
+              "Exact-address allocation is only supported by the native CUDA caching allocator");
+  if (to.route == Route::kPrevious) {
+    return allocate_with_address(previous_.allocator(), bytes, address);
+  }
+  // PyTorch's name for it, which tells such entries of a trace from others.
+  std::string& note = thread_annotations().internal_metadata;
+  note = "mallocWithAddress";
+  const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
+  const AllocateResult result = owner.core.allocate_at(
+      to.pool, stream, wanted, to_request(bytes, owner.history.gather(RecordContext::STATE)));
+  TORCH_CHECK(result.ptr != kNull, "Could not allocate CUDA storage at exact address ", address);
+  announce(owner, index, address, result.size);
+  return {address, address, &delete_block, c10::Device(c10::kCUDA, index)};
+}
+
+c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &delete_block; }
+
+void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
+
+void* CudaAllocator::raw_alloc(std::size_t bytes) {
+  if (bytes == 0) {
+    return nullptr;
+  }
+  const c10::DeviceIndex index = current_device();
+  return allocate_on(index, current_stream(index), bytes);
+}
+
+void* CudaAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
+  return bytes != 0 ? allocate_on(current_device(), to_stream_id(stream), bytes) : nullptr;
+}
+
+void CudaAllocator::raw_delete(void* ptr) {
+  if (ptr != nullptr) {
+    free(ptr);
+  }
+}
+
+void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (data.get() == nullptr) {
+    return;
+  }
+  // Memory of other allocators (shared by another process, wrapped from outside) is theirs to
+  // order; the one before ours ignores what is not its own.
+  if (data.get_deleter() != &delete_block) {
+    previous_.allocator().recordStream(data, stream);
+    return;
+  }
+  const DevicePtr address = to_device_ptr(data.get());
+  Span* span = addresses_.find(address);
+  if (span == nullptr) [[unlikely]] {
+    if (!uncached_.owns(data.get())) {  // those are freed behind all work of the device
+      previous_.record_stream(data.get(), data.device().index(), stream);
+    }
+    return;
+  }
+  const bool known = span->heap()->record_stream(*span, address, to_stream_id(stream.stream()));
+  TORCH_INTERNAL_ASSERT(known, "No live block of ferro_alloc starts at ", data.get());
+}
+
+cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                       std::size_t bytes, cudaStream_t stream, bool peers) {
+  if (peers || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
+
+}  // namespace ferro

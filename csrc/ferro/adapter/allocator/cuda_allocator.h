@@ -1,0 +1,259 @@
+// PyTorch's CUDA allocator interface on top of the core: a thin translator.
+//
+// One object per process, made at the first install and never destroyed, because tensors, storages
+// and other libraries keep pointers to it until the process ends. Thread-safe. It holds no lock of
+// its own on the way in; the GIL may be held by callers and is never taken here.
+//
+// New requests are served while ours serves (`start_serving`). After `stop_serving` it stays in
+// PyTorch's place all the same, and sends new requests to the allocator that was there before:
+// graphs, pools and tensors of both live on, and each call reaches the one that it is about.
+//
+// Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is a DriverError with the
+// call's name; a misuse is a c10::Error in PyTorch's words.
+#pragma once
+
+#include "ferro/adapter/allocator/rejections.h"
+#include "ferro/adapter/fallback/previous_allocator.h"
+#include "ferro/adapter/fallback/uncached_allocations.h"
+#include "ferro/adapter/history/history.h"
+#include "ferro/adapter/sharing/descriptor_server.h"
+#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/sharing/ipc_receiver.h"
+#include "ferro/adapter/torch/torch_compat.h"
+#include "ferro/core/blocks/address_index.h"
+#include "ferro/core/device/device_memory.h"
+#include "ferro/graph/footprints.h"
+#include "ferro/graph/pool_router.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace ferro {
+
+class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
+ public:
+  CudaAllocator(const CudaApi& api, const AllocatorConfig& config, CUDAAllocator& previous);
+
+  // c10::Allocator
+  c10::DataPtr allocate(std::size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+
+  // c10::DeviceAllocator
+  bool initialized() override;
+  void emptyCache(c10::MempoolId_t id) override;
+  using CUDAAllocator::recordStream;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+
+  // CUDAAllocator: allocation and life cycle
+  void* raw_alloc(std::size_t bytes) override;
+  void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* ptr) override;
+  // At exactly that address, which must be free memory of the pool and stream that would serve an
+  // allocation now. Throws c10::Error otherwise.
+  c10::DataPtr allocateWithAddress(std::size_t bytes, void* address) FERRO_OVERRIDE_SINCE_13;
+  void init(int device_count) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(
+      c10::DeviceIndex device) override;
+  void enable(bool value) override;
+  bool isEnabled() const override { return enabled_.load(std::memory_order_relaxed); }
+  void cacheInfo(c10::DeviceIndex device, std::size_t* largest_block) override;
+  void* getBaseAllocation(void* ptr, std::size_t* size) override;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+  std::string name() override;
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                          std::size_t bytes, cudaStream_t stream, bool peers) override;
+
+  // CUDAAllocator: pools and graphs
+  void beginAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                           std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void markCaptureBegin(c10::DeviceIndex device) FERRO_OVERRIDE_SINCE_13;
+  void markCaptureEnd(c10::DeviceIndex device) FERRO_OVERRIDE_SINCE_13;
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  void createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t id,
+                          std::shared_ptr<CUDAAllocator> allocator) override;
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t id, bool use) override;
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t id) override;
+  bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t id,
+                                const std::unordered_set<void*>& expected) override;
+  std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> getCheckpointState(
+      c10::DeviceIndex device, c10::MempoolId_t id) override;
+  c10::cuda::CUDACachingAllocator::CheckpointDelta setCheckpointPoolState(
+      c10::DeviceIndex device,
+      std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> state) override;
+
+  // CUDAAllocator: observation and sharing
+  c10::cuda::CUDACachingAllocator::SnapshotInfo snapshot(c10::MempoolId_t id,
+                                                         bool include_traces) override;
+  bool isHistoryEnabled() override { return history_enabled_.load(std::memory_order_relaxed); }
+  void recordHistory(bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                     std::size_t max_entries, c10::cuda::CUDACachingAllocator::RecordContext when,
+                     bool clear, const std::vector<std::string>& skip_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) override;
+  void pushCompileContext(std::string& name) override;
+  void popCompileContext() override;
+  void setUserMetadata(const std::string& metadata) override;
+  std::string getUserMetadata() override;
+  bool supportsUserMetadata() FERRO_OVERRIDE_SINCE_14 { return true; }
+  void annotateMemory(const void* ptr, const std::string& metadata) FERRO_OVERRIDE_SINCE_14;
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr)
+      FERRO_OVERRIDE_SINCE_12;
+  void attachOutOfMemoryObserver(
+      c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  void attachOomRejectionObserver(OomRejectionObserver observer) FERRO_OVERRIDE_SINCE_12;
+  void attachAllocatorTraceTracker(
+      c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override;
+  c10::cuda::CUDACachingAllocator::ShareableHandle shareIpcHandle(void* ptr) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
+
+  // Switching (install.h). Not while a capture runs. Both may be called again and again.
+  void start_serving() FERRO_EXCLUDES(switch_mutex_);
+  // Only once initialised.
+  void stop_serving() FERRO_EXCLUDES(switch_mutex_);
+  bool serves() const { return serving() == Serving::kOurs; }
+  // Allocations of that device go to a pool, for a capture or for another reason.
+  bool is_diverting(c10::DeviceIndex device) const;
+  // Do graphs or MemPools hold this pool, whoever of the two allocators owns it?
+  bool holds_pool(const PoolId& id) const;
+
+  // Sizes of pools and graphs (cuda_allocator_sizes.cpp).
+  struct PrivatePool {
+    PoolId id;
+    std::string name;  // as the user gave it; may be empty
+    PoolSizes sizes;
+  };
+  // Those with memory on this device.
+  std::vector<PrivatePool> private_pools(c10::DeviceIndex device) const;
+  // None for a pool that is not ours: unknown, or of the allocator before.
+  std::optional<GraphSizes> graph_sizes(c10::DeviceIndex device, const PoolId& pool,
+                                        std::uint64_t capture) const;
+  // Its graph is gone.
+  void forget_capture(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
+
+  // For ferro_alloc's own tools.
+  const AllocatorConfig& config() const { return config_; }
+  CUDAAllocator& previous() const { return previous_.allocator(); }
+  int device_count() const { return device_count_.load(std::memory_order_acquire); }
+  // Null when `device` was not initialised.
+  DeviceMemory* core_of(int device) const;
+  // Frees what `allocate` handed out; the one deleter of all DataPtrs.
+  void free(void* ptr);
+
+ private:
+  // What PyTorch knows as one device.
+  struct Device {
+    Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
+           const AllocatorConfig& config, MemoryShortageCallback on_shortage);
+    DeviceMemory core;
+    PoolRouter router;
+    Footprints footprints;
+    History history;
+    std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
+  };
+
+  c10::DeviceIndex current_device() const;
+  Device& device(c10::DeviceIndex index) const;
+  [[noreturn]] static void refuse_device(c10::DeviceIndex index);
+  void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void* allocate_unusually(Device& device, c10::DeviceIndex index, StreamId stream,
+                           std::size_t bytes);
+  void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
+                      const Request& request);
+  [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
+                                    StreamId stream, const Request& request,
+                                    const OutOfMemoryFacts& facts);
+  void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
+  // `span` is that of the pointer; null when it is not ours.
+  void free_unusually(Span* span, void* ptr);
+  [[noreturn]] static void refuse_free(void* ptr);
+  // Sharing (cuda_allocator_ipc.cpp).
+  void describe(const SharedRange& range, IpcHandle& handle);
+  // A descriptor of an exported unit, of any device; -1 for an unknown id.
+  int duplicate_export(std::uint64_t id);
+
+  // Requests and blocks that are not ours (cuda_allocator_routing.cpp).
+  enum class Route : std::uint8_t { kOurs, kPrevious, kUncached };
+  struct Destination {
+    Route route;
+    PoolId pool;  // for kOurs
+  };
+  Serving serving() const { return serving_.load(std::memory_order_acquire); }
+  void choose_route();
+  Destination destination(Device& device, StreamId stream) const;
+  void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream,
+                        const Request& request);
+  void* allocate_in_previous(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void free_elsewhere(void* ptr);
+  // Tells the allocator before what this thread said of its requests.
+  void forward_annotations();
+  // A pool that nobody knows yet is made where new requests are served.
+  enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
+  bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
+                        IfUnknown unknown = IfUnknown::kIsNobodys) const;
+  // Remembers what a capture was given.
+  static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
+                            std::size_t bytes);
+  // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
+  // pool that has a name.
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
+      c10::DeviceIndex device) const;
+  // The largest private pools in one sentence, or nothing.
+  std::string describe_pools(c10::DeviceIndex device) const;
+  // On all devices, those that this thread began (graph/pool_router.h), and what only they held.
+  void let_go_of_failed_captures();
+  // A pool was let go of once: what is kept beside its memory goes when that was the last hold
+  // (graph/footprints.h, graph/pool_registry.h).
+  void on_release(const PoolId& id) const;
+  // The same for those that the device's router let go of.
+  void follow_released(Device& device) const;
+  void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
+  void end_stretch(c10::DeviceIndex index, Serving grew);
+  bool empty_previous_cache();
+  bool relieve_shortage();
+  void apply_limit(c10::DeviceIndex index);
+  std::string describe_previous(c10::DeviceIndex index) const;
+
+  void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
+
+  static constexpr std::size_t kMaxDevices = 64;
+  static constexpr std::size_t kTooManyBytes = std::size_t{1} << 60;
+
+  const CudaApi& api_;
+  const AllocatorConfig config_;
+  PreviousAllocator previous_;
+  UncachedAllocations uncached_;
+  Mutex switch_mutex_;
+  std::atomic<Serving> serving_{Serving::kPrevious};
+  std::atomic<bool> enabled_{true};             // by torch.cuda.caching_allocator_enable
+  std::atomic<Route> route_{Route::kPrevious};  // of requests that no pool takes; from these two
+  AddressIndex addresses_;
+  RejectionObservers rejection_observers_;
+  Mutex init_mutex_;
+  std::atomic<int> device_count_{0};
+  std::array<std::atomic<Device*>, kMaxDevices> devices_{};
+  DescriptorServer descriptor_server_{[this](std::uint64_t id) { return duplicate_export(id); }};
+  IpcReceiver received_;
+
+  // What observes the devices, also those that are still to come.
+  HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);
+  std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
+  std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
+  std::atomic<bool> history_enabled_{false};
+  std::atomic<bool> observed_{false};  // by a history or a tracker
+  TraceRing<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+};
+
+}  // namespace ferro

@@ -1,0 +1,99 @@
+// The cache: emptying it, its limits, its numbers.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/driver/error.h"
+
+#include <algorithm>
+
+namespace ferro {
+
+void CudaAllocator::emptyCache(c10::MempoolId_t id) {
+  if (id == c10::MempoolId_t{0, 0}) {
+    let_go_of_failed_captures();
+  }
+  bool asks_previous = false;
+  for (int i = 0; i < device_count(); ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    Device& owner = device(index);
+    const CallContext context =
+        owner.history.gather(c10::cuda::CUDACachingAllocator::RecordContext::ALL);
+    if (id == c10::MempoolId_t{0, 0}) {
+      owner.core.empty_cache(context);
+    } else {
+      try {
+        owner.core.empty_pool(to_pool_id(id), context);
+      } catch (const DriverError& refusal) {
+        // The destructor of a MemPool is here, which must not throw. What is left of the pool goes
+        // with the next emptying of everything.
+        TORCH_WARN(refusal.what());
+      }
+      asks_previous |= is_previous_pool(owner, index, id);
+    }
+  }
+  if (id == c10::MempoolId_t{0, 0}) {
+    empty_previous_cache();
+  } else if (asks_previous) {
+    previous_.allocator().emptyCache(id);
+  }
+}
+
+c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
+  DeviceMemory& core = device(index).core;
+  core.collect_for_a_look();
+  const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
+  return previous_.is_in_use() ? previous_.add_statistics(index, ours, serving()) : ours;
+}
+
+void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
+  DeviceMemory& core = device(index).core;
+  core.stats().reset_accumulated();
+  core.reset_accumulated_counters();
+  if (previous_.is_in_use()) {
+    previous_.allocator().resetAccumulatedStats(index);
+  }
+}
+
+void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
+  DeviceMemory& core = device(index).core;
+  core.reset_peaks();
+  if (previous_.is_in_use()) {
+    previous_.allocator().resetPeakStats(index);
+    previous_.forget_peaks(index);
+  }
+}
+
+double CudaAllocator::getMemoryFraction(c10::DeviceIndex index) {
+  const Device& owner = device(index);
+  const std::size_t limit = owner.fraction_limit.load(std::memory_order_relaxed);
+  return limit == PageStore::kNoLimit
+             ? 1.0
+             : static_cast<double>(limit) / static_cast<double>(owner.core.total_memory());
+}
+
+void CudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
+              ". Please set within [0, 1].");
+  Device& owner = device(index);
+  const std::size_t limit =
+      fraction < 1
+          ? static_cast<std::size_t>(fraction * static_cast<double>(owner.core.total_memory()))
+          : PageStore::kNoLimit;
+  owner.fraction_limit.store(limit, std::memory_order_relaxed);
+  apply_limit(index);
+  if (previous_.is_in_use()) {
+    previous_.allocator().setMemoryFraction(fraction, index);
+  }
+}
+
+void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block) {
+  DeviceMemory& core = device(index).core;
+  if (*largest_block == 0) {
+    *largest_block = core.driver().memory_info().free_bytes;
+  }
+  *largest_block = std::max(*largest_block, core.largest_free_block());
+  if (previous_.is_in_use()) {
+    previous_.allocator().cacheInfo(index, largest_block);
+  }
+}
+
+}  // namespace ferro

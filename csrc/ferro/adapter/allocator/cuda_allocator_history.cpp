@@ -1,0 +1,222 @@
+// Snapshots, histories and observers.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/torch/convert.h"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/ApproximateClock.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace ferro {
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
+                                                  // of the interface that this file implements
+
+// Its first use takes a while, because it compares two clocks many times.
+const c10::ApproximateClockToUnixTimeConverter& clock_converter() {
+  static const auto* converter = new c10::ApproximateClockToUnixTimeConverter;
+  return *converter;
+}
+
+template <typename Entry>
+void set_unix_times(std::vector<Entry>& entries) {
+  auto to_nanoseconds =
+      const_cast<c10::ApproximateClockToUnixTimeConverter&>(clock_converter()).makeConverter();
+  for (Entry& entry : entries) {
+    entry.time_.t_ = to_nanoseconds(entry.time_.approx_t_) / 1000;
+  }
+}
+
+// Each allocator keeps so many.
+void keep_last(std::vector<TraceEntry>& trace, std::size_t count) {
+  if (trace.size() > count) {
+    trace.erase(trace.begin(), trace.end() - static_cast<std::ptrdiff_t>(count));
+  }
+}
+
+}  // namespace
+
+SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
+  SnapshotInfo info;
+  const PoolId pool = to_pool_id(id);
+  const bool observed = observed_.load(std::memory_order_relaxed);
+  for (int i = 0; i < device_count(); ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    Device& owner = device(index);
+    owner.core.collect_for_a_look();
+    std::vector<SegmentInfo> segments =
+        to_segments(owner.core.segments(pool == kDefaultPool ? nullptr : &pool), index);
+    std::size_t active_bytes = 0;
+    for (const SegmentInfo& segment : segments) {
+      active_bytes += segment.active_size;
+    }
+    std::ranges::move(segments, std::back_inserter(info.segments));
+    if (include_traces) {
+      info.device_traces.push_back(owner.history.entries());
+      set_unix_times(info.device_traces.back());
+    }
+    if (observed) {
+      owner.history.on_snapshot(active_bytes);
+    }
+  }
+  if (include_traces) {
+    info.external_annotations = annotations_.read();
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+      std::ranges::move(pool_names(i), std::back_inserter(info.external_annotations));
+    }
+    set_unix_times(info.external_annotations);
+  }
+  info.config_metadata = current_config_info();
+  if (previous_.is_in_use()) {
+    previous_.add_snapshot(id, include_traces, &info);
+    const MutexLock lock(init_mutex_);
+    for (std::vector<TraceEntry>& trace : info.device_traces) {
+      keep_last(trace, history_settings_.max_entries);
+    }
+  }
+  return info;
+}
+
+void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::size_t max_entries,
+                                  RecordContext when, bool clear,
+                                  const std::vector<std::string>& skip_actions) {
+  const HistorySettings settings =
+      checked_settings(enabled, recorder, max_entries, when, clear, skip_actions);
+  const MutexLock lock(init_mutex_);
+  clock_converter();
+  history_settings_ = settings;
+  if (enabled) {
+    observed_.store(true);
+  }
+  history_enabled_.store(enabled);
+  for (int i = 0; i < device_count(); ++i) {
+    device(static_cast<c10::DeviceIndex>(i)).history.record(settings);
+  }
+  annotations_.set_capacity(settings.max_entries);
+  if (settings.clear) {
+    annotations_.clear();
+  }
+  observed_.store(enabled || !trackers_.empty());
+  previous_.record_history([=](CUDAAllocator& previous) {
+    previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
+  });
+}
+
+void CudaAllocator::recordAnnotation(
+    const std::vector<std::pair<std::string, std::string>>& metadata) {
+  if (!isHistoryEnabled()) {
+    return;
+  }
+  c10::DeviceIndex index = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&index));
+  c10::CachingDeviceAllocator::AnnotationEntry entry(index, c10::getApproximateTime());
+  for (const auto& [name, value] : metadata) {
+    entry.recordUserMetadata(name, value);
+  }
+  annotations_.add(std::move(entry));
+}
+
+void CudaAllocator::pushCompileContext(std::string& name) {
+  if (isHistoryEnabled()) {
+    thread_annotations().compile_contexts.push_back(name);
+  }
+}
+
+void CudaAllocator::popCompileContext() {
+  std::vector<std::string>& contexts = thread_annotations().compile_contexts;
+  if (!isHistoryEnabled()) {
+    return;
+  }
+  if (!contexts.empty()) {
+    contexts.pop_back();
+  } else if (previous_.is_in_use()) {
+    previous_.allocator().popCompileContext();  // entered before ours was installed
+  }
+}
+
+// When it is about to note something, because until then nobody knows whether it will.
+void CudaAllocator::forward_annotations() {
+  if (!isHistoryEnabled() || !previous_.is_in_use()) {
+    return;
+  }
+  static thread_local std::vector<std::string> contexts;
+  static thread_local std::string metadata;
+  const ThreadAnnotations& mine = thread_annotations();
+  CUDAAllocator& previous = previous_.allocator();
+  if (metadata != mine.user_metadata) {
+    previous.setUserMetadata(mine.user_metadata);
+    metadata = mine.user_metadata;
+  }
+  if (contexts != mine.compile_contexts) {
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      previous.popCompileContext();
+    }
+    contexts = mine.compile_contexts;
+    for (std::string& context : contexts) {
+      previous.pushCompileContext(context);
+    }
+  }
+}
+
+void CudaAllocator::setUserMetadata(const std::string& metadata) {
+  thread_annotations().user_metadata = metadata;
+}
+
+std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_metadata; }
+
+void CudaAllocator::annotateMemory(const void* ptr, const std::string& metadata) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  if (!block && previous_.is_in_use()) {
+    annotate_memory(previous_.allocator(), ptr, metadata);
+    return;
+  }
+  TORCH_CHECK(block.has_value(), "annotateMemory: no live allocation found at pointer ", ptr);
+  const Heap& heap = *span->heap();
+  History& history = device(static_cast<c10::DeviceIndex>(heap.device())).history;
+  history.on_annotation(*block, heap.stream(), heap.pool(), metadata,
+                        history.gather(RecordContext::STATE));
+}
+
+std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const void* ptr) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  const auto block = span != nullptr ? span->heap()->live_block_at(*span, address) : std::nullopt;
+  if (!block && previous_.is_in_use()) {
+    return context_for_pointer(previous_.allocator(), ptr);
+  }
+  return block ? std::static_pointer_cast<c10::GatheredContext>(block->context) : nullptr;
+}
+
+void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
+  const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    previous_.allocator().attachOutOfMemoryObserver(observer);
+  }
+  failure_observers_.push_back(std::move(observer));
+}
+
+void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
+  const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    attach_rejection_observer(previous_.allocator(), observer);
+  }
+  rejection_observers_.add(std::move(observer));
+}
+
+void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
+  const MutexLock lock(init_mutex_);
+  observed_.store(true);
+  for (int i = 0; i < device_count(); ++i) {
+    device(static_cast<c10::DeviceIndex>(i)).history.attach_tracker(tracker);
+  }
+  if (previous_.is_in_use()) {
+    previous_.allocator().attachAllocatorTraceTracker(tracker);
+  }
+  trackers_.push_back(std::move(tracker));
+}
+
+}  // namespace ferro

@@ -1,0 +1,126 @@
+// Memory shared with other processes and other devices.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/torch/convert.h"
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <stdexcept>
+
+namespace ferro {
+namespace {
+
+using c10::cuda::CUDACachingAllocator::ShareableHandle;
+
+void check(ExportResult result, DeviceId device, void* ptr) {
+  switch (result) {
+    case ExportResult::kOk:
+    case ExportResult::kSegment:
+      return;
+    case ExportResult::kNotLive:
+      TORCH_CHECK(false, "invalid device pointer: ", ptr);
+    case ExportResult::kNotExportable:
+      TORCH_CHECK(false, "Memory of GPU ", device,
+                  " cannot be shared between processes: its driver gives no file descriptors for "
+                  "it. Share a copy in host memory.");
+    case ExportResult::kCapturing:
+      TORCH_CHECK(false,
+                  "A block of more than 16 pages cannot be shared for the first time while a CUDA "
+                  "graph is captured. Share it before the capture.");
+    case ExportResult::kOutOfMemory:
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, false,
+          "CUDA out of memory. Sharing a large block for the first time needs room for a copy of "
+          "it on GPU ",
+          device, ". Share it before the memory is full.");
+  }
+}
+
+}  // namespace
+
+// What another library may register or map: the segment of the block, or the pages that carry it.
+void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
+  Span* span = addresses_.find(to_device_ptr(ptr));
+  if (span == nullptr) {
+    return previous_.allocator().getBaseAllocation(ptr, size);
+  }
+  const std::optional<BlockView> block = span->heap()->live_block_around(*span, to_device_ptr(ptr));
+  TORCH_CHECK(block.has_value(), "invalid device pointer: ", ptr);
+  std::uint64_t begin = address_of(span->base());
+  std::uint64_t end = begin + span->bytes();
+  if (is_paged(span->heap()->kind())) {
+    begin = align_down(address_of(block->ptr), config_.page_bytes);
+    end = align_up(address_of(block->ptr) + block->size, config_.page_bytes);
+  }
+  if (size != nullptr) {
+    *size = end - begin;
+  }
+  return to_void_ptr(DevicePtr{begin});
+}
+
+ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
+  const DevicePtr address = to_device_ptr(ptr);
+  Span* span = addresses_.find(address);
+  if (span == nullptr) {
+    return previous_.allocator().shareIpcHandle(ptr);
+  }
+  const DeviceId device = span->heap()->device();
+  SharedRange range;
+  const ExportResult result = core_of(device)->export_block(*span, address, &range);
+  check(result, device, ptr);
+  IpcHandle handle;
+  if (result == ExportResult::kSegment) {
+    cudaIpcMemHandle_t cuda_handle;
+    C10_CUDA_CHECK(cudaIpcGetMemHandle(&cuda_handle, to_void_ptr(range.begin)));
+    handle.kind = IpcKind::kCudaMalloc;
+    handle.cuda_handle.assign(cuda_handle.reserved, sizeof(cuda_handle.reserved));
+  } else {
+    describe(range, handle);
+  }
+  return {static_cast<std::ptrdiff_t>(distance(range.begin, address)), encode(handle)};
+}
+
+void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {
+  handle.from = own_process();
+  try {
+    handle.socket = descriptor_server_.socket_name();
+  } catch (const std::runtime_error&) {
+    // Without a socket the memory can still be opened where the kernel allows pidfd_getfd.
+  }
+  for (const SharedUnit& unit : range.units) {
+    handle.units.push_back({unit.bytes, unit.descriptor, unit.id});
+  }
+}
+
+std::shared_ptr<void> CudaAllocator::getIpcDevPtr(std::string handle) {
+  const c10::DeviceIndex index = current_device();
+  return received_.open(handle, index, device(index).core);
+}
+
+int CudaAllocator::duplicate_export(std::uint64_t id) {
+  for (int i = 0; i < device_count(); ++i) {
+    if (const int descriptor = core_of(i)->exports().duplicate(id); descriptor >= 0) {
+      return descriptor;
+    }
+  }
+  return -1;
+}
+
+void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex peer) {
+  {
+    const c10::cuda::CUDAGuard guard(index);
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      (void)cudaGetLastError();
+    } else {
+      C10_CUDA_CHECK(error);
+    }
+  }
+  device(peer).core.add_peer(index);
+  if (previous_.is_in_use()) {
+    previous_.allocator().enablePeerAccess(index, peer);
+  }
+}
+
+}  // namespace ferro

@@ -1,0 +1,278 @@
+// Pools and graphs.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/allocator/sealed_pools.h"
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/graph/checkpoint.h"
+#include "ferro/graph/pool_registry.h"
+
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace ferro {
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
+                                                  // of the interface that this file implements
+
+// Segments from an allocator that a user gave to a MemPool. It lives as long as the last of them.
+class UserSegments final : public SegmentSource {
+ public:
+  UserSegments(c10::DeviceIndex device, std::shared_ptr<CUDAAllocator> allocator)
+      : device_(device), allocator_(std::move(allocator)) {}
+  DevicePtr allocate(std::size_t bytes) override {
+    const Scope scope(device_);
+    return to_device_ptr(allocator_->raw_alloc(bytes));
+  }
+  bool release(DevicePtr base) override {
+    const Scope scope(device_);
+    allocator_->raw_delete(to_void_ptr(base));
+    return true;
+  }
+
+ private:
+  // On the pool's device; and a capture does not keep it from calling the driver.
+  struct Scope {
+    explicit Scope(c10::DeviceIndex device) : guard(device) {}
+    c10::cuda::CUDAGuard guard;
+    c10::cuda::CUDAStreamCaptureModeGuard mode{cudaStreamCaptureModeRelaxed};
+  };
+
+  const c10::DeviceIndex device_;
+  const std::shared_ptr<CUDAAllocator> allocator_;
+};
+
+// PyTorch's captures hand over a lambda of a member function of at::cuda::CUDAGraph, in all
+// versions; nothing else says that a filter is theirs.
+FilterOwner owner_of(const std::function<bool(cudaStream_t)>& filter) {
+  const bool of_graph = std::strstr(filter.target_type().name(), "CUDAGraph") != nullptr;
+  return of_graph ? FilterOwner::kGraph : FilterOwner::kProgram;
+}
+
+struct CheckpointState : AllocatorState {
+  PoolCheckpoint checkpoint;
+};
+
+void check(CheckpointError error) {
+  switch (error) {
+    case CheckpointError::kNone:
+      return;
+    case CheckpointError::kUnknownPool:
+      TORCH_CHECK(false, "Could not find pool of id");
+    case CheckpointError::kUnheldPool:
+      TORCH_CHECK(false, "Not expected to checkpoint freeable graph");
+    case CheckpointError::kPendingFrees:
+      TORCH_CHECK(false, "Events should have synchronized when checkpointing block");
+    case CheckpointError::kPagesGone:
+      TORCH_CHECK(false, "The memory of the checkpointed blocks was given back since");
+  }
+}
+
+}  // namespace
+
+void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id,
+                                        std::function<bool(cudaStream_t)> filter) {
+  Device& owner = device(index);
+  refuse_if_sealed(to_pool_id(id));
+  auto accepts = [filter](StreamId stream) {
+    return filter(reinterpret_cast<cudaStream_t>(stream));
+  };
+  const StreamId current = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
+  const FilterOwner whose = owner_of(filter);
+  const bool previous = is_previous_pool(owner, index, id, IfUnknown::kIsMade);
+  if (previous) {
+    previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
+  }
+  const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
+  TORCH_CHECK(owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose),
+              "beginAllocateToPool: already recording to mempool_id");
+  follow_released(owner);  // beginning lets go of captures that were abandoned
+}
+
+void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
+  Device& owner = device(index);
+  const EndOfCapture how =
+      capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
+  const bool ended = owner.router.end(to_pool_id(id), how);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().endAllocateToPool(index, id);
+    return;
+  }
+  TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
+  follow_released(owner);
+}
+
+void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
+  device(index).router.mark_capture_begin();
+  if (previous_.is_in_use()) {
+    mark_capture_begin(previous_.allocator(), index);
+  }
+}
+
+void CudaAllocator::markCaptureEnd(c10::DeviceIndex index) {
+  device(index).router.mark_capture_end();
+  if (previous_.is_in_use()) {
+    mark_capture_end(previous_.allocator(), index);
+  }
+}
+
+void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().releasePool(index, id);
+  } else {
+    const bool released = owner.core.release_pool(to_pool_id(id));
+    TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
+                          ") is unknown or held by nobody");
+  }
+  on_release(to_pool_id(id));
+}
+
+bool CudaAllocator::holds_pool(const PoolId& id) const {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    if (device(i).core.pool_use_count(id) > 0 ||
+        previous_.pool_use_count(i, to_mempool_id(id)) > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void CudaAllocator::let_go_of_failed_captures() {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).router.let_go_of_failed_captures();
+    follow_released(device(i));
+  }
+}
+
+void CudaAllocator::follow_released(Device& owner) const {
+  for (const PoolId& id : owner.router.take_released()) {
+    on_release(id);
+  }
+}
+
+void CudaAllocator::on_release(const PoolId& id) const {
+  if (holds_pool(id)) {
+    return;
+  }
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).footprints.forget_pool(id);
+  }
+  pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
+}
+
+int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    return previous_.allocator().getPoolUseCount(index, id);
+  }
+  const int count = owner.core.pool_use_count(to_pool_id(id));
+  TORCH_INTERNAL_ASSERT(count >= 0, "getPoolUseCount: pool (", id.first, ", ", id.second,
+                        ") is unknown");
+  return count;
+}
+
+void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t id,
+                                       std::shared_ptr<CUDAAllocator> allocator) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id, IfUnknown::kIsMade)) {
+    previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
+    return;
+  }
+  std::shared_ptr<SegmentSource> source;
+  if (allocator != nullptr) {
+    source = std::make_shared<UserSegments>(index, std::move(allocator));
+  }
+  const bool held = owner.core.hold_pool(to_pool_id(id), std::move(source));
+  TORCH_INTERNAL_ASSERT(held, "createOrIncrefPool: pool (", id.first, ", ", id.second,
+                        ") exists already and cannot be given an allocator");
+}
+
+void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, bool use) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().setUseOnOOM(index, id, use);
+    return;
+  }
+  owner.core.set_use_on_oom(to_pool_id(id), use);
+}
+
+void CudaAllocator::setNoSplit(c10::DeviceIndex index, c10::MempoolId_t id) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    previous_.allocator().setNoSplit(index, id);
+    return;
+  }
+  owner.core.set_no_split(to_pool_id(id));
+}
+
+bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::MempoolId_t id,
+                                             const std::unordered_set<void*>& expected) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    return previous_.allocator().checkPoolLiveAllocations(index, id, expected);
+  }
+  DeviceMemory& core = owner.core;
+  TORCH_CHECK(core.pool_use_count(to_pool_id(id)) >= 0, "Could not find pool of id");
+  const std::vector<BlockView> live = core.live_blocks(to_pool_id(id));
+  return live.size() == expected.size() &&
+         std::ranges::all_of(live, [&expected](const BlockView& block) {
+           return expected.contains(to_void_ptr(block.ptr));
+         });
+}
+
+std::shared_ptr<AllocatorState> CudaAllocator::getCheckpointState(c10::DeviceIndex index,
+                                                                  c10::MempoolId_t id) {
+  Device& owner = device(index);
+  if (is_previous_pool(owner, index, id)) {
+    return previous_.allocator().getCheckpointState(index, id);
+  }
+  auto state = std::make_shared<CheckpointState>();
+  check(take_checkpoint(owner.core, to_pool_id(id), &state->checkpoint));
+  return state;
+}
+
+CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
+                                                      std::shared_ptr<AllocatorState> state) {
+  const auto* ours = dynamic_cast<const CheckpointState*>(state.get());
+  CheckpointDelta delta;
+  if (ours == nullptr && previous_.is_in_use()) {
+    delta = previous_.allocator().setCheckpointPoolState(index, std::move(state));
+    for (c10::DataPtr& data : delta.dataptrs_allocd) {
+      void* ptr = data.release_context();
+      data = c10::DataPtr(ptr, ptr, raw_deleter(), data.device());
+    }
+    return delta;
+  }
+  TORCH_CHECK(ours != nullptr, "Expected a checkpoint that ferro_alloc made");
+  CheckpointChange change;
+  check(restore_checkpoint(device(index).core, ours->checkpoint, &change));
+  for (const BlockView& block : change.freed) {
+    delta.ptrs_freed.push_back(to_void_ptr(block.ptr));
+  }
+  for (const BlockView& block : change.allocated) {
+    void* ptr = to_void_ptr(block.ptr);
+    delta.dataptrs_allocd.emplace_back(ptr, ptr, raw_deleter(), c10::Device(c10::kCUDA, index));
+  }
+  return delta;
+}
+
+std::vector<StreamSegmentSize> CudaAllocator::getExpandableSegmentSizes(c10::DeviceIndex index) {
+  std::vector<StreamSegmentSize> sizes;
+  for (const SegmentView& segment : device(index).core.segments(nullptr)) {
+    if (segment.stream != StreamId{0}) {
+      sizes.emplace_back(reinterpret_cast<cudaStream_t>(segment.stream), false, segment.size);
+    }
+  }
+  if (previous_.is_in_use()) {
+    std::ranges::move(previous_.allocator().getExpandableSegmentSizes(index),
+                      std::back_inserter(sizes));
+  }
+  return sizes;
+}
+
+}  // namespace ferro

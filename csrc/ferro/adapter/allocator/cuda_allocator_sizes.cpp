@@ -1,0 +1,107 @@
+// What pools and graphs hold, by name.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/driver/error.h"
+#include "ferro/graph/pool_registry.h"
+
+#include <c10/util/ApproximateClock.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+namespace ferro {
+namespace {
+
+std::string name_of(const PoolId& id) {
+  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
+  return known == nullptr ? "" : known->name();
+}
+
+std::string text_of(const PoolId& id) {
+  return "(" + std::to_string(id.graph) + ", " + std::to_string(id.handle) + ")";
+}
+
+}  // namespace
+
+void CudaAllocator::note_captured(Device& owner, const PoolId& pool, StreamId stream, void* ptr,
+                                  std::size_t bytes) {
+  if (!owner.router.has_captures()) {
+    return;
+  }
+  try {
+    if (const CaptureInfo capture = owner.core.driver().capture_info(stream); capture.id != 0) {
+      owner.footprints.note(pool, capture.id, to_device_ptr(ptr), bytes);
+    }
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the block is handed out all the
+                                  // same; a size that lacks it harms nobody
+  }
+}
+
+std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::DeviceIndex index) const {
+  Device& owner = device(index);
+  std::vector<PrivatePool> pools;
+  for (const auto& [id, reserved] : owner.core.reserved_by_pool()) {
+    PrivatePool pool{id, name_of(id), {}};
+    pool.sizes.private_bytes = static_cast<std::size_t>(reserved[kAll].current);
+    if (pool.sizes.private_bytes == 0) {
+      continue;
+    }
+    for (const BlockView& block : owner.core.live_blocks(id)) {
+      pool.sizes.live_bytes += block.size;
+    }
+    pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
+    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id);
+    pools.push_back(std::move(pool));
+  }
+  return pools;
+}
+
+std::optional<GraphSizes> CudaAllocator::graph_sizes(c10::DeviceIndex index, const PoolId& pool,
+                                                     std::uint64_t capture) const {
+  Device& owner = device(index);
+  if (owner.core.pool_use_count(pool) < 0) {
+    return std::nullopt;
+  }
+  return owner.footprints.sizes_of(pool, capture, owner.core.live_blocks(pool));
+}
+
+void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
+                                   std::uint64_t capture) const {
+  device(index).footprints.forget_capture(pool, capture);
+}
+
+std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_names(
+    c10::DeviceIndex index) const {
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> names;
+  for (const auto& [id, reserved] : device(index).core.reserved_by_pool()) {
+    const std::string name = reserved[kAll].current == 0 ? "" : name_of(id);
+    if (!name.empty()) {
+      names.emplace_back(index, c10::getApproximateTime());
+      names.back().recordUserMetadata("graph_pool", name);
+      names.back().recordUserMetadata("segment_pool_id", text_of(id));
+    }
+  }
+  return names;
+}
+
+std::string CudaAllocator::describe_pools(c10::DeviceIndex index) const {
+  constexpr std::size_t kNamed = 4;
+  std::vector<PrivatePool> pools = private_pools(index);
+  if (pools.empty()) {
+    return "";
+  }
+  std::ranges::sort(pools, std::ranges::greater{},
+                    [](const PrivatePool& pool) { return pool.sizes.private_bytes; });
+  std::string text = " Private pools hold:";
+  for (std::size_t i = 0; i < std::min(pools.size(), kNamed); ++i) {
+    const PrivatePool& pool = pools[i];
+    text += (i == 0 ? " " : ", ") + (pool.name.empty() ? text_of(pool.id) : "'" + pool.name + "'") +
+            " " + c10::CachingAllocator::format_size(pool.sizes.private_bytes) + " (" +
+            c10::CachingAllocator::format_size(pool.sizes.live_bytes) + " live)";
+  }
+  return text + (pools.size() > kNamed ? ", and " + std::to_string(pools.size() - kNamed) + " more."
+                                       : ".");
+}
+
+}  // namespace ferro

@@ -1,0 +1,27 @@
+#include "ferro/adapter/allocator/device_view.h"
+
+#include "ferro/adapter/allocator/block_size.h"
+#include "ferro/adapter/torch/convert.h"
+
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace ferro {
+
+std::size_t round_size(std::size_t bytes) {
+  using c10::CachingAllocator::AcceleratorAllocatorConfig;
+  return bytes == 0
+             ? 0
+             : block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes));
+}
+
+std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes) {
+  if (bytes == 0) {
+    return 0;
+  }
+  const auto index = static_cast<c10::DeviceIndex>(device.driver().device());
+  const StreamId stream = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
+  return device.bytes_from_driver(stream, {round_size(bytes), bytes});
+}
+
+}  // namespace ferro

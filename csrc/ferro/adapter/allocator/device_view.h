@@ -1,0 +1,16 @@
+// Numbers about one device for people who write tools.
+#pragma once
+
+#include "ferro/adapter/allocator/cuda_allocator.h"
+
+#include <cstddef>
+
+namespace ferro {
+
+// Bytes of the block that a request for `bytes` gets, by the settings in force. 0 for 0.
+std::size_t round_size(std::size_t bytes);
+
+// Bytes that a request for `bytes` on the current stream would take from the driver now.
+std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes);
+
+}  // namespace ferro

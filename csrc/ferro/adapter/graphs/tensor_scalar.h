@@ -1,0 +1,33 @@
+// A tensor of one number as a device scalar.
+#pragma once
+
+#include "ferro/adapter/graphs/torch_graph.h"
+#include "ferro/base/mutex.h"
+#include "ferro/graph/device_scalar.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <vector>
+
+namespace ferro {
+
+// Keeps the tensor, and its memory until all streams that wrote to it are done. Thread-safe.
+class TensorScalar {
+ public:
+  explicit TensorScalar(at::Tensor tensor);
+  // In the order of the stream. Throws c10::Error, as a tensor would, for a number that the type
+  // cannot hold.
+  void update(const c10::Scalar& value, StreamNumber stream) FERRO_EXCLUDES(mutex_);
+
+ private:
+  void keep_for(StreamId stream) FERRO_EXCLUDES(mutex_);
+
+  const at::Tensor tensor_;
+  const c10::ScalarType type_;
+  DeviceScalar scalar_;
+  Mutex mutex_;
+  std::vector<StreamId> streams_ FERRO_GUARDED_BY(mutex_);
+};
+
+}  // namespace ferro

@@ -1,0 +1,129 @@
+#include "ferro/adapter/graphs/torch_graph.h"
+
+#include "ferro/adapter/allocator/installed_allocator.h"
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/base/mutex.h"
+#include "ferro/graph/capture_status.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ferro {
+namespace {
+
+cudaStream_t raw(StreamId stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+class TorchGraph final : public ExecutableGraph {
+ public:
+  TorchGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
+             c10::DeviceIndex device)
+      : graph_(std::move(graph)), replay_(std::move(replay)), device_(device) {}
+
+  void launch(StreamId stream) override {
+    if (c10::cuda::getCurrentCUDAStream(device_).stream() == raw(stream)) {
+      replay_();
+      return;
+    }
+    const c10::cuda::CUDAStreamGuard guard(torch_stream_of(stream, device_));
+    replay_();
+  }
+  void upload(StreamId stream) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    C10_CUDA_CHECK(cudaGraphUpload(graph_->raw_cuda_graph_exec(), raw(stream)));
+  }
+
+ private:
+  const std::shared_ptr<at::cuda::CUDAGraph> graph_;
+  const std::function<void()> replay_;
+  const c10::DeviceIndex device_;
+};
+
+// The id is a protected member in all versions of PyTorch.
+struct GraphMembers : at::cuda::CUDAGraph {
+  static std::uint64_t capture_id(const at::cuda::CUDAGraph& graph) {
+    return graph.*(&GraphMembers::capture_id_);
+  }
+};
+
+}  // namespace
+
+StreamId stream_of(StreamNumber number, c10::DeviceIndex device) {
+  return number ? StreamId{*number}
+                : to_stream_id(c10::cuda::getCurrentCUDAStream(device).stream());
+}
+
+c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device) {
+  return c10::cuda::getStreamFromExternal(raw(stream), device);
+}
+
+DeviceGraph::DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
+                         c10::DeviceIndex device, std::shared_ptr<CapturePool> pool)
+    : device_(device),
+      capture_(GraphMembers::capture_id(*graph)),
+      graph_(std::make_unique<TorchGraph>(std::move(graph), std::move(replay), device),
+             std::move(pool)) {}
+
+DeviceGraph::~DeviceGraph() {
+  if (const CudaAllocator* allocator = allocator_of(device_)) {
+    allocator->forget_capture(device_, graph_.pool()->id(), capture_);
+  }
+}
+
+std::optional<GraphSizes> DeviceGraph::sizes() const {
+  const CudaAllocator* allocator = allocator_of(device_);
+  return allocator == nullptr ? std::nullopt
+                              : allocator->graph_sizes(device_, graph_.pool()->id(), capture_);
+}
+
+// PyTorch forgets neither its random generator's capture nor its diversion when a capture ends with
+// an error; a capture that succeeds puts both right.
+void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) {
+  const c10::cuda::CUDAStream stream = torch_stream_of(StreamId{number}, device);
+  if (is_capturing(capture_status(driver_of(device), StreamId{number}))) {
+    cudaGraph_t unwanted = nullptr;  // PyTorch gave up after it had begun
+    if (C10_CUDA_ERROR_HANDLED(cudaStreamEndCapture(stream.stream(), &unwanted)) == cudaSuccess) {
+      C10_CUDA_CHECK(cudaGraphDestroy(unwanted));
+    }
+    C10_CUDA_CLEAR_ERROR();
+  }
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  at::cuda::CUDAGraph empty(/*keep_graph=*/true);  // which is never made executable
+  empty.capture_begin({0, 0}, cudaStreamCaptureModeRelaxed);
+  // One node, because PyTorch warns of a graph without any.
+  const cudaError_t error = cudaLaunchHostFunc(
+      stream.stream(), [](void*) {}, nullptr);
+  empty.capture_end();
+  C10_CUDA_CHECK(error);
+}
+
+// The allocator's own; before the first install and the first use of CUDA there is none yet.
+Driver& driver_of(c10::DeviceIndex device) {
+  if (const CudaAllocator* allocator = allocator_of(device)) {
+    return allocator->core_of(device)->driver();
+  }
+  const LoadedCudaApi& loaded = load_cuda_api();
+  if (loaded.api == nullptr) {
+    throw std::runtime_error(loaded.why);
+  }
+  if (device < 0 || device >= c10::cuda::device_count()) {
+    throw std::runtime_error("there is no CUDA device " + std::to_string(device));
+  }
+  static Mutex mutex;
+  static auto* drivers = new std::map<c10::DeviceIndex, Driver>;
+  const MutexLock lock(mutex);
+  return drivers->try_emplace(device, *loaded.api, device).first->second;
+}
+
+const CudaAllocator* allocator_of(c10::DeviceIndex device) {
+  const CudaAllocator* allocator = installed_allocator();
+  const bool known = allocator != nullptr && allocator->core_of(device) != nullptr;
+  return known ? allocator : nullptr;
+}
+
+}  // namespace ferro

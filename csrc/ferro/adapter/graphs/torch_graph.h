@@ -1,0 +1,57 @@
+// PyTorch's graphs behind the interface of ours.
+#pragma once
+
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/driver/driver.h"
+#include "ferro/graph/captured_graph.h"
+
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+namespace ferro {
+
+// As torch.cuda.Stream.cuda_stream has it; none: the current one.
+using StreamNumber = std::optional<std::uint64_t>;
+StreamId stream_of(StreamNumber number, c10::DeviceIndex device);
+c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device);
+
+// A graph that PyTorch captured on `device`. `replay` is PyTorch's own way to launch it on the
+// current stream, which does more: random numbers go on from launch to launch, and hooks are called.
+// Streams are of that device. Throws c10::Error. Thread-safe as far as PyTorch's graph is.
+class DeviceGraph {
+ public:
+  DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
+              c10::DeviceIndex device, std::shared_ptr<CapturePool> pool);
+  ~DeviceGraph();
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+
+  void launch(StreamNumber stream) { graph_.launch(stream_of(stream, device_)); }
+  void upload(StreamNumber stream) { graph_.upload(stream_of(stream, device_)); }
+  const CapturedGraph& graph() const { return graph_; }
+  // None where ferro_alloc does not own the pool.
+  std::optional<GraphSizes> sizes() const;
+
+ private:
+  const c10::DeviceIndex device_;
+  const std::uint64_t capture_;  // the driver's id
+  CapturedGraph graph_;
+};
+
+// After a capture of this thread on that stream which failed: ends it where PyTorch did not, and
+// lets PyTorch's random numbers and the allocator notice that it is over.
+void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t stream);
+
+// The driver of a device, whether or not ferro_alloc is installed. Throws std::runtime_error with
+// one sentence where there is no driver or no such device.
+Driver& driver_of(c10::DeviceIndex device);
+
+// Null where ferro_alloc was never in PyTorch's place, or the device was not used yet.
+const CudaAllocator* allocator_of(c10::DeviceIndex device);
+
+}  // namespace ferro

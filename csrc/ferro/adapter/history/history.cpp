@@ -1,0 +1,172 @@
+#include "ferro/adapter/history/history.h"
+
+#include "ferro/adapter/torch/convert.h"
+
+#include <c10/util/ApproximateClock.h>
+
+#include <memory>
+
+namespace ferro {
+namespace {
+
+using TraceEntry = c10::cuda::CUDACachingAllocator::TraceEntry;
+using RecordContext = c10::cuda::CUDACachingAllocator::RecordContext;
+
+thread_local std::exception_ptr tracker_failure;
+
+constexpr std::uint32_t bit_of(TraceEntry::Action action) {
+  return std::uint32_t{1} << static_cast<unsigned>(action);
+}
+
+TraceEntry::Action action_of(MemoryEvent event) {
+  switch (event) {
+    case MemoryEvent::kAllocate:
+      return TraceEntry::ALLOC;
+    case MemoryEvent::kFreeRequested:
+      return TraceEntry::FREE_REQUESTED;
+    case MemoryEvent::kFreeCompleted:
+      return TraceEntry::FREE_COMPLETED;
+    case MemoryEvent::kSegmentCreated:
+      return TraceEntry::SEGMENT_ALLOC;
+    case MemoryEvent::kSegmentReleased:
+      return TraceEntry::SEGMENT_FREE;
+    case MemoryEvent::kMapped:
+      return TraceEntry::SEGMENT_MAP;
+    case MemoryEvent::kUnmapped:
+      break;
+  }
+  return TraceEntry::SEGMENT_UNMAP;
+}
+
+// Why pages came or went, how many moved and what it took; for whoever reads the history.
+std::string note_of(const EventFacts& event) {
+  std::string note = std::string("ferro_alloc: ") + event.range.reason;
+  if (event.what == MemoryEvent::kMapped && event.range.nanoseconds != 0) {
+    note += ", " + std::to_string(event.range.pages_moved) + " pages moved, " +
+            std::to_string(event.range.nanoseconds / 1000) + " us";
+  }
+  return note;
+}
+
+}  // namespace
+
+std::exception_ptr take_tracker_failure() { return std::exchange(tracker_failure, nullptr); }
+
+ThreadAnnotations& thread_annotations() {
+  thread_local ThreadAnnotations annotations;
+  return annotations;
+}
+
+HistorySettings checked_settings(bool enabled,
+                                 c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                                 std::size_t max_entries, RecordContext when, bool clear,
+                                 const std::vector<std::string>& skip_actions) {
+  TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr,
+              "recording contexts needs a function that makes them");
+  HistorySettings settings{.enabled = enabled,
+                           .recorder = enabled ? recorder : nullptr,
+                           .max_entries = max_entries,
+                           .when = enabled ? when : RecordContext::NEVER,
+                           .clear = clear || !enabled};
+  for (const std::string& action : skip_actions) {
+    settings.skipped |= bit_of(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+  }
+  return settings;
+}
+
+void History::record(const HistorySettings& settings) {
+  // Less first, more last: whoever sees the level also sees its recorder.
+  level_.store(RecordContext::NEVER);
+  skipped_.store(settings.skipped);
+  recorder_.store(settings.recorder);
+  ring_.set_capacity(settings.max_entries);
+  if (settings.clear) {
+    ring_.clear();
+  }
+  enabled_.store(settings.enabled);
+  level_.store(settings.when);
+  const bool wanted = settings.enabled || trackers_.load() != nullptr;
+  core_.set_observer(wanted ? this : nullptr);
+}
+
+void History::attach_tracker(Tracker tracker) {
+  const MutexLock lock(trackers_mutex_);
+  const std::vector<Tracker>* before = trackers_.load();
+  auto after = std::make_unique<std::vector<Tracker>>();
+  if (before != nullptr) {
+    *after = *before;
+  }
+  after->push_back(std::move(tracker));
+  trackers_.store(after.release());
+  core_.set_observer(this);
+}
+
+CallContext History::gather_now() const {
+  const auto recorder = recorder_.load(std::memory_order_relaxed);
+  return recorder != nullptr ? recorder() : nullptr;
+}
+
+void History::add(TraceEntry entry) noexcept {
+  try {
+    if (const std::vector<Tracker>* trackers = trackers_.load(std::memory_order_acquire)) {
+      for (const Tracker& tracker : *trackers) {
+        try {
+          tracker(entry);
+        } catch (...) {
+          tracker_failure = std::current_exception();
+        }
+      }
+    }
+    if (enabled_.load(std::memory_order_relaxed) &&
+        (skipped_.load(std::memory_order_relaxed) & bit_of(entry.action_)) == 0) {
+      ring_.add(std::move(entry));
+    }
+  } catch (...) {
+    // No host memory for one more entry: the history ends here, the program does not.
+    enabled_.store(false);
+  }
+}
+
+void History::on_event(const EventFacts& event) noexcept {
+  const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
+  const ThreadAnnotations& thread = thread_annotations();
+  TraceEntry entry(
+      action_of(event.what), device_, address_of(event.ptr), event.size,
+      reinterpret_cast<void*>(event.stream), to_mempool_id(event.pool), c10::getApproximateTime(),
+      with_context ? std::static_pointer_cast<c10::GatheredContext>(event.context) : nullptr,
+      thread.compile_context(), thread.user_metadata);
+  set_internal_metadata(entry, thread.internal_metadata);
+  if (event.range.reason != nullptr) {
+    set_note(entry, note_of(event));
+  }
+  add(std::move(entry));
+}
+
+void History::on_annotation(const BlockView& block, StreamId stream, const PoolId& pool,
+                            const std::string& metadata, const CallContext& context) {
+  if (const auto action = annotate_action()) {
+    add({*action, device_, address_of(block.ptr), block.requested, reinterpret_cast<void*>(stream),
+         to_mempool_id(pool), c10::getApproximateTime(),
+         std::static_pointer_cast<c10::GatheredContext>(context),
+         thread_annotations().compile_context(), metadata});
+  }
+}
+
+void History::on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
+                               const PoolId& pool, const CallContext& context) {
+  const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
+  const ThreadAnnotations& thread = thread_annotations();
+  add({TraceEntry::OOM, device_, device_free, size, reinterpret_cast<void*>(stream),
+       to_mempool_id(pool), c10::getApproximateTime(),
+       with_context ? std::static_pointer_cast<c10::GatheredContext>(context) : nullptr,
+       thread.compile_context(), thread.user_metadata});
+}
+
+void History::on_snapshot(std::size_t active_bytes) {
+  const ThreadAnnotations& thread = thread_annotations();
+  // Device 0 and no pool, as in PyTorch.
+  add({TraceEntry::SNAPSHOT, 0, 0, active_bytes, nullptr, c10::MempoolId_t{0, 0},
+       c10::getApproximateTime(), nullptr, thread.compile_context(), thread.user_metadata});
+}
+
+}  // namespace ferro

@@ -1,0 +1,108 @@
+// What happened to the memory of one device, for `_record_memory_history`, snapshots, trace trackers
+// and out-of-memory observers; with PyTorch's levels:
+//   state  live blocks know where they were allocated
+//   alloc  so do entries of the trace; a free shows where its block was allocated
+//   all    frees have contexts of their own
+//
+// Thread-safe. The recorder of contexts and the observers of failures may take the GIL, so they are
+// called without any lock. Trackers are called under the lock of a heap, as PyTorch documents.
+// Nothing here ever leaves: entries own Python frames, which must not be released at exit.
+#pragma once
+
+#include "ferro/adapter/history/trace_ring.h"
+#include "ferro/adapter/torch/torch_compat.h"
+#include "ferro/core/device/device_memory.h"
+#include "ferro/core/types/observer.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ferro {
+
+struct HistorySettings {
+  bool enabled = false;
+  c10::cuda::CUDACachingAllocator::CreateContextFn recorder = nullptr;
+  std::size_t max_entries = 1;
+  c10::cuda::CUDACachingAllocator::RecordContext when =
+      c10::cuda::CUDACachingAllocator::RecordContext::NEVER;
+  bool clear = false;
+  std::uint32_t skipped = 0;  // one bit an action
+};
+
+// Checks what PyTorch checks; throws c10::Error for an unknown action or a missing recorder.
+HistorySettings checked_settings(bool enabled,
+                                 c10::cuda::CUDACachingAllocator::CreateContextFn recorder,
+                                 std::size_t max_entries,
+                                 c10::cuda::CUDACachingAllocator::RecordContext when, bool clear,
+                                 const std::vector<std::string>& skip_actions);
+
+class History final : public MemoryObserver {
+ public:
+  using RecordContext = c10::cuda::CUDACachingAllocator::RecordContext;
+  using TraceEntry = c10::cuda::CUDACachingAllocator::TraceEntry;
+  using Tracker = c10::cuda::CUDACachingAllocator::AllocatorTraceTracker;
+  using FailureObserver = c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
+
+  History(c10::DeviceIndex device, DeviceMemory& core) : device_(device), core_(core) {}
+
+  void record(const HistorySettings& settings);
+  void attach_tracker(Tracker tracker);
+
+  // Null unless contexts are collected at `level` or a more detailed one.
+  CallContext gather(RecordContext level) const {
+    return level_.load(std::memory_order_relaxed) >= level ? gather_now() : nullptr;
+  }
+
+  void on_event(const EventFacts& event) noexcept override;
+  void on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
+                        const PoolId& pool, const CallContext& context);
+  // The program says something about a block that it was given earlier.
+  void on_annotation(const BlockView& block, StreamId stream, const PoolId& pool,
+                     const std::string& metadata, const CallContext& context);
+  // After the entries were read, so that it shows in the next snapshot only.
+  void on_snapshot(std::size_t active_bytes);
+
+  // In the order in which things happened; times still in ticks.
+  std::vector<TraceEntry> entries() const { return ring_.read(); }
+
+ private:
+  CallContext gather_now() const;
+  void add(TraceEntry entry) noexcept;
+
+  const c10::DeviceIndex device_;
+  DeviceMemory& core_;
+  std::atomic<RecordContext> level_{RecordContext::NEVER};
+  std::atomic<c10::cuda::CUDACachingAllocator::CreateContextFn> recorder_{nullptr};
+  std::atomic<bool> enabled_{false};
+  std::atomic<std::uint32_t> skipped_{0};
+  TraceRing<TraceEntry> ring_;
+
+  Mutex trackers_mutex_;
+  // Replaced as a whole, and the old one kept: a tracker may be running from it.
+  std::atomic<const std::vector<Tracker>*> trackers_{nullptr};
+};
+
+// A tracker that throws must not stop memory from changing hands under a heap's lock. What it threw
+// last in this thread is kept until it is asked for; null when nothing was.
+std::exception_ptr take_tracker_failure();
+
+// Of this thread, for the entries that it causes.
+struct ThreadAnnotations {
+  std::vector<std::string> compile_contexts;
+  std::string user_metadata;
+  std::string internal_metadata;
+
+  const std::string& compile_context() const {
+    static const std::string none = "N/A";
+    return compile_contexts.empty() ? none : compile_contexts.back();
+  }
+};
+ThreadAnnotations& thread_annotations();
+
+}  // namespace ferro

@@ -1,0 +1,47 @@
+// The byte string under which a block is known to another process.
+//
+// It begins as PyTorch's own: a version, a type, and for memory made of pages a header with a file
+// descriptor for each handle, of the process that the header names. PyTorch's own allocator can
+// open ours when all handles have one size. After that comes our note, which it does not read: who
+// the process is beyond doubt, where it hands out its descriptors, and under which ids.
+//
+// Pure.
+#pragma once
+
+#include "ferro/adapter/sharing/peer_process.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ferro {
+
+struct IpcUnit {
+  std::size_t bytes = 0;
+  int descriptor = -1;   // in the process that shared it
+  std::uint64_t id = 0;  // in its ExportTable; 0 when PyTorch's own allocator shared it
+};
+
+enum class IpcKind {
+  kCudaMalloc,   // `cuda_handle`
+  kDescriptors,  // `process` and `units`
+  kFabric,       // `fabric_handles`, each of `segment_bytes`
+};
+
+struct IpcHandle {
+  IpcKind kind = IpcKind::kDescriptors;
+  std::string cuda_handle;  // 64 bytes
+  ProcessIdentity from;     // `started` of our own handles only
+  std::vector<IpcUnit> units;
+  std::size_t segment_bytes = 0;
+  std::vector<std::string> fabric_handles;  // 64 bytes each
+  std::string socket;                       // its abstract name; of our own handles only
+};
+
+// Not for kFabric.
+std::string encode(const IpcHandle& handle);
+// Throws std::invalid_argument with one sentence for what is not such a string.
+IpcHandle decode(const std::string& text);
+
+}  // namespace ferro

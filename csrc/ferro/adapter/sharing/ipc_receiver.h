@@ -1,0 +1,33 @@
+// Memory of other processes that this one has mapped, by the byte strings it came under.
+//
+// The same string on the same device is mapped once; the mapping is closed when its last user lets
+// go. Thread-safe.
+#pragma once
+
+#include "ferro/adapter/sharing/peer_process.h"
+#include "ferro/base/mutex.h"
+#include "ferro/core/device/device_memory.h"
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace ferro {
+
+class IpcReceiver {
+ public:
+  // The address at which the memory begins. `device` is current in this thread. Throws
+  // c10::Error, or DriverError.
+  std::shared_ptr<void> open(const std::string& handle, int device, DeviceMemory& core)
+      FERRO_EXCLUDES(mutex_);
+
+ private:
+  void forget(const std::string& key) FERRO_EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  PeerProcesses peers_ FERRO_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::weak_ptr<void>> open_ FERRO_GUARDED_BY(mutex_);
+};
+
+}  // namespace ferro

@@ -1,0 +1,121 @@
+#include "ferro/adapter/switching/install.h"
+
+#include "ferro/adapter/switching/capture_probe.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <stdexcept>
+
+namespace ferro {
+namespace {
+
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+Mutex install_mutex;
+
+// Two registrations: the one that tensors ask, and the one behind torch.accelerator. A registration
+// of lower priority than the one in place is ignored.
+void put_in_place(CUDAAllocator* allocator) {
+  constexpr std::uint8_t kHighestPriority = 255;
+  c10::cuda::CUDACachingAllocator::allocator.store(allocator);
+  c10::SetAllocator(c10::kCUDA, allocator, kHighestPriority);
+}
+
+bool operator==(const AllocatorConfig& a, const AllocatorConfig& b) {
+  return a.page_bytes == b.page_bytes && a.memory_limit == b.memory_limit && a.layout == b.layout;
+}
+
+// User-made allocators throw in calls that are needed of the one before ours.
+bool answers(CUDAAllocator& allocator) {
+  try {
+    allocator.isEnabled();
+    if (allocator.initialized()) {
+      allocator.getDeviceStats(0);
+      allocator.getMemoryFraction(0);
+    }
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+bool is_in_place() {
+  CudaAllocator* ours = installed_allocator();
+  return ours != nullptr && c10::cuda::CUDACachingAllocator::get() == ours;
+}
+
+bool is_installed() { return is_in_place() && installed_allocator()->serves(); }
+
+void install(const AllocatorConfig& config) {
+  const MutexLock lock(install_mutex);
+  if (is_installed()) {
+    return;
+  }
+  const LoadedCudaApi& loaded = load_cuda_api();
+  if (loaded.api == nullptr) {
+    throw std::runtime_error("ferro_alloc.install() found " + loaded.why + ".");
+  }
+  CUDAAllocator* current = c10::cuda::CUDACachingAllocator::get();
+  CudaAllocator* ours = installed_allocator();
+  const bool was_used = ours != nullptr && ours->initialized();
+  if (was_used && current != ours) {
+    throw std::runtime_error(
+        "ferro_alloc.install() found the allocator '" + current->name() +
+        "' in the place where ferro_alloc was: an allocator that was put there "
+        "after it cannot be replaced.");
+  }
+  if (was_used && !(ours->config() == config)) {
+    throw std::runtime_error(
+        "ferro_alloc.install() came with other settings than before: they cannot change once CUDA "
+        "memory was allocated with them.");
+  }
+  if (!was_used && !answers(*current)) {
+    throw std::runtime_error(
+        "ferro_alloc.install() found the allocator '" + current->name() +
+        "' in PyTorch's place, which cannot tell about its memory: ferro_alloc "
+        "works beside PyTorch's own allocators.");
+  }
+  // Looking for captures would initialise CUDA.
+  if (current->initialized() && capture_is_running([&](c10::DeviceIndex device) {
+        return was_used ? ours->is_diverting(device) : is_diverting(*current, device);
+      })) {
+    throw std::runtime_error(
+        "ferro_alloc.install() came during the capture of a CUDA graph: call it before or after.");
+  }
+  // A setting `backend:native` is compared with the name of the allocator in place when PyTorch
+  // first parses its settings; let it do that before the name changes.
+  c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
+
+  if (!was_used) {
+    // Never destroyed: tensors and other libraries keep pointers to it until the process ends.
+    ours = new CudaAllocator(*loaded.api, config, *current);
+    set_installed_allocator(ours);
+  }
+  ours->start_serving();
+  put_in_place(ours);
+}
+
+void uninstall() {
+  const MutexLock lock(install_mutex);
+  if (!is_installed()) {
+    return;
+  }
+  CudaAllocator* ours = installed_allocator();
+  const auto may_capture = [ours](c10::DeviceIndex device) { return ours->is_diverting(device); };
+  if (ours->initialized() && capture_is_running(may_capture)) {
+    throw std::runtime_error(
+        "ferro_alloc.uninstall() came during the capture of a CUDA graph: call it before or "
+        "after.");
+  }
+  if (ours->initialized()) {
+    ours->stop_serving();
+  } else {
+    put_in_place(&ours->previous());  // nothing was allocated yet
+  }
+}
+
+}  // namespace ferro

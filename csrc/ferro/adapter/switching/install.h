@@ -1,0 +1,25 @@
+// Puts the allocator in PyTorch's place, and takes it out again.
+#pragma once
+
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/allocator/installed_allocator.h"
+
+#include <string>
+
+namespace ferro {
+
+// Makes ferro_alloc the allocator of this process, at any time but during a graph capture. Does
+// nothing when it is already. Initialises CUDA neither itself nor through PyTorch. Throws
+// std::runtime_error with one sentence when it can't, and then nothing changed.
+void install(const AllocatorConfig& config);
+
+// New requests go to the allocator that was there before; what ferro_alloc handed out stays its
+// own. Does nothing when it is not installed. Throws std::runtime_error during a graph capture.
+void uninstall();
+
+// Is it the one that PyTorch's requests go to now?
+bool is_installed();
+// Is it in PyTorch's place, serving or not? Once CUDA was used, it stays there.
+bool is_in_place();
+
+}  // namespace ferro

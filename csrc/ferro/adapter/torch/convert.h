@@ -1,0 +1,37 @@
+// Between the core's plain structs and PyTorch's.
+#pragma once
+
+#include "ferro/adapter/torch/torch_compat.h"
+#include "ferro/core/device/device_memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <string>
+#include <vector>
+
+namespace ferro {
+
+inline StreamId to_stream_id(cudaStream_t stream) {
+  return static_cast<StreamId>(reinterpret_cast<std::uint64_t>(stream));
+}
+inline DevicePtr to_device_ptr(const void* ptr) {
+  return static_cast<DevicePtr>(reinterpret_cast<std::uint64_t>(ptr));
+}
+inline void* to_void_ptr(DevicePtr ptr) { return reinterpret_cast<void*>(address_of(ptr)); }
+inline PoolId to_pool_id(const c10::MempoolId_t& id) { return {id.first, id.second}; }
+inline c10::MempoolId_t to_mempool_id(const PoolId& id) { return {id.graph, id.handle}; }
+
+// The settings about segments, as they are now.
+SegmentRules current_segment_rules();
+c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device);
+// In order of address. On a line of pages, one per contiguous backed range, marked expandable because
+// pages come and go behind it.
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
+    const std::vector<SegmentView>& segments, c10::DeviceIndex device);
+// The settings in force, from PyTorch's own configuration objects.
+c10::cuda::CUDACachingAllocator::AllocatorConfigInfo current_config_info();
+// PyTorch's sentence, which programs parse, then the verdict.
+std::string out_of_memory_message(const OutOfMemoryFacts& facts);
+
+}  // namespace ferro

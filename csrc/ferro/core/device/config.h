@@ -1,0 +1,51 @@
+// How the memory of a device is managed: settings, and what the allocator asks of the program.
+#pragma once
+
+#include "ferro/base/bytes.h"
+#include "ferro/core/pages/page_store.h"
+#include "ferro/core/policy/handle_sizes.h"
+#include "ferro/core/policy/passing.h"
+#include "ferro/core/policy/segment_policy.h"
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace ferro {
+
+// How memory is laid out.
+enum class Layout : std::uint8_t {
+  kPages,     // blocks of all sizes on arenas of pages
+  kSegments,  // PyTorch's own; also where a device has no virtual memory management
+};
+
+struct AllocatorConfig {
+  std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
+  HandleRules handles = {};                        // of new memory
+  std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
+  std::size_t headroom = 0;    // bytes of the device that are left free for others
+  std::size_t idle_bytes = 0;  // that `empty_cache` keeps (pages only)
+  Layout layout = Layout::kPages;
+  // How much more than its peak of live bytes the program may hold before requests wait for other
+  // streams, as a share of that peak (waiting.h); negative: it grows as long as it can.
+  double in_flight_share = 0.3;
+  PassingRules passing = {};  // of pages between streams, rather than growing
+  // Old mappings are removed by a thread of the allocator's own, not within requests.
+  bool background_unmap = false;
+  // Asked on every request in segments, because programs change these settings as they run; null:
+  // the defaults.
+  std::function<SegmentRules()> segment_rules = nullptr;
+  // Does the stream live as long as the process? Asked on every miss, in the thread that has it.
+  // A stream that may be gone is touched for its own requests alone, because a driver that is asked
+  // about one crashes; what it left free is had by waiting for the device. Null: all do.
+  std::function<bool(DeviceId, StreamId)> stream_lasts = nullptr;
+  // By the bytes of the device: those beyond which a request is refused at once, before anything is
+  // given back or waited for. Asked on every miss; null: no such limit.
+  std::function<std::size_t(std::size_t)> rejection_limit = nullptr;
+};
+
+// Called when memory is short and no lock of a heap is held. True: something was freed.
+using MemoryShortageCallback = std::function<bool()>;
+
+}  // namespace ferro

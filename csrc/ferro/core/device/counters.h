@@ -1,0 +1,27 @@
+// Numbers of a device that are not sums over its heaps. Plain data, under the climb lock.
+#pragma once
+
+#include "ferro/core/types/ladder_steps.h"
+
+#include <cstdint>
+
+namespace ferro {
+
+// Since the last reset; of the ladder since construction.
+struct DeviceCounters {
+  std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
+  std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
+  std::uint64_t rejected = 0;          // requests beyond the rejection limit
+  std::uint64_t synchronisations = 0;  // empty_cache and step 8
+  std::uint64_t pages_created = 0;
+  std::uint64_t pages_released = 0;
+  std::uint64_t pages_handed_over = 0;  // from heap to heap, without a host wait
+  std::uint64_t segments_created = 0;
+  std::uint64_t segments_released = 0;
+  LadderCounts ladder{};
+  LadderCosts ladder_costs{};
+
+  std::uint64_t& ended_by(LadderStep step) { return ladder[static_cast<std::size_t>(step)]; }
+};
+
+}  // namespace ferro

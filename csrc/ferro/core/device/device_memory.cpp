@@ -1,0 +1,235 @@
+// The owner: requests, pools, and what gives memory back. What it tells of itself is in
+// device_report.cpp.
+#include "ferro/core/device/device_memory.h"
+
+#include "ferro/base/check.h"
+#include "ferro/driver/error.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace ferro {
+
+DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
+                           const AllocatorConfig& config, MemoryShortageCallback on_shortage)
+    : config_(config),
+      driver_(api, device),
+      total_memory_(driver_.total_memory()),
+      store_(driver_, config.page_bytes, config.handles, config.headroom),
+      stale_(driver_),
+      events_(driver_),
+      layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
+      imports_(driver_, captures_),
+      on_shortage_(std::move(on_shortage)),
+      parts_{config_,  driver_,   store_,    stale_,  pools_,       stats_,   segment_stats_,
+             imports_, searches_, captures_, layout_, on_shortage_, counters_},
+      reclaimer_(parts_),
+      ladder_(parts_, reclaimer_),
+      segment_ladder_(parts_, reclaimer_) {
+  store_.set_limit(config.memory_limit);
+  pools_.set_context(
+      std::make_unique<const HeapContext>(HeapContext{
+          driver_, store_, stale_, events_, exports_, addresses, stats_, captures_, observer_,
+          segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending()}),
+      !config.stream_lasts);
+}
+
+DeviceMemory::~DeviceMemory() {
+  empty_cache();
+  const RecursiveMutexLock lock(climb_mutex_);
+  for (Heap* heap : pools_.all_heaps()) {
+    reclaimer_.empty_heap(*heap, Reclaimer::kAllPages, nullptr);
+  }
+  reclaimer_.trim(Reclaimer::kAllPages);
+}
+
+AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
+  if (layout_ == Layout::kSegments || (pool != kDefaultPool && pools_.has_special())) [[unlikely]] {
+    return allocate_specially(pool, stream, std::move(request));
+  }
+  return allocate_in_pages(pool, stream, request);
+}
+
+AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
+                                                Request request) {
+  const PoolTable::Traits traits = pools_.traits(id);
+  request.no_split = traits.no_split;
+  return layout_ == Layout::kSegments || traits.is_special
+             ? allocate_in_segments(id, stream, request)
+             : allocate_in_pages(id, stream, request);
+}
+
+AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
+                                         Request request) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  request.no_split = pools_.traits(id).no_split;
+  for (Heap* heap : pools_.heaps_of(id)) {
+    // The segments of one size class hold no block of the other.
+    const bool may_hold = is_paged(heap->kind()) || heap->kind() == segment_kind(request.size);
+    if (heap->stream() != stream || !may_hold) {
+      continue;
+    }
+    if (const BlockView block = heap->allocate_at(ptr, request); block.ptr != kNull) {
+      return {block.ptr, block.size, nullptr};
+    }
+  }
+  return {};
+}
+
+void DeviceMemory::check_granularity() {
+  if (granularity_checked_) {
+    return;
+  }
+  const std::size_t granularity = driver_.granularity();
+  if (config_.page_bytes % granularity != 0) {
+    throw DriverError("a page size that is not a multiple of " + std::to_string(granularity),
+                      "an unsupported configuration", config_.page_bytes, driver_.device());
+  }
+  granularity_checked_ = true;
+}
+
+AllocateResult DeviceMemory::climb(ArenaHeap& heap, const Request& request) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  const Driver::Session session(driver_);
+  check_granularity();
+  if (!heap.stream_lasts()) {
+    const Driver::SessionBreak pause;
+    heap.set_stream_lasts(stream_lasts(heap.stream()));
+  }
+  read_rejection_limit();
+  // So that a callback that empties the cache leaves the heap of a pool that nobody holds.
+  const ScopedPoolHold hold(pools_, heap.pool());
+  Climb climb{heap, request, request.size};
+  // More than the device has cannot be had, and should not cost the cached memory either.
+  if (request.size <= total_memory_) {
+    if (const DevicePtr ptr = ladder_.climb(climb); ptr != kNull) {
+      return {ptr, climb.block_bytes, nullptr};
+    }
+    if (climb.is_rejected()) {
+      return reject(request.size);
+    }
+  } else if (rejection_limit_ < store_.limit()) {
+    return reject(request.size);
+  }
+  return out_of_memory(request.size, climb.lacks_addresses());
+}
+
+AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId stream,
+                                                  const Request& request) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  const ScopedPoolHold hold(pools_, id);
+  const SegmentLadder::Outcome outcome = segment_ladder_.allocate(
+      id, stream, request, [this]() FERRO_NO_THREAD_SAFETY_ANALYSIS { read_rejection_limit(); });
+  if (outcome.block.ptr != kNull) {
+    return {outcome.block.ptr, outcome.block.size, nullptr};
+  }
+  return outcome.rejected ? reject(outcome.wanted) : out_of_memory(outcome.wanted, false);
+}
+
+void DeviceMemory::read_rejection_limit() {
+  const Driver::SessionBreak pause;
+  rejection_limit_ =
+      config_.rejection_limit ? config_.rejection_limit(total_memory_) : PageStore::kNoLimit;
+  store_.set_rejection_limit(rejection_limit_);
+}
+
+AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses) {
+  ++counters_.ended_by(LadderStep::kOutOfMemory);
+  ++counters_.out_of_memory;
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
+  failure->no_addresses = no_addresses;
+  // What was gathered in vain is of more use to the other libraries of the process.
+  reclaimer_.trim(Reclaimer::kAllPages);
+  return {kNull, 0, std::move(failure)};
+}
+
+AllocateResult DeviceMemory::reject(std::size_t wanted) {
+  ++counters_.ended_by(LadderStep::kOutOfMemory);
+  ++counters_.rejected;
+  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
+  failure->rejected_beyond = rejection_limit_;
+  return {kNull, 0, std::move(failure)};
+}
+
+void DeviceMemory::empty_cache(const CallContext& context) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  ++counters_.synchronisations;
+  // An unused device stays untouched.
+  std::optional<Driver::Session> session;
+  if (driver_.context_if_created() != nullptr) {
+    session.emplace(driver_);
+  }
+  reclaimer_.empty_cache(context);
+}
+
+void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (pools_.use_count(id) == 0) {
+    ++counters_.synchronisations;
+    reclaimer_.empty_pool(id, context);
+  }
+}
+
+ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  Heap* heap = span.heap();
+  if (is_paged(heap->kind())) {
+    return static_cast<ArenaHeap*>(heap)->export_block(span, ptr, out);
+  }
+  if (!heap->live_block_around(span, ptr)) {
+    return ExportResult::kNotLive;
+  }
+  out->begin = span.base();
+  return ExportResult::kSegment;
+}
+
+void DeviceMemory::add_peer(DeviceId peer) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  const bool is_new = driver_.add_peer(peer);
+  try {
+    for (Heap* heap : pools_.all_heaps()) {
+      // Segments have it from the driver.
+      if (is_paged(heap->kind())) {
+        static_cast<ArenaHeap*>(heap)->grant(peer);
+      }
+    }
+    imports_.grant(peer);
+  } catch (...) {
+    if (is_new) {
+      driver_.remove_peer(peer);
+    }
+    throw;
+  }
+}
+
+void DeviceMemory::collect_pending() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  pools_.for_each_with_pending([](Heap& heap) { heap.collect_pending(); });
+}
+
+std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (layout_ == Layout::kSegments) {
+    const SegmentRules rules = parts_.segment_rules();
+    Heap* heap = pools_.find(kDefaultPool, {stream, segment_kind(request.size)});
+    const bool hit =
+        heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
+    return hit ? 0 : segment_bytes(request.size, rules);
+  }
+  ArenaHeap& heap = pools_.arena(kDefaultPool, stream, false);
+  PageRequest wanted;
+  wanted.pages = heap.pages_missing_for(request);
+  wanted.stream = stream;
+  std::size_t at_hand = store_.available(wanted);
+  pools_.for_each_with_free_pages([&](ArenaHeap& giver) {
+    if (&giver != &heap) {
+      at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kNothing);
+    }
+    return at_hand < wanted.pages;
+  });
+  return (wanted.pages - std::min(wanted.pages, at_hand)) * store_.page_bytes();
+}
+
+}  // namespace ferro

@@ -1,0 +1,214 @@
+// The memory of one device: its pools, its page store, and the ladder that a request climbs when it
+// misses. An owner of parts: PoolTable, Ladder, SegmentLadder and Reclaimer do the work.
+//
+// Thread-safe. Lock order: climb_mutex_ > StaleMappings' removal > the pool table's > a heap's >
+// locks of store, events and statistics. On a hit a thread takes one heap's lock and nothing else. A
+// miss releases it, takes climb_mutex_, and climbs; so at most one thread of a device maps memory at
+// a time, which costs nothing because the driver serialises these calls anyway. The host may wait
+// under climb_mutex_, and under no other lock.
+//
+// Invariants: held pages == sum over heaps of pages behind their spans + pages of the store; counters
+// of the device == sums over the heaps, of those that are gone too.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/device/config.h"
+#include "ferro/core/device/device_parts.h"
+#include "ferro/core/device/ladder.h"
+#include "ferro/core/device/reclaimer.h"
+#include "ferro/core/device/segment_ladder.h"
+#include "ferro/core/policy/report.h"
+#include "ferro/core/stats/stats.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace ferro {
+
+struct [[nodiscard]] AllocateResult {
+  DevicePtr ptr = kNull;  // kNull: out of memory, and `failure` says why
+  std::size_t size = 0;   // bytes of the block
+  std::unique_ptr<OutOfMemoryFacts> failure;
+};
+
+// What is in the heaps, all pools together, and what became of the requests since construction.
+struct DeviceView {
+  std::size_t live_blocks = 0;
+  std::size_t free_blocks = 0;
+  std::size_t free_bytes = 0;          // in free blocks
+  std::uint64_t hits = 0;              // requests that found a free block at once
+  std::uint64_t misses = 0;            // requests that climbed the ladder
+  std::uint64_t pages_moved = 0;       // in the arenas of heaps that are still there
+  std::size_t reserved_addresses = 0;  // bytes, by arenas
+};
+
+class DeviceMemory {
+ public:
+  DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
+               const AllocatorConfig& config, MemoryShortageCallback on_shortage);
+  // Nothing may be live. Only tests destroy one: a process keeps its allocators to the end.
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  Driver& driver() { return driver_; }
+  PageStore& store() { return store_; }
+  StaleMappings& stale() { return stale_; }
+  DeviceStats& stats() { return stats_; }
+  SegmentStats& segment_stats() { return segment_stats_; }
+  // As configured, unless the device leaves no choice.
+  Layout layout() const { return layout_; }
+  std::size_t total_memory() const { return total_memory_; }
+
+  // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
+  // block_size). Throws DriverError when the driver refuses; then nothing changed.
+  AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
+  // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
+  // use or lies elsewhere, or there is no memory to put there.
+  AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr, Request request)
+      FERRO_EXCLUDES(climb_mutex_);
+
+  // Pools. Ids other than the default pool's.
+  // Makes the pool, held once, or holds it once more. `source` is for a new pool only: false, and
+  // nothing changed, when the pool is known already.
+  bool hold_pool(const PoolId& id, std::shared_ptr<SegmentSource> source = nullptr) {
+    return pools_.hold(id, std::move(source));
+  }
+  // False: unknown, or held by nobody.
+  bool release_pool(const PoolId& id) { return pools_.release(id); }
+  // -1: unknown.
+  int pool_use_count(const PoolId& id) { return pools_.use_count(id); }
+  // Flags may be set before the pool exists.
+  void set_no_split(const PoolId& id) { pools_.set_no_split(id); }
+  void set_use_on_oom(const PoolId& id, bool use) { pools_.set_use_on_oom(id, use); }
+
+  // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
+  void set_observer(MemoryObserver* observer) {
+    observer_.store(observer, std::memory_order_release);
+  }
+
+  // As the configuration says; to be asked while the stream is sure to exist.
+  bool stream_lasts(StreamId stream) const {
+    return config_.stream_lasts == nullptr || config_.stream_lasts(driver_.device(), stream);
+  }
+
+  // How many captures run on this device. While there are any, private pools give nothing back.
+  void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
+
+  // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
+  // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
+  // bytes of them as the settings want to keep stay where they are.
+  void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(climb_mutex_);
+  // The same for one pool, if nobody holds it; else nothing.
+  void empty_pool(const PoolId& id, const CallContext& context = nullptr)
+      FERRO_EXCLUDES(climb_mutex_);
+  // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device.
+  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)
+      FERRO_EXCLUDES(climb_mutex_);
+  ExportTable& exports() { return exports_; }
+  Imports& imports() { return imports_; }
+  // Another device may access all memory of this one, present and future. DriverError: it may not
+  // access what comes later, and perhaps some of what there is.
+  void add_peer(DeviceId peer) FERRO_EXCLUDES(climb_mutex_);
+
+  // Notices frees that are complete without waiting for a miss.
+  void collect_pending() FERRO_EXCLUDES(climb_mutex_);
+  // The same before numbers are shown, so that complete frees count as done although no request
+  // noticed them. Not in segments, where every request does.
+  void collect_for_a_look() {
+    if (layout_ == Layout::kPages) {
+      collect_pending();
+    }
+  }
+
+  // Looks. `only`: segments of that pool alone, which may be unknown.
+  std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(climb_mutex_);
+  // Calls `function(const std::vector<Heap*>&)` with the heaps of one pool, in order of stream and
+  // kind; none of them goes meanwhile.
+  template <typename Function>
+  void with_heaps_of(const PoolId& id, Function function) FERRO_EXCLUDES(climb_mutex_) {
+    const RecursiveMutexLock lock(climb_mutex_);
+    function(pools_.heaps_of(id));
+  }
+  // The live blocks of one pool, which may be unknown.
+  std::vector<BlockView> live_blocks(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
+  std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
+  DeviceView view() FERRO_EXCLUDES(climb_mutex_);
+  // Bytes that a request would take from the driver, if it came now to the default pool.
+  std::size_t bytes_from_driver(StreamId stream, const Request& request)
+      FERRO_EXCLUDES(climb_mutex_);
+  DeviceCounters counters() FERRO_EXCLUDES(climb_mutex_);
+  // Host time of the slowest climb, once it had the lock, since its last reset or that of the peaks.
+  std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
+  void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
+  // Bytes of pages and segments held.
+  std::size_t held_bytes() const { return parts_.held_bytes(); }
+  // The same in PyTorch's form.
+  std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(climb_mutex_);
+  // The same for every private pool that had memory and still exists.
+  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved_by_pool() {
+    return pools_.reserved();
+  }
+  void reset_accumulated_counters() FERRO_EXCLUDES(climb_mutex_);
+  void reset_peaks() FERRO_EXCLUDES(climb_mutex_);
+  // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
+  // counted under its own lock, and the sums are compared afterwards.
+  void check_invariants() FERRO_EXCLUDES(climb_mutex_);
+
+ private:
+  AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
+      FERRO_EXCLUDES(climb_mutex_);
+  AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request) {
+    // The pages of a graph's pool stay where they are. A small block between two holes would keep
+    // them apart for good: eight captures from small to large held 850 MiB instead of 514.
+    const bool is_small = pool != kDefaultPool && request.size <= kSmallRequest;
+    ArenaHeap& heap = pools_.arena(pool, stream, is_small);
+    const DevicePtr ptr = heap.allocate_hit(request);
+    if (ptr != kNull) [[likely]] {
+      return {ptr, request.size, nullptr};
+    }
+    return climb(heap, request);
+  }
+  AllocateResult climb(ArenaHeap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
+  AllocateResult allocate_in_segments(const PoolId& pool, StreamId stream, const Request& request)
+      FERRO_EXCLUDES(climb_mutex_);
+  void check_granularity() FERRO_REQUIRES(climb_mutex_);
+  void read_rejection_limit() FERRO_REQUIRES(climb_mutex_);
+  // `wanted`: bytes that the driver was to give.
+  AllocateResult out_of_memory(std::size_t wanted, bool no_addresses) FERRO_REQUIRES(climb_mutex_);
+  AllocateResult reject(std::size_t wanted) FERRO_REQUIRES(climb_mutex_);
+  OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_REQUIRES(climb_mutex_);
+
+  const AllocatorConfig config_;
+  Driver driver_;
+  const std::size_t total_memory_;
+  PageStore store_;
+  StaleMappings stale_;
+  EventPool events_;
+  ExportTable exports_;
+  DeviceStats stats_;
+  SegmentStats segment_stats_;
+  std::atomic<std::uint32_t> searches_{0};
+  const Layout layout_;
+  std::atomic<int> captures_{0};
+  Imports imports_;
+  std::atomic<MemoryObserver*> observer_{nullptr};
+  PoolTable pools_;
+  const MemoryShortageCallback on_shortage_;
+
+  RecursiveMutex climb_mutex_;
+  DeviceCounters counters_ FERRO_GUARDED_BY(climb_mutex_);
+  const DeviceParts parts_;
+  Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
+  Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
+  SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
+  PageCounts pages_at_reset_ FERRO_GUARDED_BY(climb_mutex_);
+  bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
+  std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
+};
+
+}  // namespace ferro

@@ -1,0 +1,50 @@
+// What the parts of a DeviceMemory share. References; the device owns everything.
+#pragma once
+
+#include "ferro/core/device/config.h"
+#include "ferro/core/device/counters.h"
+#include "ferro/core/device/pool_table.h"
+#include "ferro/core/pages/page_store.h"
+#include "ferro/core/pages/stale_mappings.h"
+#include "ferro/core/sharing/imports.h"
+#include "ferro/core/stats/segment_stats.h"
+#include "ferro/core/stats/stats.h"
+#include "ferro/driver/driver.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ferro {
+
+struct DeviceParts {
+  const AllocatorConfig& config;
+  Driver& driver;
+  PageStore& store;
+  StaleMappings& stale;
+  PoolTable& pools;
+  DeviceStats& stats;
+  SegmentStats& segment_stats;
+  Imports& imports;
+  std::atomic<std::uint32_t>& searches;  // of segments for large blocks
+  const std::atomic<int>& captures;
+  const Layout layout;
+  const MemoryShortageCallback& on_shortage;
+  DeviceCounters& counters;  // under the climb lock
+
+  // Bytes of pages and segments held.
+  std::size_t held_bytes() const {
+    const PageCounts pages = store.counts();
+    return pages.held * store.page_bytes() + pages.charged_bytes;
+  }
+  // True: something was freed. The program may do anything meanwhile, and climb again.
+  bool ask_program_for_memory() const {
+    const Driver::SessionBreak pause;
+    return on_shortage && on_shortage();
+  }
+  SegmentRules segment_rules() const {
+    return config.segment_rules ? config.segment_rules() : SegmentRules{};
+  }
+};
+
+}  // namespace ferro

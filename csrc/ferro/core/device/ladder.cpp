@@ -1,0 +1,328 @@
+#include "ferro/core/device/ladder.h"
+
+#include "ferro/core/policy/waiting.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace ferro {
+
+struct Ladder::Step {
+  LadderStep name;
+  DevicePtr (Ladder::*make_room_and_allocate)(Climb&);
+};
+
+const std::array<Ladder::Step, 12> Ladder::kSteps = {{
+    {LadderStep::kCollectPending, &Ladder::collect_pending_frees},
+    {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
+    {LadderStep::kMovePages, &Ladder::move_pages},
+    {LadderStep::kIdlePages, &Ladder::take_idle_pages},
+    {LadderStep::kPagesAtRest, &Ladder::take_pages_of_idle_streams},
+    {LadderStep::kStreamWait, &Ladder::wait_rather_than_grow},
+    {LadderStep::kHandOver, &Ladder::transfer_rather_than_grow},
+    {LadderStep::kGrow, &Ladder::grow},
+    {LadderStep::kStreamWait, &Ladder::wait_on_stream},
+    {LadderStep::kHandOver, &Ladder::transfer_pages},
+    {LadderStep::kGiveBack, &Ladder::ask_to_give_back},
+    {LadderStep::kWait, &Ladder::wait_for_memory},
+}};
+
+DevicePtr Ladder::climb(Climb& climb) {
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  Clock::time_point last = began;
+  DevicePtr ptr = kNull;
+  // Without a thread that does it.
+  if (!parts_.config.background_unmap) {
+    parts_.stale.remove_passed();
+  }
+  const auto pages_so_far = [&] {
+    return climb.heap.pages_moved() + parts_.counters.pages_handed_over;
+  };
+  for (const Step& step : kSteps) {
+    const std::uint64_t pages = pages_so_far();
+    climb.request.step = step.name;
+    ptr = (this->*step.make_room_and_allocate)(climb);
+    const auto now = Clock::now();
+    StepCost& cost = parts_.counters.ladder_costs[static_cast<std::size_t>(step.name)];
+    cost.nanoseconds += static_cast<std::uint64_t>(std::chrono::nanoseconds(now - last).count());
+    cost.pages += pages_so_far() - pages;
+    last = now;
+    if (ptr != kNull) {
+      ++parts_.counters.ended_by(step.name);
+    }
+    if (ptr != kNull || climb.is_rejected()) {
+      break;
+    }
+  }
+  slowest_nanoseconds_ =
+      std::max(slowest_nanoseconds_,
+               static_cast<std::uint64_t>(std::chrono::nanoseconds(last - began).count()));
+  return ptr;
+}
+
+DevicePtr Ladder::collect_pending_frees(Climb& climb) {
+  return climb.heap.allocate_collected(climb.request);
+}
+
+DevicePtr Ladder::merge_unmerged(Climb& climb) { return climb.heap.allocate_merged(climb.request); }
+
+DevicePtr Ladder::allocate_grown(Climb& climb, GrowFrom from) {
+  DevicePtr ptr = kNull;
+  climb.grown = climb.heap.allocate_grown(climb.request, from, &ptr);
+  if (climb.lacks_addresses() && reclaimer_.release_addresses() != 0) {
+    climb.grown = climb.heap.allocate_grown(climb.request, from, &ptr);
+  }
+  return ptr;
+}
+
+DevicePtr Ladder::move_pages(Climb& climb) { return allocate_grown(climb, GrowFrom::kOwnPages); }
+
+DevicePtr Ladder::take_idle_pages(Climb& climb) {
+  return parts_.store.counts().idle != 0 ? allocate_grown(climb, GrowFrom::kIdlePages) : kNull;
+}
+
+// That the request would take from the driver or from other heaps.
+std::size_t Ladder::missing_pages(Climb& climb) {
+  const std::size_t pages = climb.heap.pages_missing_for(climb.request);
+  PageRequest wanted;
+  wanted.pages = pages;
+  if (climb.heap.pool() == kDefaultPool) {
+    wanted.stream = climb.heap.stream();
+  }
+  return pages - parts_.store.available(wanted);
+}
+
+std::vector<ArenaHeap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
+  std::vector<ArenaHeap*> givers;
+  if (at_most == kAllGivers) {
+    for (Heap* giver : parts_.pools.heaps_of(kDefaultPool)) {
+      if (giver != &climb.heap && is_paged(giver->kind())) {
+        givers.push_back(static_cast<ArenaHeap*>(giver));
+      }
+    }
+    return givers;
+  }
+  parts_.pools.for_each_with_free_pages([&](ArenaHeap& giver) {
+    if (&giver != &climb.heap) {
+      givers.push_back(&giver);
+    }
+    return givers.size() < at_most;
+  });
+  return givers;
+}
+
+// Where they are not enough they are in the store afterwards, and fewer are created.
+DevicePtr Ladder::take_pages_of_idle_streams(Climb& climb) {
+  const std::vector<ArenaHeap*> givers = givers_for(climb, kMaxGivers);
+  if (givers.empty() || !may_transfer()) {
+    return kNull;
+  }
+  const std::size_t missing = missing_pages(climb);
+  std::size_t released = 0;
+  for (std::size_t i = 0; i < givers.size() && released < missing; ++i) {
+    released +=
+        givers[i]->release_pages(missing - released, ReleaseAfter::kNothing, climb.request.context);
+  }
+  if (released == 0) {
+    return kNull;
+  }
+  const std::uint64_t maps = parts_.driver.calls().map;
+  const DevicePtr ptr = allocate_transferred(climb, GrowFrom::kIdlePages);
+  handles_transferred_ += parts_.driver.calls().map - maps;
+  return ptr;
+}
+
+bool Ladder::may_transfer() {
+  return prefers_passing(handles_transferred_, parts_.stats.allocations(), parts_.config.passing);
+}
+
+DevicePtr Ladder::grow(Climb& climb) {
+  const DevicePtr ptr = allocate_grown(climb, GrowFrom::kAnyPages);
+  return climb.grown == GrowResult::kGapTooShort ? allocate_grown(climb, GrowFrom::kStore) : ptr;
+}
+
+bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
+  const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
+  peak_live_ = std::max(peak_live_, peak);
+  const WaitingView view{request.size, pending, parts_.held_bytes(), peak_live_};
+  return prefers_waiting(view, parts_.config.in_flight_share);
+}
+
+DevicePtr Ladder::wait_rather_than_grow(Climb& climb) {
+  const std::size_t pending = climb.heap.reclaimable_by_stream_wait();
+  return pending != 0 && prefers_stream_wait_for(pending, climb.request)
+             ? order_and_allocate(climb, climb.request.size)
+             : kNull;
+}
+
+DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
+  // Looking for pages looks at other heaps, so whether there are enough is asked last.
+  if (climb.heap.pool() != kDefaultPool ||
+      !prefers_stream_wait_for(climb.request.size, climb.request) || !may_transfer()) {
+    return kNull;
+  }
+  const std::uint64_t maps = parts_.driver.calls().map;
+  const DevicePtr ptr = transfer(climb, kMaxGivers);
+  handles_transferred_ += parts_.driver.calls().map - maps;
+  return ptr;
+}
+
+DevicePtr Ladder::wait_on_stream(Climb& climb) {
+  return order_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
+}
+
+DevicePtr Ladder::order_and_allocate(Climb& climb, std::size_t at_most) {
+  if (at_most == 0) {
+    return kNull;
+  }
+  if (const DevicePtr ptr = climb.heap.allocate_ordered(climb.request, at_most); ptr != kNull) {
+    return ptr;
+  }
+  return move_pages(climb);
+}
+
+DevicePtr Ladder::transfer_pages(Climb& climb) {
+  // As in ArenaHeap::reclaimable_by_stream_wait, in the default pool alone.
+  return climb.heap.pool() == kDefaultPool ? transfer(climb, kAllGivers) : kNull;
+}
+
+// Free pages of other heaps, for whose last use this heap's stream waits. None leaves unless they
+// are enough.
+DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
+  if (!climb.heap.may_wait_for_streams()) {
+    return kNull;
+  }
+  PageRequest wanted;
+  wanted.pages = climb.heap.pages_missing_for(climb.request);
+  wanted.stream = climb.heap.stream();
+  if (parts_.store.available(wanted) == wanted.pages) {
+    return kNull;  // an earlier step had them, and could not use them
+  }
+  wanted.may_wait = true;
+  const std::size_t missing = wanted.pages - parts_.store.available(wanted);
+  std::vector<ArenaHeap*> givers = givers_for(climb, max_givers);
+  const auto are_enough = [&] {
+    std::size_t pages = 0;
+    for (std::size_t i = 0; i < givers.size() && pages < missing; ++i) {
+      pages += givers[i]->releasable_pages(missing - pages, ReleaseAfter::kStream);
+    }
+    return pages >= missing;
+  };
+  if (!are_enough()) {
+    parts_.pools.for_each_with_pending([&](Heap& giver) {
+      if (giver.pool() == kDefaultPool && &giver != &climb.heap && is_paged(giver.kind())) {
+        static_cast<ArenaHeap&>(giver).order_pending();
+      }
+    });
+    givers = givers_for(climb, max_givers);
+    if (!are_enough()) {
+      return kNull;
+    }
+  }
+  std::size_t released = 0;
+  for (std::size_t i = 0; i < givers.size() && released < missing; ++i) {
+    released +=
+        givers[i]->release_pages(missing - released, ReleaseAfter::kStream, climb.request.context);
+  }
+  return allocate_transferred(climb, GrowFrom::kWaitedPages);
+}
+
+DevicePtr Ladder::allocate_transferred(Climb& climb, GrowFrom from) {
+  const std::uint64_t before = parts_.store.counts().transferred;
+  const DevicePtr ptr = allocate_grown(climb, from);
+  parts_.counters.pages_handed_over += parts_.store.counts().transferred - before;
+  return ptr;
+}
+
+// Held since before the limit was lowered: so many have to go to the driver before any is made.
+std::size_t Ladder::pages_beyond_limit() const {
+  const std::size_t held = parts_.held_bytes();
+  const std::size_t limit = std::min(parts_.store.limit(), held);
+  return ceil_div(held - limit, parts_.store.page_bytes());
+}
+
+// Collects pages from one heap after the other until the request can be served.
+DevicePtr Ladder::grow_from(const std::vector<Heap*>& givers, Climb& climb) {
+  for (Heap* giver : givers) {
+    PageRequest ready;
+    ready.pages = ceil_div(climb.request.size, parts_.store.page_bytes()) + pages_beyond_limit();
+    const std::size_t released = reclaimer_.release_pages_of(
+        *giver, ready.pages - parts_.store.available(ready), climb.request.context);
+    if (released != 0) {
+      if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+        return ptr;
+      }
+    }
+  }
+  return kNull;
+}
+
+DevicePtr Ladder::ask_to_give_back(Climb& climb) {
+  // A callback frees memory through the ordinary way in; no heap is locked here.
+  if (parts_.ask_program_for_memory()) {
+    if (const DevicePtr ptr = climb.heap.allocate_collected(climb.request); ptr != kNull) {
+      return ptr;
+    }
+    if (const DevicePtr ptr = climb.heap.allocate_merged(climb.request); ptr != kNull) {
+      return ptr;
+    }
+    // What was freed may have gone to the driver.
+    if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+      return ptr;
+    }
+  }
+  if (climb.heap.pool() == kDefaultPool && parts_.pools.has_special()) {
+    const HeapKey key{climb.heap.stream(), segment_kind(climb.request.size)};
+    if (const BlockView block = parts_.pools.borrow(key, climb.request, {}); block.ptr != kNull) {
+      climb.block_bytes = block.size;
+      return block.ptr;
+    }
+  }
+  const std::vector<Heap*> givers = parts_.pools.heaps_that_allow();
+  const std::uint64_t segments = parts_.counters.segments_released;
+  for (Heap* giver : givers) {
+    if (!is_paged(giver->kind())) {
+      reclaimer_.release_free_segments(static_cast<SegmentHeap&>(*giver), climb.request.context);
+    }
+  }
+  if (parts_.counters.segments_released != segments) {
+    if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+      return ptr;
+    }
+  }
+  return grow_from(givers, climb);
+}
+
+DevicePtr Ladder::wait_for_memory(Climb& climb) {
+  ++parts_.counters.retries;
+  ++parts_.counters.synchronisations;
+  if (const DevicePtr ptr = climb.heap.allocate_waited(climb.request); ptr != kNull) {
+    return ptr;
+  }
+  if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+    return ptr;
+  }
+  while (const FenceRef fence = parts_.store.fence_to_wait_for()) {
+    fence->wait(parts_.driver);
+    if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+      return ptr;
+    }
+  }
+  // The pages of a private pool that is held stay: graphs replay on them, also on those that carry
+  // no live block. Free pages first, then those of blocks that still wait for other streams.
+  const std::vector<Heap*> givers = parts_.pools.heaps_of(kDefaultPool);
+  if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
+    return ptr;
+  }
+  for (Heap* giver : givers) {
+    giver->wait_for_pending();
+  }
+  if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
+    return ptr;
+  }
+  // What the driver refused at step 6 it may grant now: another process or library may have freed.
+  return grow(climb);
+}
+
+}  // namespace ferro

@@ -1,0 +1,83 @@
+// The steps that a request climbs when no free block fits (types/ladder_steps.h has their names).
+//
+// Belongs to the climb lock of the device: one request at a time, but a callback of step 7 may climb
+// again within it, so what a climb finds out is kept in a Climb and nowhere else.
+//
+// Cost: steps 1 to 6 look at most at kMaxGivers other heaps; those after them, which come before an
+// error, at all that may help.
+#pragma once
+
+#include "ferro/core/device/device_parts.h"
+#include "ferro/core/device/reclaimer.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace ferro {
+
+// One request on the ladder.
+struct Climb {
+  ArenaHeap& heap;
+  Request request;
+  std::size_t block_bytes = 0;  // of the block that it got
+  // Of the last try to grow.
+  GrowResult grown = GrowResult::kTooFewPages;
+
+  bool is_rejected() const { return grown == GrowResult::kRejected; }
+  bool lacks_addresses() const { return grown == GrowResult::kNoAddresses; }
+};
+
+class Ladder {
+ public:
+  Ladder(const DeviceParts& parts, Reclaimer& reclaimer) : parts_(parts), reclaimer_(reclaimer) {}
+
+  // kNull: nothing helped, or the request is beyond the rejection limit.
+  DevicePtr climb(Climb& climb);
+
+  // Host time of the slowest climb since the last reset.
+  std::uint64_t slowest_nanoseconds() const { return slowest_nanoseconds_; }
+  void reset_slowest() { slowest_nanoseconds_ = 0; }
+
+ private:
+  struct Step;
+  static const std::array<Step, 12> kSteps;
+  // Other heaps that are asked for pages where the request could grow instead.
+  static constexpr std::size_t kMaxGivers = 16;
+  // Also those whose free pages are not merged yet.
+  static constexpr std::size_t kAllGivers = ~std::size_t{0};
+
+  // Steps. kNull: did not help.
+  DevicePtr collect_pending_frees(Climb& climb);
+  DevicePtr merge_unmerged(Climb& climb);
+  DevicePtr move_pages(Climb& climb);
+  DevicePtr take_idle_pages(Climb& climb);
+  DevicePtr take_pages_of_idle_streams(Climb& climb);
+  DevicePtr wait_rather_than_grow(Climb& climb);
+  DevicePtr transfer_rather_than_grow(Climb& climb);
+  DevicePtr grow(Climb& climb);
+  DevicePtr wait_on_stream(Climb& climb);
+  DevicePtr transfer_pages(Climb& climb);
+  DevicePtr ask_to_give_back(Climb& climb);
+  DevicePtr wait_for_memory(Climb& climb);
+
+  DevicePtr allocate_grown(Climb& climb, GrowFrom from);
+  // The same, and what other heaps had left counts as handed over.
+  DevicePtr allocate_transferred(Climb& climb, GrowFrom from);
+  DevicePtr order_and_allocate(Climb& climb, std::size_t at_most);
+  DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
+  DevicePtr transfer(Climb& climb, std::size_t max_givers);
+  std::size_t pages_beyond_limit() const;
+  bool may_transfer();
+  bool prefers_stream_wait_for(std::size_t pending, const Request& request);
+  std::size_t missing_pages(Climb& climb);
+  std::vector<ArenaHeap*> givers_for(const Climb& climb, std::size_t at_most);
+
+  const DeviceParts& parts_;
+  Reclaimer& reclaimer_;
+  std::uint64_t handles_transferred_ = 0;  // rather than growing
+  std::size_t peak_live_ = 0;              // as climbs saw it
+  std::uint64_t slowest_nanoseconds_ = 0;
+};
+
+}  // namespace ferro

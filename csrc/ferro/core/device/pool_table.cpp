@@ -1,0 +1,326 @@
+#include "ferro/core/device/pool_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+namespace {
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> serial{0};
+  return serial.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
+
+thread_local std::array<PoolTable::CachedArena, PoolTable::kCachedArenas> PoolTable::cached_arenas_;
+
+PoolTable::PoolTable() : serial_(next_serial()) {
+  const MutexLock lock(mutex_);
+  pools_[kDefaultPool].use_count = 1;
+}
+
+void PoolTable::note_flags(const PoolId& id, const Pool& pool) {
+  if (id != kDefaultPool && pool.gives_what_is_free()) {
+    giving_.insert(id);
+  } else {
+    giving_.erase(id);
+  }
+}
+
+bool PoolTable::hold(const PoolId& id, std::shared_ptr<SegmentSource> source) {
+  const MutexLock lock(mutex_);
+  if (source != nullptr && pools_.contains(id)) {
+    return false;
+  }
+  Pool& pool = pools_[id];
+  ++pool.use_count;
+  if (source != nullptr) {
+    pool.source = std::move(source);
+    special_.fetch_add(1, std::memory_order_relaxed);
+  }
+  note_flags(id, pool);
+  return true;
+}
+
+bool PoolTable::release(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  if (pool == pools_.end() || pool->second.use_count == 0) {
+    return false;
+  }
+  --pool->second.use_count;
+  note_flags(id, pool->second);
+  return true;
+}
+
+int PoolTable::use_count(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  return pool == pools_.end() ? -1 : pool->second.use_count;
+}
+
+void PoolTable::set_no_split(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  Pool& pool = pools_[id];
+  special_.fetch_add(pool.is_special() ? 0 : 1, std::memory_order_relaxed);
+  pool.no_split = true;
+  note_flags(id, pool);
+}
+
+void PoolTable::set_use_on_oom(const PoolId& id, bool use) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  if (pool != pools_.end() || use) {
+    Pool& known = pool != pools_.end() ? pool->second : pools_[id];
+    known.use_on_oom = use;
+    note_flags(id, known);
+  }
+}
+
+PoolTable::Traits PoolTable::traits(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  return pool == pools_.end() ? Traits{} : Traits{pool->second.no_split, pool->second.is_special()};
+}
+
+std::shared_ptr<SegmentSource> PoolTable::source(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  return pool == pools_.end() ? nullptr : pool->second.source;
+}
+
+Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
+  const MutexLock lock(mutex_);
+  const auto [pool, is_new] = pools_.try_emplace(id);
+  if (is_new) {
+    note_flags(id, pool->second);
+  }
+  std::unique_ptr<Heap>& heap = pool->second.heaps[key];
+  if (heap == nullptr) {
+    PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool->second.bytes;
+    if (is_paged(key.kind)) {
+      heap = std::make_unique<ArenaHeap>(*context_, id, key.stream, key.kind, bytes);
+    } else {
+      heap = std::make_unique<SegmentHeap>(*context_, id, key.stream, key.kind, bytes);
+    }
+    heap->set_stream_lasts(streams_last_);
+  }
+  return *heap;
+}
+
+void PoolTable::fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, bool is_small) {
+  const std::uint64_t generation = generation_.load(std::memory_order_relaxed);
+  const HeapKind kind = is_small ? HeapKind::kSmallPages : HeapKind::kPages;
+  slot = {serial_,
+          stream,
+          pool,
+          generation,
+          static_cast<ArenaHeap*>(&find_or_make(pool, {stream, kind})),
+          is_small};
+}
+
+SegmentHeap& PoolTable::segments(const PoolId& pool, StreamId stream, HeapKind kind) {
+  return static_cast<SegmentHeap&>(find_or_make(pool, {stream, kind}));
+}
+
+Heap* PoolTable::find(const PoolId& id, const HeapKey& key) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  if (pool == pools_.end()) {
+    return nullptr;
+  }
+  const auto heap = pool->second.heaps.find(key);
+  return heap == pool->second.heaps.end() ? nullptr : heap->second.get();
+}
+
+std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  std::vector<Heap*> heaps;
+  const auto pool = pools_.find(id);
+  if (pool != pools_.end()) {
+    for (const auto& [key, heap] : pool->second.heaps) {
+      heaps.push_back(heap.get());
+    }
+  }
+  return heaps;
+}
+
+std::vector<Heap*> PoolTable::all_heaps() {
+  const MutexLock lock(mutex_);
+  std::vector<Heap*> heaps;
+  for (const auto& [id, pool] : pools_) {
+    for (const auto& [key, heap] : pool.heaps) {
+      heaps.push_back(heap.get());
+    }
+  }
+  return heaps;
+}
+
+// Of the default pool, if that is asked for, and of the pools that give and that `accepts` takes.
+template <typename Function>
+std::vector<Heap*> PoolTable::collect(Function accepts) {
+  const MutexLock lock(mutex_);
+  std::vector<Heap*> heaps;
+  const auto append = [&](const Pool& pool) {
+    for (const auto& [key, heap] : pool.heaps) {
+      heaps.push_back(heap.get());
+    }
+  };
+  const Pool& main = pools_[kDefaultPool];
+  if (accepts(main)) {
+    append(main);
+  }
+  for (const PoolId& id : giving_) {
+    if (const Pool& pool = pools_[id]; accepts(pool)) {
+      append(pool);
+    }
+  }
+  return heaps;
+}
+
+std::vector<Heap*> PoolTable::heaps_that_allow() {
+  return collect([](const Pool& pool) { return pool.gives_what_is_free(); });
+}
+
+std::vector<Heap*> PoolTable::heaps_to_empty() {
+  const Pool* main = nullptr;
+  return collect([&main](const Pool& pool) {
+    main = main == nullptr ? &pool : main;
+    return &pool == main || pool.use_count == 0;
+  });
+}
+
+BlockView PoolTable::borrow(const HeapKey& key, Request request, const SegmentRules& rules) {
+  struct Lender {
+    SegmentHeap* heap;
+    bool no_split;
+  };
+  std::vector<Lender> lenders;
+  {
+    const MutexLock lock(mutex_);
+    for (const PoolId& id : giving_) {
+      const Pool& pool = pools_[id];
+      const auto heap = pool.use_on_oom ? pool.heaps.find(key) : pool.heaps.end();
+      if (heap != pool.heaps.end()) {
+        lenders.push_back({static_cast<SegmentHeap*>(heap->second.get()), pool.no_split});
+      }
+    }
+  }
+  for (const Lender& lender : lenders) {
+    request.no_split = lender.no_split;
+    if (BlockView block = lender.heap->allocate(request, rules); block.ptr != kNull) {
+      return block;
+    }
+  }
+  return {};
+}
+
+void PoolTable::forget_heap(Heap* heap) {
+  with_free_pages_.take_new(seen_with_free_pages_, links_of);
+  with_pending_.take_new(seen_with_pending_, links_of);
+  std::erase(seen_with_free_pages_, heap);
+  std::erase(seen_with_pending_, heap);
+}
+
+// False: something of the pool is in use, or somebody holds it.
+bool PoolTable::try_drop(std::map<PoolId, Pool>::iterator found) {
+  Pool& pool = found->second;
+  if (found->first == kDefaultPool || pool.use_count != 0) {
+    return false;
+  }
+  std::erase_if(pool.heaps, [this](const auto& entry) {
+    if (!entry.second->is_empty()) {
+      return false;
+    }
+    forget_heap(entry.second.get());
+    generation_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  });
+  if (!pool.heaps.empty()) {
+    return false;
+  }
+  special_.fetch_sub(pool.is_special() ? 1 : 0, std::memory_order_relaxed);
+  if (pool.bytes.of[kAll].increased.get() != 0) {
+    gone_[found->first] = numbers_of(pool);
+    if (gone_.size() > kMaxGone) {
+      gone_.erase(gone_.begin());
+    }
+  }
+  giving_.erase(found->first);
+  pools_.erase(found);
+  return true;
+}
+
+void PoolTable::drop_if_unused(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  if (const auto pool = pools_.find(id); pool != pools_.end()) {
+    try_drop(pool);
+  }
+}
+
+void PoolTable::drop_unused() {
+  const MutexLock lock(mutex_);
+  const std::set<PoolId> giving = giving_;
+  for (const PoolId& id : giving) {
+    try_drop(pools_.find(id));
+  }
+}
+
+PoolTable::Numbers PoolTable::numbers_of(const Pool& pool) {
+  Numbers numbers;
+  for (std::size_t i = 0; i < kStatClasses; ++i) {
+    const Gauge& gauge = pool.bytes.of[i];
+    const std::int64_t current = gauge.current.get();
+    const std::int64_t increased = gauge.increased.get();
+    numbers[i] = {current, gauge.peak.get(), increased - pool.increased_at_reset[i],
+                  increased - current - pool.decreased_at_reset[i]};
+  }
+  return numbers;
+}
+
+std::map<PoolId, std::array<StatValue, kStatClasses>> PoolTable::reserved() {
+  const MutexLock lock(mutex_);
+  std::map<PoolId, Numbers> reserved = gone_;
+  for (const auto& [id, pool] : pools_) {
+    // A pool of which memory was asked and none given is not shown.
+    if (id != kDefaultPool && pool.bytes.of[kAll].increased.get() != 0) {
+      reserved[id] = numbers_of(pool);
+    }
+  }
+  return reserved;
+}
+
+void PoolTable::reset_accumulated() {
+  const MutexLock lock(mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (std::size_t i = 0; i < kStatClasses; ++i) {
+      const Gauge& gauge = pool.bytes.of[i];
+      pool.increased_at_reset[i] = gauge.increased.get();
+      pool.decreased_at_reset[i] = gauge.increased.get() - gauge.current.get();
+    }
+  }
+  for (auto& [id, numbers] : gone_) {
+    for (StatValue& value : numbers) {
+      value.increased = value.decreased = 0;
+    }
+  }
+  std::erase_if(gone_, [](const auto& gone) { return gone.second[kAll].peak == 0; });
+}
+
+void PoolTable::reset_peaks() {
+  const MutexLock lock(mutex_);
+  for (auto& [id, pool] : pools_) {
+    for (Gauge& gauge : pool.bytes.of) {
+      gauge.peak.set(gauge.current.get());
+    }
+  }
+  for (auto& [id, numbers] : gone_) {
+    for (StatValue& value : numbers) {
+      value.peak = 0;
+    }
+  }
+  std::erase_if(gone_, [](const auto& gone) { return gone.second[kAll].increased == 0; });
+}
+
+}  // namespace ferro

@@ -1,0 +1,220 @@
+// The pools of one device and their heaps, and the way from a stream to its heap.
+//
+// Thread-safe. A heap is destroyed only together with its pool, by `drop_if_unused` and
+// `drop_unused`, which are called under the device's climb lock; who holds that lock, or the pool,
+// may keep a heap that it got here. Heaps of the default pool live as long as the table.
+//
+// Cost: a lookup on the hit path reads one thread-local entry; everything else is O(log pools), but
+// what gives lists is O(their length).
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/device/pool.h"
+#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/segment_heap.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace ferro {
+
+class PoolTable {
+ public:
+  PoolTable();
+  PoolTable(const PoolTable&) = delete;
+  PoolTable& operator=(const PoolTable&) = delete;
+
+  // Before the first heap is made.
+  void set_context(std::unique_ptr<const HeapContext> context, bool streams_last) {
+    context_ = std::move(context);
+    streams_last_ = streams_last;
+  }
+  HeapList& with_free_pages() { return with_free_pages_; }
+  HeapList& with_pending() { return with_pending_; }
+
+  // Holds. Ids other than the default pool's.
+  // Makes the pool, held once, or holds it once more. `source` is for a new pool only: false, and
+  // nothing changed, when the pool is known already.
+  bool hold(const PoolId& id, std::shared_ptr<SegmentSource> source = nullptr)
+      FERRO_EXCLUDES(mutex_);
+  // False: unknown, or held by nobody.
+  bool release(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  // -1: unknown.
+  int use_count(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  // Flags may be set before the pool exists.
+  void set_no_split(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(mutex_);
+  // Is there a pool with segments in a layout of pages?
+  bool has_special() const { return special_.load(std::memory_order_relaxed) != 0; }
+  struct Traits {
+    bool no_split = false;
+    bool is_special = false;
+  };
+  Traits traits(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  // Null: the device's own.
+  std::shared_ptr<SegmentSource> source(const PoolId& id) FERRO_EXCLUDES(mutex_);
+
+  // Heaps, which are made when they are missing.
+  ArenaHeap& arena(const PoolId& pool, StreamId stream, bool is_small) {
+    CachedArena& slot = cache_slot(pool, stream, is_small);
+    if (slot.table != serial_ || slot.stream != stream || slot.pool != pool ||
+        slot.is_small != is_small || slot.generation != generation_.load(std::memory_order_relaxed))
+        [[unlikely]] {
+      fill_slot(slot, pool, stream, is_small);
+    }
+    return *slot.heap;
+  }
+  SegmentHeap& segments(const PoolId& pool, StreamId stream, HeapKind kind) FERRO_EXCLUDES(mutex_);
+  // Null: there is none yet.
+  Heap* find(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
+
+  // Lists. In order of pools, streams and kinds.
+  std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  std::vector<Heap*> all_heaps() FERRO_EXCLUDES(mutex_);
+  // Of pools that give what is free before a request of the default pool fails.
+  std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);
+  // Of the default pool and of pools that nobody holds.
+  std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
+  // A cached block of a pool that lends to the default pool, which stays the pool's. A null `ptr`:
+  // none fits. Under the climb lock.
+  BlockView borrow(const HeapKey& key, Request request, const SegmentRules& rules)
+      FERRO_EXCLUDES(mutex_);
+
+  // Under the climb lock, one caller at a time. Calls `visit(ArenaHeap&)` for the heaps of the
+  // default pool that may have whole free pages, until it returns false; others are not looked at.
+  template <typename Visit>
+  void for_each_with_free_pages(Visit visit) FERRO_EXCLUDES(mutex_);
+  // The same for heaps with pending frees, of all pools.
+  template <typename Visit>
+  void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_);
+
+  // Under the climb lock. Unused heaps of a pool that nobody holds go, and with the last the pool.
+  void drop_if_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  void drop_unused() FERRO_EXCLUDES(mutex_);
+
+  // Bytes held by each private pool that has or had memory. The numbers of pools that are gone stay
+  // until they are reset, of the last kMaxGone.
+  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved() FERRO_EXCLUDES(mutex_);
+  void reset_accumulated() FERRO_EXCLUDES(mutex_);
+  void reset_peaks() FERRO_EXCLUDES(mutex_);
+  // Calls `function(const PoolId&, const Pool&)`.
+  template <typename Function>
+  void for_each_pool(Function function) FERRO_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, pool] : pools_) {
+      function(id, pool);
+    }
+  }
+
+ private:
+  // Which arena serves a stream. The table's serial number is never used again, and its generation
+  // changes whenever an arena goes, so an entry cannot go stale.
+  struct CachedArena {
+    std::uint64_t table = 0;
+    StreamId stream{};
+    PoolId pool{};
+    std::uint64_t generation = 0;
+    ArenaHeap* heap = nullptr;
+    bool is_small = false;
+  };
+  using Numbers = std::array<StatValue, kStatClasses>;
+  static constexpr std::size_t kMaxGone = 256;
+  static Numbers numbers_of(const Pool& pool);
+  static constexpr std::size_t kCachedArenas = 16;
+  static thread_local std::array<CachedArena, kCachedArenas> cached_arenas_;
+
+  CachedArena& cache_slot(const PoolId& pool, StreamId stream, bool is_small) const {
+    // Stream handles are addresses of objects some hundred bytes apart.
+    const auto bits = static_cast<std::uint64_t>(stream);
+    const std::uint64_t mixed = (bits >> 8) ^ (bits >> 4) ^ serial_ ^ (pool.graph << 1) ^
+                                (pool.handle << 2) ^ (is_small ? 1 : 0);
+    return cached_arenas_[mixed % kCachedArenas];
+  }
+  void fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, bool is_small)
+      FERRO_EXCLUDES(mutex_);
+  Heap& find_or_make(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
+  bool try_drop(std::map<PoolId, Pool>::iterator pool) FERRO_REQUIRES(mutex_);
+  void forget_heap(Heap* heap);
+  void note_flags(const PoolId& id, const Pool& pool) FERRO_REQUIRES(mutex_);
+  template <typename Function>
+  std::vector<Heap*> collect(Function accepts) FERRO_EXCLUDES(mutex_);
+  static HeapList::Links& links_of(Heap* heap) { return heap->links(); }
+
+  const std::uint64_t serial_;
+  std::unique_ptr<const HeapContext> context_;
+  bool streams_last_ = true;
+  HeapList with_free_pages_{HeapList::kWithFreePages};
+  HeapList with_pending_{HeapList::kWithPending};
+  // As the climbs have seen them; under the climb lock.
+  std::vector<Heap*> seen_with_free_pages_;
+  std::vector<Heap*> seen_with_pending_;
+
+  Mutex mutex_;
+  std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // the default pool is always there
+  std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // but the default pool (gives_what_is_free)
+  std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
+  std::atomic<int> special_{0};
+  std::atomic<std::uint64_t> generation_{1};
+};
+
+// A hold of a private pool for as long as the object lives; nothing for the default pool.
+class ScopedPoolHold {
+ public:
+  ScopedPoolHold(PoolTable& pools, const PoolId& id) : pools_(pools), id_(id) {
+    if (id_ != kDefaultPool) {
+      pools_.hold(id_);
+    }
+  }
+  ~ScopedPoolHold() {
+    if (id_ != kDefaultPool) {
+      pools_.release(id_);
+    }
+  }
+  ScopedPoolHold(const ScopedPoolHold&) = delete;
+  ScopedPoolHold& operator=(const ScopedPoolHold&) = delete;
+
+ private:
+  PoolTable& pools_;
+  const PoolId id_;
+};
+
+template <typename Visit>
+void PoolTable::for_each_with_free_pages(Visit visit) {
+  with_free_pages_.take_new(seen_with_free_pages_, links_of);
+  for (std::size_t i = 0; i < seen_with_free_pages_.size();) {
+    Heap* heap = seen_with_free_pages_[i];
+    if (heap->leave_list_of_free_pages()) {
+      seen_with_free_pages_[i] = seen_with_free_pages_.back();
+      seen_with_free_pages_.pop_back();
+      continue;
+    }
+    if (heap->pool() == kDefaultPool && is_paged(heap->kind()) &&
+        !visit(static_cast<ArenaHeap&>(*heap))) {
+      return;
+    }
+    ++i;
+  }
+}
+
+template <typename Visit>
+void PoolTable::for_each_with_pending(Visit visit) {
+  with_pending_.take_new(seen_with_pending_, links_of);
+  for (std::size_t i = 0; i < seen_with_pending_.size();) {
+    Heap* heap = seen_with_pending_[i];
+    visit(*heap);
+    if (heap->leave_list_of_pending()) {
+      seen_with_pending_[i] = seen_with_pending_.back();
+      seen_with_pending_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+}
+
+}  // namespace ferro

@@ -1,0 +1,359 @@
+// How an arena grows: a gap gets pages. arena_release.cpp has the other direction.
+#include "ferro/base/check.h"
+#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/policy/span_sizes.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace ferro {
+namespace {
+
+GrowResult result_of(TakeResult taken) {
+  switch (taken) {
+    case TakeResult::kTooFew:
+      return GrowResult::kTooFewPages;
+    case TakeResult::kOverLimit:
+      return GrowResult::kOverLimit;
+    case TakeResult::kRejected:
+      return GrowResult::kRejected;
+    default:
+      return GrowResult::kOutOfMemory;
+  }
+}
+
+}  // namespace
+
+GrowResult ArenaHeap::allocate_grown(const Request& request, GrowFrom from, DevicePtr* out) {
+  const GrowResult result = grow(request, 0, from, out);
+  if (result != GrowResult::kGapTooShort) {
+    return result;
+  }
+  const GrowResult roomier = grow(request, context_.store.max_handle_pages(), from, out);
+  const bool is_final = roomier == GrowResult::kGrown || roomier == GrowResult::kRejected;
+  return is_final ? roomier : GrowResult::kGapTooShort;
+}
+
+// In a gap with room for `spare` pages more than the request takes.
+GrowResult ArenaHeap::grow(const Request& request, std::size_t spare, GrowFrom from,
+                           DevicePtr* out) {
+  // Another thread of the stream may have taken what the new pages were to complete, or a capture
+  // may have begun; then there is another plan.
+  for (;;) {
+    Growth growth;
+    {
+      const HeapLock lock(mutex_);
+      tiling_.merge_all();
+      const GrowResult begun = begin_growth(request, spare, from, growth);
+      if (begun != GrowResult::kGrown) {
+        return begun;
+      }
+    }
+    const std::optional<GrowResult> filled = fill(growth, request, from);
+    if (filled && *filled != GrowResult::kGrown) {
+      return *filled;
+    }
+    if (filled) {
+      const HeapLock lock(mutex_);
+      *out = take_best_fit(request);
+      if (*out != kNull) {
+        return GrowResult::kGrown;
+      }
+    }
+  }
+}
+
+std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t spare,
+                                          std::vector<Block*>& gaps) {
+  gaps = tiling_.growth_candidates(request.size, spare);
+  std::vector<GapView> views;
+  views.reserve(gaps.size());
+  for (const Block* gap : gaps) {
+    views.push_back(BlockTiling::view_of_gap(*gap));
+  }
+  return plan_growth(views, request.size, page_bytes_, spare);
+}
+
+// Chooses a gap and own holes, and sets them aside. Nothing is changed unless the result is kGrown.
+GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, GrowFrom from,
+                                   Growth& growth) {
+  std::vector<Block*> gaps;
+  std::optional<GrowthPlan> planned = plan(request, spare, gaps);
+  const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
+  std::vector<Hole> own;
+  if (from != GrowFrom::kStore && pool_ == kDefaultPool) {
+    own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
+    // While the stream captures, a fence on it would become part of the graph.
+    if (own.empty() || is_capturing()) {
+      own.clear();
+    }
+  }
+  own = choose(own, wanted);
+  std::size_t own_pages = 0;
+  for (const Hole& hole : own) {
+    own_pages += hole.run.bytes / page_bytes_;
+  }
+  if (from == GrowFrom::kOwnPages && own_pages < wanted) {
+    return GrowResult::kTooFewPages;
+  }
+  if (!planned) {
+    growth.new_span = add_span(request.size + spare * page_bytes_);
+    if (growth.new_span == nullptr) {
+      return GrowResult::kNoAddresses;
+    }
+    planned = plan(request, spare, gaps);
+    FERRO_CHECK(planned.has_value());
+  }
+  growth.plan = *planned;
+  growth.gap = gaps[planned->gap];
+  tiling_.take_gap(growth.gap);
+  growth.gap->state = BlockState::kTransit;
+  growth.own = set_aside(own);
+  return GrowResult::kGrown;
+}
+
+// Null when there are no addresses.
+Span* ArenaHeap::add_span(std::size_t at_least) {
+  const std::size_t least = std::max(kSpanAlignment, page_bytes_);
+  const ArenaAddresses arena{tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
+  const std::size_t shortest = align_up(at_least, least);
+  std::size_t bytes = plan_span(arena, at_least, least);
+  std::optional<DevicePtr> base = context_.driver.reserve(bytes, kSpanAlignment);
+  if (!base && bytes > shortest) {
+    bytes = shortest;
+    base = context_.driver.reserve(bytes, kSpanAlignment);
+  }
+  if (!base) {
+    return nullptr;
+  }
+  FERRO_CHECK(is_aligned(address_of(*base), kSpanAlignment));
+  std::unique_ptr<Span> span;
+  try {
+    span = std::make_unique<Span>(*base, bytes, page_bytes_, this);
+  } catch (...) {
+    context_.driver.unreserve(*base, bytes);
+    throw;
+  }
+  if (!context_.addresses.add(span.get())) {
+    context_.driver.unreserve(*base, bytes);
+    return nullptr;
+  }
+  Span* added = span.get();
+  tiling_.make_gap(tiling_.add_span(std::move(span)));
+  return added;
+}
+
+TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
+                                   std::vector<StoredHandle>& out) {
+  if (from == GrowFrom::kOwnPages) {
+    return TakeResult::kTooFew;
+  }
+  PageRequest wanted;
+  wanted.pages = missing;
+  wanted.fit = from == GrowFrom::kStore ? Fit::kExactly : Fit::kAtLeast;
+  wanted.may_create = from != GrowFrom::kIdlePages;
+  wanted.may_wait = from == GrowFrom::kWaitedPages;
+  wanted.taker = this;
+  // A graph replays on any stream, not on the one that it was captured on.
+  if (pool_ == kDefaultPool && context_.stale.count() != 0 && !is_capturing()) {
+    wanted.stream = stream_;
+  }
+  return context_.store.take(wanted, out);
+}
+
+// None: a capture has begun on the stream, so that its own pages cannot move; nothing changed.
+std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from) {
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  Span& span = *growth.gap->span;
+  const std::size_t gap_pages = growth.gap->size / page_bytes_;
+  FenceRef fence;
+  std::vector<StoredHandle> taken;
+  std::vector<HandleRange> handles;
+  std::optional<GrowthPlan> place;
+  const auto undo = [&] {
+    context_.store.put(taken);
+    undo_growth(growth);
+  };
+  try {
+    if (!growth.own.holes.empty()) {
+      fence = Fence::record(context_.events, stream_);
+      if (fence == nullptr) {
+        undo();
+        return std::nullopt;
+      }
+    }
+    const std::size_t own_pages = growth.own.pages;
+    if (const std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, own_pages);
+        missing != 0) {
+      if (const TakeResult result = take_missing(missing, from, taken); result != TakeResult::kOk) {
+        undo();
+        return result_of(result);
+      }
+    }
+    handles = growth.own.handles;
+    for (const StoredHandle& handle : taken) {
+      handles.push_back(handle.range);
+    }
+    place = widen(growth.plan, pages_in(handles), gap_pages);
+    if (!place) {
+      undo();
+      return GrowResult::kGapTooShort;
+    }
+    if (map(growth.gap->ptr + place->first_page * page_bytes_, handles) != Status::kOk) {
+      undo();
+      return GrowResult::kOutOfMemory;
+    }
+  } catch (const InternalError&) {
+    // Some page may still be mapped: it must not be handed out again.
+    throw;
+  } catch (...) {
+    undo();
+    throw;
+  }
+  const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
+  const std::size_t bytes = place->pages * page_bytes_;
+  std::size_t from_store = 0;
+  for (const StoredHandle& handle : taken) {
+    from_store += handle.range.pages;
+  }
+  Left left;
+  {
+    const HeapLock lock(mutex_);
+    left = leave(growth.own, fence, "moved", request.context);
+    Block* block = growth.gap;
+    if (const std::size_t before = place->first_page * page_bytes_; before != 0) {
+      tiling_.split_tail(block, before, BlockState::kTransit);
+      Block* front = block;
+      block = block->next;
+      tiling_.make_gap(front);
+    }
+    if (block->size > bytes) {
+      tiling_.split_tail(block, bytes, BlockState::kTransit);
+      tiling_.make_gap(block->next);
+    }
+    const DevicePtr begin = block->ptr;
+    tiling_.back(span, begin, handles);
+    count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store * page_bytes_));
+    notify_of_range(
+        begin, bytes, MemoryEvent::kMapped, request.context,
+        {name_of(request.step), place->pages - from_store, static_cast<std::uint64_t>(took)});
+    remember_mapping(begin, request.context);
+    tiling_.insert_merged(block);
+    list_free_pages();
+  }
+  pages_moved_.fetch_add(place->pages - from_store, std::memory_order_relaxed);
+  hand_to_store(std::move(left), MovedHandles::kAreMapped);
+  return GrowResult::kGrown;
+}
+
+// Maps handles one after the other from `begin` on, which nobody else touches. On failure nothing is
+// mapped there.
+Status ArenaHeap::map(DevicePtr begin, std::span<const HandleRange> handles) {
+  Driver& driver = context_.driver;
+  std::size_t mapped = 0;
+  const auto undo = [&] {
+    // A driver that refuses to remove what it has just mapped leaves pages that cannot be used
+    // again. There is no state to return to, so say it instead of handing them out twice.
+    FERRO_CHECK(mapped == 0 || driver.unmap(begin, mapped),
+                "the driver refused to remove new mappings after a failed call");
+  };
+  try {
+    Status status = Status::kOk;
+    for (const HandleRange& range : handles) {
+      status = driver.map(begin + mapped, range.pages * page_bytes_, range.handle);
+      if (status != Status::kOk) {
+        break;
+      }
+      mapped += range.pages * page_bytes_;
+    }
+    if (status == Status::kOk) {
+      status = driver.set_access(begin, mapped);
+    }
+    if (status != Status::kOk) {
+      undo();
+    }
+    return status;
+  } catch (const InternalError&) {
+    throw;
+  } catch (...) {
+    undo();
+    throw;
+  }
+}
+
+void ArenaHeap::undo_growth(Growth& growth) {
+  std::unique_ptr<Span> unused;
+  {
+    const HeapLock lock(mutex_);
+    restore(growth.own);
+    tiling_.make_gap(growth.gap);
+    if (growth.new_span != nullptr) {
+      unused = detach_if_empty(*growth.new_span);
+    }
+  }
+  unreserve(std::move(unused));
+}
+
+BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {
+  for (;;) {
+    Growth growth;
+    {
+      const HeapLock lock(mutex_);
+      const Span* span = tiling_.span_around(ptr);
+      if (span == nullptr || request.size > distance(ptr, span->base() + span->bytes())) {
+        return {};
+      }
+      collect_locked();
+      tiling_.merge_all();
+      const DevicePtr end = ptr + request.size;
+      Block* block = BlockTiling::block_around(*span, ptr);
+      if (block->is_free() && end <= block->end()) {
+        block = cut_out(block, ptr, request.size);
+        mark_live(block, request);
+        return view_of(*block);
+      }
+      // Free neighbours are merged, so what follows a free block is in use or a gap.
+      block = block->is_free() ? block->next : block;
+      if (block == nullptr || block->state != BlockState::kGap || block->ptr >= end) {
+        return {};
+      }
+      const std::size_t first = ptr > block->ptr ? distance(block->ptr, ptr) / page_bytes_ : 0;
+      const DevicePtr needed_end = std::min(end, block->end());
+      const std::size_t last = ceil_div(distance(block->ptr, needed_end), page_bytes_);
+      growth.plan = {0, first, last - first};
+      growth.gap = block;
+      tiling_.take_gap(block);
+      block->state = BlockState::kTransit;
+    }
+    if (fill(growth, request, GrowFrom::kStore) != GrowResult::kGrown) {
+      return {};
+    }
+  }
+}
+
+std::size_t ArenaHeap::pages_missing_for(const Request& request) {
+  const HeapLock lock(mutex_);
+  collect_locked();
+  tiling_.merge_all();
+  if (tiling_.best_fit(request.size) != nullptr) {
+    return 0;
+  }
+  std::vector<Block*> gaps;
+  const std::optional<GrowthPlan> planned = plan(request, 0, gaps);
+  const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
+  if (pool_ != kDefaultPool) {
+    return wanted;
+  }
+  const std::vector<Hole> own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
+  if (own.empty() || is_capturing()) {
+    return wanted;
+  }
+  std::size_t pages = 0;
+  for (const Hole& hole : own) {
+    pages += hole.run.bytes / page_bytes_;
+  }
+  return wanted - std::min(wanted, pages);
+}
+
+}  // namespace ferro

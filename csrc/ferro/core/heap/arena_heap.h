@@ -1,0 +1,212 @@
+// A heap of pages: blocks of all sizes on an arena, whose pages come from the device's store and may
+// leave again.
+//
+// There is one way for a page to leave. Whole free handles are set aside: their blocks are in
+// transit, so nobody gets them. Then they are released with a fence: the store has the handles, the
+// mapping stays until the fence has passed (StaleMappings), and then the addresses are a gap. Until
+// the release, setting aside can be undone.
+//
+// Thread-safe as Heap is. Mappings are made and removed without the heap's lock.
+//
+// Invariants beside those of Heap:
+//  * a handle is behind addresses of one heap, or in the store; those of an exported unit are behind
+//    its addresses, and no other handle was exported;
+//  * reserved bytes <= address_budget(most bytes mapped at one time), but for spans that one request
+//    needed or that live blocks keep (policy/span_sizes.h).
+#pragma once
+
+#include "ferro/core/heap/exported_units.h"
+#include "ferro/core/heap/heap.h"
+#include "ferro/core/policy/relocation.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace ferro {
+
+// Own pages are whole free handles elsewhere in the same arena.
+enum class GrowFrom {
+  kOwnPages,
+  kIdlePages,    // and those of the store that are ready
+  kAnyPages,     // and new ones
+  kWaitedPages,  // and, before new ones, those that this heap's stream can wait for
+  kStore,        // of the store and new ones, exactly as many as it takes; none of its own
+};
+// kGapTooShort: where the request fits there is no room for the handles at hand, and elsewhere not
+// enough of them. kNoAddresses: no range of addresses is to be had.
+enum class [[nodiscard]] GrowResult{kGrown,       kTooFewPages, kOverLimit,  kRejected,
+                                    kOutOfMemory, kGapTooShort, kNoAddresses};
+
+// What has to be over before pages are used elsewhere.
+enum class ReleaseAfter {
+  kNothing,      // the stream is idle already; else nothing is released
+  kStream,       // what was given to the heap's stream: a fence is behind it
+  kHostWait,     // the same, and the host waits for it
+  kWholeDevice,  // the host waits for all work of the device, as graphs replay on any stream
+};
+
+class ArenaHeap final : public Heap {
+ public:
+  ArenaHeap(const HeapContext& context, PoolId pool, StreamId stream,
+            HeapKind kind = HeapKind::kPages, PoolBytes* pool_bytes = nullptr)
+      : Heap(context, pool, stream, kind, pool_bytes), exported_(context.store.page_bytes()) {}
+
+  // Hit path. kNull: no free block fits as things are.
+  DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_) {
+    const HeapLock lock(mutex_);
+    if (Block* block = tiling_.pop_unmerged(request.size)) {
+      return mark_live(block, request);
+    }
+    return take_best_fit(request);
+  }
+
+  // Steps of a climb. kNull: the step did not help. DriverError: nothing is lost.
+  DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
+  DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
+  // Puts pages behind a gap. Without success the arena is as it was, but for whole free handles that
+  // may have gone to the store. `*out` is written on kGrown only.
+  GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
+      FERRO_EXCLUDES(mutex_);
+  // The heap's stream waits for the uses of one pending block after the other, searching again after
+  // each: of one that is large enough, else, from the one that was freed first, of at most
+  // `at_most` bytes of blocks, give or take one. The host does not wait.
+  DevicePtr allocate_ordered(const Request& request, std::size_t at_most) FERRO_EXCLUDES(mutex_);
+  // The host waits for one pending event after the other, searching again after each.
+  DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
+  // Where pages have left the arena, others come from the store.
+  BlockView allocate_at(DevicePtr ptr, const Request& request) override FERRO_EXCLUDES(mutex_);
+
+  // Of pending blocks that a stream wait would free; 0 in private pools.
+  std::size_t reclaimable_by_stream_wait() FERRO_EXCLUDES(mutex_);
+  // This heap's stream waits for the uses of all its pending blocks; the host does not. Not where
+  // the stream may be gone.
+  void order_pending() FERRO_EXCLUDES(mutex_);
+
+  // May its free pages go to other heaps without a wait for the device? Those of a private pool
+  // stay, because graphs replay on them.
+  bool may_transfer_pages() const {
+    return pool_ == kDefaultPool && is_paged(kind_) && stream_lasts();
+  }
+  // Can its stream wait for others? Not while it captures.
+  bool may_wait_for_streams() { return !is_capturing(); }
+  // Releases whole free pages to the store, `wanted` or what the last handle brings beyond them; how
+  // many. None while a capture forbids what has to be waited for, and for kNothing and kStream none
+  // unless `may_transfer_pages()`. After a wait of the host exported units that are free go too, to
+  // the driver. DriverError: nothing was released.
+  std::size_t release_pages(std::size_t wanted, ReleaseAfter after,
+                            const CallContext& context = nullptr) FERRO_EXCLUDES(mutex_);
+  // How many pages that would be, looking no further than `at_most`.
+  std::size_t releasable_pages(std::size_t at_most, ReleaseAfter after) FERRO_EXCLUDES(mutex_);
+  // Pages of whole free handles. O(free blocks of a page and more).
+  std::size_t free_pages() FERRO_EXCLUDES(mutex_);
+  // What has to be waited for so that this heap's pages may go anywhere.
+  ReleaseAfter needed_wait() const {
+    return pool_ == kDefaultPool && stream_lasts() ? ReleaseAfter::kHostWait
+                                                   : ReleaseAfter::kWholeDevice;
+  }
+  // How many pages a request would take from the store or the driver, if it came now.
+  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
+  // On the arena, since construction.
+  std::uint64_t pages_moved() const { return pages_moved_.load(std::memory_order_relaxed); }
+  // Gives spans back that nothing is behind; how many bytes of addresses.
+  std::size_t release_empty_spans() FERRO_EXCLUDES(mutex_);
+
+  // The handles behind the live block that contains `ptr`, for another process. A block of many
+  // pages is moved behind one handle first, for which the host waits for the whole device and
+  // during which no other thread may give it work on the block. On any failure the block is as it
+  // was.
+  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
+  // Gives a peer access to all pages that are behind the arena now.
+  void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
+
+  void on_mapping_removed(Block* block) override FERRO_EXCLUDES(mutex_);
+  void check_invariants() override FERRO_EXCLUDES(mutex_);
+
+ private:
+  // More holes than this, beyond those that are enough, are not looked at for one request.
+  static constexpr std::size_t kMaxCandidates = 64;
+
+  // Whole free handles in transit, still behind their addresses.
+  struct SetAside {
+    std::vector<Hole> holes;  // `block` is the run
+    std::vector<HandleRange> handles;
+    std::size_t pages = 0;  // of the handles
+  };
+  // A gap in transit that is to get pages.
+  struct Growth {
+    Block* gap = nullptr;
+    GrowthPlan plan;
+    SetAside own;
+    Span* new_span = nullptr;  // that was reserved for it
+  };
+
+  // Growing (arena_growth.cpp).
+  GrowResult grow(const Request& request, std::size_t spare, GrowFrom from, DevicePtr* out)
+      FERRO_EXCLUDES(mutex_);
+  GrowResult begin_growth(const Request& request, std::size_t spare, GrowFrom from, Growth& growth)
+      FERRO_REQUIRES(mutex_);
+  std::optional<GrowthPlan> plan(const Request& request, std::size_t spare,
+                                 std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
+  std::optional<GrowResult> fill(Growth& growth, const Request& request, GrowFrom from)
+      FERRO_EXCLUDES(mutex_);
+  TakeResult take_missing(std::size_t missing, GrowFrom from, std::vector<StoredHandle>& out)
+      FERRO_EXCLUDES(mutex_);
+  Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
+  void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
+  Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
+  std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
+  void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
+  bool is_capturing();
+
+  // Pages that leave (arena_release.cpp).
+  std::vector<Hole> candidates(std::size_t wanted, const Block* gap) FERRO_REQUIRES(mutex_);
+  std::vector<Hole> choose(const std::vector<Hole>& candidates, std::size_t wanted) const
+      FERRO_REQUIRES(mutex_);
+  std::vector<Hole> free_exports() FERRO_REQUIRES(mutex_);
+  SetAside set_aside(const std::vector<Hole>& chosen) FERRO_REQUIRES(mutex_);
+  void restore(SetAside& aside) FERRO_REQUIRES(mutex_);
+  // What goes to the store, with the mappings that stay behind; `hand_to_store` follows, without the
+  // lock.
+  struct Left {
+    std::vector<StoredHandle> handles;
+    std::vector<StoredHandle> exported;
+    std::vector<StaleMappingRef> mappings;
+  };
+  Left leave(SetAside& aside, const FenceRef& fence, const char* reason, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
+  enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
+  void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
+  bool may_release(ReleaseAfter after) FERRO_REQUIRES(mutex_);
+  FenceRef fence_for(ReleaseAfter after) FERRO_EXCLUDES(mutex_);
+
+  // Exports (arena_exports.cpp).
+  struct Unit {
+    DevicePtr begin;
+    ExportedUnit unit;
+  };
+  Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
+  std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
+  bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
+  std::span<const Unit> units_of_its_own(const Block& block, std::span<const Unit> units) const
+      FERRO_REQUIRES(mutex_);
+  static std::size_t pages_of(std::span<const Unit> units);
+  ExportResult join(Span& span, std::span<const Unit> units) FERRO_EXCLUDES(mutex_);
+  Status copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
+      FERRO_EXCLUDES(mutex_);
+  std::vector<Block*> reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end)
+      FERRO_REQUIRES(mutex_);
+  void remove_leftovers() FERRO_EXCLUDES(mutex_);
+  void check_exports() FERRO_REQUIRES(mutex_);
+
+  ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
+  // Temporary mappings that the driver refused to remove when it should have.
+  std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
+};
+
+}  // namespace ferro

@@ -1,0 +1,289 @@
+// Pages that leave their place in an arena: for another place in it, for the store, for the driver.
+#include "ferro/base/check.h"
+#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/policy/span_sizes.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+
+bool ArenaHeap::is_capturing() {
+  return context_.driver.capture_info(stream_).status != CaptureStatus::kNone;
+}
+
+// Whole free handles that may move, large holes first until they are enough for `wanted` pages and
+// some more to choose among; in order of address. Not those beside `gap`, which growing there uses.
+std::vector<Hole> ArenaHeap::candidates(std::size_t wanted, const Block* gap) {
+  std::vector<Hole> found;
+  std::size_t pages = 0;
+  std::size_t more = 0;
+  tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    if (gap != nullptr && (hole.block == gap->prev || hole.block == gap->next)) {
+      return true;
+    }
+    more += pages >= wanted ? 1 : 0;
+    exported_.for_each_unpinned(hole.run, [&](const PageRun& run) {
+      found.push_back({hole.block, run});
+      pages += run.bytes / page_bytes_;
+    });
+    return more < kMaxCandidates;
+  });
+  std::ranges::sort(found, {}, [](const Hole& hole) { return hole.run.begin; });
+  return found;
+}
+
+std::vector<Hole> ArenaHeap::choose(const std::vector<Hole>& candidates, std::size_t wanted) const {
+  std::vector<HoleView> views;
+  views.reserve(candidates.size());
+  for (const Hole& hole : candidates) {
+    HoleView& view = views.emplace_back();
+    for (const HandleRange& range : tiling_.handles_behind(*hole.block->span, hole.run)) {
+      view.handles.push_back(range.pages);
+      view.pages += range.pages;
+    }
+  }
+  std::vector<Hole> chosen;
+  for (const HoleShare& share : plan_moves(views, wanted)) {
+    const Hole& hole = candidates[share.hole];
+    const std::size_t bytes = share.pages * page_bytes_;
+    chosen.push_back({hole.block, {hole.run.begin + (hole.run.bytes - bytes), bytes}});
+  }
+  return chosen;
+}
+
+// The exported units that carry nothing but free memory.
+std::vector<Hole> ArenaHeap::free_exports() {
+  std::vector<Hole> found;
+  if (!exported_.empty()) {
+    tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+      exported_.for_each_inside(hole.block->ptr, hole.block->end(), [&](const PageRun& run) {
+        found.push_back({hole.block, run});
+      });
+      return true;
+    });
+  }
+  return found;
+}
+
+ArenaHeap::SetAside ArenaHeap::set_aside(const std::vector<Hole>& chosen) {
+  SetAside aside;
+  for (const Hole& hole : chosen) {
+    Block* block = tiling_.cut(hole.block, hole.run.begin, hole.run.bytes);
+    block->state = BlockState::kTransit;
+    aside.holes.push_back({block, hole.run});
+    const std::vector<HandleRange> handles = tiling_.handles_behind(*block->span, hole.run);
+    aside.handles.insert(aside.handles.end(), handles.begin(), handles.end());
+    aside.pages += hole.run.bytes / page_bytes_;
+  }
+  return aside;
+}
+
+void ArenaHeap::restore(SetAside& aside) {
+  for (const Hole& hole : aside.holes) {
+    tiling_.insert_merged(hole.block);
+  }
+  aside = {};
+}
+
+// Histories are told before the mapping goes: who registered the range with a device must let go of
+// it while it is there.
+ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const char* reason,
+                                 const CallContext& context) {
+  Left left;
+  for (const Hole& hole : aside.holes) {
+    const PageRun& run = hole.run;
+    Span& span = *hole.block->span;
+    notify_of_range(run.begin, run.bytes, MemoryEvent::kUnmapped, context, {.reason = reason});
+    forget_mapping(run.begin, run.bytes);
+    auto mapping = std::make_shared<StaleMapping>();
+    mapping->owner = this;
+    mapping->block = hole.block;
+    mapping->begin = run.begin;
+    mapping->bytes = run.bytes;
+    mapping->fence = fence;
+    const ExportedUnit* exported = exported_.find(run.begin);
+    for (const HandleRange& range : tiling_.handles_behind(span, run)) {
+      (exported != nullptr ? left.exported : left.handles).push_back({range, mapping});
+    }
+    if (exported != nullptr) {
+      context_.exports.retire(exported->id);
+      exported_.erase(run.begin);
+    }
+    tiling_.unback(span, run);
+    count_pool_bytes(kLarge, -static_cast<std::int64_t>(run.bytes));
+    left.mappings.push_back(std::move(mapping));
+  }
+  aside = {};
+  return left;
+}
+
+void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
+  for (StaleMappingRef& mapping : left.mappings) {
+    context_.stale.add(std::move(mapping));
+  }
+  if (moved == MovedHandles::kAreFree) {
+    context_.store.put(left.handles);
+  }
+  for (StoredHandle& handle : left.exported) {
+    context_.store.retire(std::move(handle));
+  }
+}
+
+// What has to be over, after the host has waited for it where it has to. Null: a capture forbids
+// that. Without the heap's lock.
+FenceRef ArenaHeap::fence_for(ReleaseAfter after) {
+  if (after == ReleaseAfter::kNothing) {
+    return Fence::passed();
+  }
+  if (after == ReleaseAfter::kWholeDevice) {
+    // Nobody may be asked about a stream that may be gone.
+    const std::vector<StreamId> known(stream_lasts() ? 1 : 0, stream_);
+    return context_.driver.try_wait_for_device(known) ? Fence::passed() : nullptr;
+  }
+  FenceRef fence = Fence::record(context_.events, stream_);
+  if (fence != nullptr && after == ReleaseAfter::kHostWait) {
+    fence->wait(context_.driver);
+  }
+  return fence;
+}
+
+bool ArenaHeap::may_release(ReleaseAfter after) {
+  const bool any_capture = context_.captures.load(std::memory_order_relaxed) != 0;
+  switch (after) {
+    case ReleaseAfter::kNothing:
+      return may_transfer_pages() && !any_capture && context_.driver.is_idle(stream_);
+    case ReleaseAfter::kStream:
+      return may_transfer_pages() && !is_capturing();
+    case ReleaseAfter::kHostWait:
+      return !is_capturing();
+    case ReleaseAfter::kWholeDevice:
+      return !any_capture;
+  }
+  return false;
+}
+
+std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
+                                     const CallContext& context) {
+  const bool host_waits = after == ReleaseAfter::kHostWait || after == ReleaseAfter::kWholeDevice;
+  if (host_waits) {
+    remove_leftovers();
+  }
+  SetAside aside;
+  {
+    const HeapLock lock(mutex_);
+    collect_locked();
+    tiling_.merge_all();
+    std::vector<Hole> holes = candidates(wanted, nullptr);
+    if (host_waits) {
+      const std::vector<Hole> exports = free_exports();
+      holes.insert(holes.end(), exports.begin(), exports.end());
+      std::ranges::sort(holes, {}, [](const Hole& hole) { return hole.run.begin; });
+    }
+    if (wanted == 0 || holes.empty() || !may_release(after)) {
+      return 0;
+    }
+    aside = set_aside(choose(holes, wanted));
+  }
+  FenceRef fence;
+  try {
+    fence = fence_for(after);
+  } catch (...) {
+    const HeapLock lock(mutex_);
+    restore(aside);
+    throw;
+  }
+  const std::size_t pages = aside.pages;
+  Left left;
+  {
+    const HeapLock lock(mutex_);
+    if (fence == nullptr) {
+      restore(aside);
+      return 0;
+    }
+    left = leave(aside, fence, after == ReleaseAfter::kStream ? "lent" : "given_back", context);
+  }
+  hand_to_store(std::move(left), MovedHandles::kAreFree);
+  return pages;
+}
+
+std::size_t ArenaHeap::releasable_pages(std::size_t at_most, ReleaseAfter after) {
+  const HeapLock lock(mutex_);
+  collect_locked();
+  tiling_.merge_all();
+  std::size_t pages = 0;
+  for (const Hole& hole : candidates(at_most, nullptr)) {
+    pages += hole.run.bytes / page_bytes_;
+  }
+  return pages != 0 && may_release(after) ? pages : 0;
+}
+
+std::size_t ArenaHeap::free_pages() {
+  const HeapLock lock(mutex_);
+  tiling_.merge_all();
+  std::size_t pages = 0;
+  tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    exported_.for_each_unpinned(hole.run,
+                                [&](const PageRun& run) { pages += run.bytes / page_bytes_; });
+    return true;
+  });
+  for (const Hole& hole : free_exports()) {
+    pages += hole.run.bytes / page_bytes_;
+  }
+  return pages;
+}
+
+// Out of all indexes, if nothing is behind it nor in transit in it; else null.
+std::unique_ptr<Span> ArenaHeap::detach_if_empty(Span& span) {
+  Block* block = span.first;
+  if (block->state != BlockState::kGap || block->next != nullptr) {
+    return nullptr;
+  }
+  tiling_.take_gap(block);
+  context_.addresses.remove(&span);
+  return tiling_.remove_span(span);
+}
+
+void ArenaHeap::unreserve(std::unique_ptr<Span> span) {
+  if (span != nullptr) {
+    context_.driver.unreserve(span->base(), span->bytes());
+  }
+}
+
+void ArenaHeap::on_mapping_removed(Block* block) {
+  std::unique_ptr<Span> unused;
+  {
+    const HeapLock lock(mutex_);
+    Span& span = *block->span;
+    tiling_.make_gap(block);
+    const ArenaAddresses arena{tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
+    if (!keeps_empty_span(arena, kSpanAlignment)) {
+      unused = detach_if_empty(span);
+    }
+  }
+  unreserve(std::move(unused));
+}
+
+std::size_t ArenaHeap::release_empty_spans() {
+  std::vector<std::unique_ptr<Span>> unused;
+  std::size_t bytes = 0;
+  {
+    const HeapLock lock(mutex_);
+    std::vector<Span*> spans;
+    for (const auto& [base, span] : tiling_.spans()) {
+      spans.push_back(span.get());
+    }
+    for (Span* span : spans) {
+      if (std::unique_ptr<Span> empty = detach_if_empty(*span)) {
+        bytes += empty->bytes();
+        unused.push_back(std::move(empty));
+      }
+    }
+  }
+  for (std::unique_ptr<Span>& span : unused) {
+    unreserve(std::move(span));
+  }
+  return bytes;
+}
+
+}  // namespace ferro

@@ -1,0 +1,86 @@
+// Steps of a climb that need no new pages: what is complete, what is unmerged, what other streams
+// are done with.
+#include "ferro/core/heap/arena_heap.h"
+
+#include <optional>
+#include <vector>
+
+namespace ferro {
+
+DevicePtr ArenaHeap::allocate_collected(const Request& request) {
+  const HeapLock lock(mutex_);
+  collect_locked();
+  if (Block* block = tiling_.pop_unmerged(request.size)) {
+    return mark_live(block, request);
+  }
+  return take_best_fit(request);
+}
+
+DevicePtr ArenaHeap::allocate_merged(const Request& request) {
+  const HeapLock lock(mutex_);
+  tiling_.merge_all();
+  return take_best_fit(request);
+}
+
+// In the default pool alone: a graph replays on the memory of its pool on any stream, and that one
+// did not wait.
+std::size_t ArenaHeap::reclaimable_by_stream_wait() {
+  const HeapLock lock(mutex_);
+  return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
+}
+
+DevicePtr ArenaHeap::allocate_ordered(const Request& request, std::size_t at_most) {
+  const HeapLock lock(mutex_);
+  std::size_t ordered = 0;
+  for (const std::size_t size : {request.size, std::size_t{1}}) {
+    while (ordered < at_most) {
+      const std::size_t before = pending_.bytes_on_events();
+      const bool progress = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+        return pending_.order_behind_one(size, ready);
+      });
+      if (!progress) {
+        break;
+      }
+      ordered += before - pending_.bytes_on_events();
+      tiling_.merge_all();
+      if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
+        return ptr;
+      }
+    }
+  }
+  return kNull;
+}
+
+void ArenaHeap::order_pending() {
+  const HeapLock lock(mutex_);
+  const auto order_one = [this](std::vector<Block*>& ready)
+                             FERRO_REQUIRES(mutex_) { return pending_.order_behind_one(0, ready); };
+  while (stream_lasts() && complete_ready(order_one)) {
+  }
+  tiling_.merge_all();
+  list_free_pages();
+}
+
+DevicePtr ArenaHeap::allocate_waited(const Request& request) {
+  for (;;) {
+    std::optional<EventId> event;
+    {
+      const HeapLock lock(mutex_);
+      tiling_.merge_all();
+      if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
+        return ptr;
+      }
+      bool progress = false;
+      event = next_event(&progress);
+      if (!event && !progress) {
+        return kNull;
+      }
+    }
+    if (event) {
+      context_.driver.wait(*event);
+      collect_pending();
+    }
+  }
+}
+
+}  // namespace ferro

@@ -1,0 +1,273 @@
+// The life of a block: handed out, used by other streams, freed.
+#include "ferro/core/heap/heap.h"
+
+#include "ferro/base/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+
+Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind,
+           PoolBytes* pool_bytes)
+    : context_(context),
+      pool_(pool),
+      stream_(stream),
+      kind_(kind),
+      page_bytes_(context.store.page_bytes()),
+      tiling_(page_bytes_),
+      // Segments do as PyTorch's own do.
+      pending_(
+          context.driver, context.events, stream,
+          is_paged(kind) ? PendingFrees::InCapture::kGraphOrder : PendingFrees::InCapture::kItsEnd,
+          &stream_lasts_),
+      pool_bytes_(pool_bytes) {
+  stats_.lock = &mutex_;
+}
+
+Heap::~Heap() FERRO_NO_THREAD_SAFETY_ANALYSIS {
+  context_.stats.remove_heap(&stats_);
+  for (const auto& [base, span] : tiling_.spans()) {
+    context_.addresses.remove(span.get());
+    context_.driver.unreserve(base, span->bytes());
+  }
+}
+
+DevicePtr Heap::take_best_fit(const Request& request) {
+  Block* block = tiling_.best_fit(request.size);
+  if (block == nullptr) {
+    return kNull;
+  }
+  tiling_.take(block);
+  if (block->size > request.size) {
+    tiling_.split_tail(block, request.size, BlockState::kFree);
+    tiling_.put_unchanged(block->next);
+  }
+  return mark_live(block, request);
+}
+
+DevicePtr Heap::mark_live(Block* block, const Request& request) {
+  context_.stats.note_activity(&stats_, claim_countdown_);
+  block->state = BlockState::kLive;
+  block->requested = request.requested;
+  stats_.on_allocate(static_cast<std::int64_t>(block->size),
+                     static_cast<std::int64_t>(request.requested));
+  if (context_.observer.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+    if (request.context != nullptr) {
+      block->extra = new BlockExtra{.uses = {}, .events = 0, .context = request.context};
+    }
+    notify(*block, MemoryEvent::kAllocate, request.context);
+  }
+  return block->ptr;
+}
+
+FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
+  const HeapLock lock(mutex_);
+  Block* block = span.block_at(ptr);
+  if (block == nullptr || block->state != BlockState::kLive) {
+    return {FreeError::kNotLive, 0};
+  }
+  const std::size_t size = block->size;
+  notify(*block, MemoryEvent::kFreeRequested, context);
+  context_.stats.note_activity(&stats_, claim_countdown_);
+  if (block->has_uses()) [[unlikely]] {
+    return free_used(block, context);
+  }
+  stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
+  complete_free(block, context);
+  return {FreeError::kNone, size};
+}
+
+FreeResult Heap::free_used(Block* block, const CallContext& context) {
+  const std::size_t size = block->size;
+  used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
+  block->state = BlockState::kPending;
+  end_oversize(block);
+  if (pending_.add(block)) {
+    stats_.on_free_pending(static_cast<std::int64_t>(size));
+    context_.with_pending.add(this, links_);
+  } else {
+    stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
+    complete_free(block, context);
+  }
+  return {FreeError::kNone, size};
+}
+
+void Heap::notify(const Block& block, MemoryEvent what, const CallContext& context) {
+  MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
+  if (observer != nullptr) [[unlikely]] {
+    const bool by_allocation = context == nullptr && block.extra != nullptr;
+    observer->on_event({what, block.ptr, block.requested, stream_, pool_,
+                        by_allocation ? block.extra->context : context});
+  }
+}
+
+void Heap::notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
+                           const CallContext& context, const RangeFacts& facts) {
+  MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
+  if (observer != nullptr) [[unlikely]] {
+    observer->on_event({what, begin, bytes, stream_, pool_, context, facts});
+  }
+}
+
+// The last step of every free: nothing uses the block any more.
+void Heap::complete_free(Block* block, const CallContext& context) {
+  notify(*block, MemoryEvent::kFreeCompleted, context);
+  delete std::exchange(block->extra, nullptr);
+  block->requested = 0;
+  if (!is_paged(kind_)) [[unlikely]] {
+    free_in_segment(block);
+    return;
+  }
+  tiling_.give(block);
+  if (tiling_.was_page_freed()) [[unlikely]] {
+    list_free_pages();
+  }
+}
+
+void Heap::list_free_pages() { context_.with_free_pages.add(this, links_); }
+
+bool Heap::record_stream(Span& span, DevicePtr ptr, StreamId stream) {
+  const HeapLock lock(mutex_);
+  Block* block = span.block_at(ptr);
+  if (block == nullptr || block->state != BlockState::kLive) {
+    return false;
+  }
+  if (stream == stream_) {
+    return true;
+  }
+  const CaptureInfo capture = context_.driver.capture_info(stream);
+  const StreamUse use{stream, capture.status == CaptureStatus::kActive ? capture.id : 0};
+  if (block->extra == nullptr) {
+    block->extra = new BlockExtra;
+  }
+  for (const StreamUse& known : block->extra->uses) {
+    if (known.stream == use.stream && known.capture_id == use.capture_id) {
+      return true;
+    }
+  }
+  const bool was_used = block->is_used_outside_captures();
+  block->extra->uses.push_back(use);
+  used_outside_captures_ += !was_used && use.capture_id == 0 ? 1 : 0;
+  return true;
+}
+
+void Heap::complete_pending(const std::vector<Block*>& ready) {
+  for (Block* block : ready) {
+    context_.stats.note_activity(&stats_, claim_countdown_);
+    stats_.on_pending_complete(static_cast<std::int64_t>(block->size),
+                               static_cast<std::int64_t>(block->requested));
+    complete_free(block, nullptr);
+  }
+}
+
+bool Heap::collect_locked() {
+  if (pending_.count() == 0) {
+    return false;
+  }
+  return complete_ready([this](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+    pending_.collect(ready);
+    return !ready.empty();
+  });
+}
+
+bool Heap::collect_pending() {
+  const HeapLock lock(mutex_);
+  return collect_locked();
+}
+
+std::optional<EventId> Heap::next_event(bool* progress) {
+  std::optional<EventId> event;
+  *progress = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+    event = pending_.next_event(ready);
+    return !ready.empty();
+  });
+  return event;
+}
+
+void Heap::wait_for_pending() {
+  for (;;) {
+    std::optional<EventId> event;
+    {
+      const HeapLock lock(mutex_);
+      bool progress = false;
+      event = next_event(&progress);
+      if (!event && !progress) {
+        return;
+      }
+    }
+    if (event) {
+      context_.driver.wait(*event);
+      collect_pending();
+    }
+  }
+}
+
+bool Heap::can_restore(const std::vector<BlockView>& live) {
+  const HeapLock lock(mutex_);
+  return pending_.count() == 0 &&
+         std::ranges::all_of(live, [this](const BlockView& view) FERRO_REQUIRES(mutex_) {
+           const Span* span = tiling_.span_around(view.ptr);
+           if (span == nullptr || view.size > distance(view.ptr, span->base() + span->bytes())) {
+             return false;
+           }
+           std::size_t slot = span->page_slot(view.ptr);
+           const std::size_t last = span->page_slot(view.ptr + (view.size - 1));
+           while (slot <= last && span->page(slot) != kNoPage) {
+             ++slot;
+           }
+           return slot > last;
+         });
+}
+
+void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockView>* freed) {
+  const HeapLock lock(mutex_);
+  std::vector<Block*> to_free;
+  tiling_.for_each_block([&](Block& block) {
+    if (block.state == BlockState::kLive) {
+      to_free.push_back(&block);
+    }
+  });
+  for (Block* block : to_free) {
+    context_.stats.note_activity(&stats_, claim_countdown_);
+    used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
+    freed->push_back({block->ptr, block->size, block->requested, BlockState::kLive, nullptr});
+    notify(*block, MemoryEvent::kFreeRequested, nullptr);
+    stats_.on_free(static_cast<std::int64_t>(block->size),
+                   static_cast<std::int64_t>(block->requested));
+    complete_free(block, nullptr);
+  }
+  tiling_.merge_all();
+  const SplitCounts splits_before = count_splits();
+  // Everything backed is free now and merged, so each recorded block lies inside one free block.
+  for (const BlockView& view : live) {
+    const Span* span = tiling_.span_around(view.ptr);
+    FERRO_CHECK(span != nullptr);
+    Block* around = BlockTiling::block_around(*span, view.ptr);
+    FERRO_CHECK(around->is_free() && view.ptr + view.size <= around->end());
+    mark_live(cut_out(around, view.ptr, view.size), {view.size, view.requested, view.context});
+  }
+  note_splits_since(splits_before);
+}
+
+void Heap::note_splits_since(const SplitCounts& before) {
+  if (!is_paged(kind_)) {
+    const SplitCounts now = count_splits();
+    context_.segments.on_splits(kind_ == HeapKind::kSmallSegments ? kSmall : kLarge,
+                                {now.blocks - before.blocks, now.bytes - before.bytes});
+  }
+}
+
+void Heap::remember_mapping(DevicePtr begin, const CallContext& context) {
+  if (context != nullptr) {
+    mapped_by_[begin] = context;
+  }
+}
+
+void Heap::forget_mapping(DevicePtr begin, std::size_t bytes) {
+  if (!mapped_by_.empty()) {
+    mapped_by_.erase(mapped_by_.lower_bound(begin), mapped_by_.lower_bound(begin + bytes));
+  }
+}
+
+}  // namespace ferro

@@ -1,0 +1,52 @@
+// What a heap shares with the others of its device.
+#pragma once
+
+#include "ferro/core/blocks/address_index.h"
+#include "ferro/core/heap/heap_list.h"
+#include "ferro/core/pages/page_store.h"
+#include "ferro/core/pages/stale_mappings.h"
+#include "ferro/core/sharing/exports.h"
+#include "ferro/core/stats/segment_stats.h"
+#include "ferro/core/stats/stats.h"
+#include "ferro/core/streams/event_pool.h"
+#include "ferro/core/types/ladder_steps.h"
+#include "ferro/core/types/observer.h"
+#include "ferro/driver/driver.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ferro {
+
+struct HeapContext {
+  Driver& driver;
+  PageStore& store;
+  StaleMappings& stale;
+  EventPool& events;
+  ExportTable& exports;
+  AddressIndex& addresses;
+  DeviceStats& stats;
+  const std::atomic<int>& captures;              // that run on the device, as far as anybody said
+  const std::atomic<MemoryObserver*>& observer;  // null: nobody wants to know
+  SegmentStats& segments;
+  const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock
+  HeapList& with_free_pages;                   // heaps that may have whole free pages
+  HeapList& with_pending;                      // heaps that may have pending frees
+};
+
+struct Request {
+  std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
+  std::size_t requested = 0;  // bytes the program asked for
+  CallContext context = nullptr;
+  bool no_split = false;                // the block is not cut out of a larger one (segments only)
+  LadderStep step = LadderStep::kGrow;  // that makes room for it
+};
+
+enum class FreeError { kNone, kNotLive };
+struct [[nodiscard]] FreeResult {
+  FreeError error = FreeError::kNone;
+  std::size_t size = 0;  // bytes of the block
+};
+
+}  // namespace ferro

@@ -1,0 +1,197 @@
+// The parts of Heap that only look: views for snapshots and reports, and the recount of invariants.
+#include "ferro/base/check.h"
+#include "ferro/core/heap/heap.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ferro {
+
+BlockView Heap::view_of(const Block& block) {
+  return {block.ptr, block.size, block.requested, block.state,
+          block.extra != nullptr ? block.extra->context : nullptr};
+}
+
+bool Heap::has_pending() {
+  const HeapLock lock(mutex_);
+  return pending_.count() != 0;
+}
+
+bool Heap::leave_list_of_pending() {
+  const HeapLock lock(mutex_);
+  if (pending_.count() != 0) {
+    return false;
+  }
+  context_.with_pending.drop(links_);
+  return true;
+}
+
+bool Heap::leave_list_of_free_pages() {
+  const HeapLock lock(mutex_);
+  const Block* largest = tiling_.largest_free();
+  if (largest != nullptr && largest->size >= page_bytes_) {
+    return false;
+  }
+  context_.with_free_pages.drop(links_);
+  return true;
+}
+
+bool Heap::has_recorded_uses() {
+  const HeapLock lock(mutex_);
+  return used_outside_captures_ != 0;
+}
+
+bool Heap::is_unused() {
+  const HeapLock lock(mutex_);
+  return pending_.count() == 0 && stats_.of[kAll].blocks.current.get() == 0;
+}
+
+bool Heap::is_empty() {
+  const HeapLock lock(mutex_);
+  if (pending_.count() != 0 || stats_.of[kAll].blocks.current.get() != 0 ||
+      tiling_.backed_pages() != 0) {
+    return false;
+  }
+  // Without pages there are gaps and transit blocks alone, and gaps are merged.
+  return std::ranges::all_of(tiling_.spans(), [](const auto& entry) {
+    const Block* first = entry.second->first;
+    return first->state == BlockState::kGap && first->next == nullptr;
+  });
+}
+
+Block* Heap::live_around(const Span& span, DevicePtr ptr) {
+  Block* block = BlockTiling::block_around(span, ptr);
+  return block->state == BlockState::kLive ? block : nullptr;
+}
+
+std::optional<BlockView> Heap::live_block_at(Span& span, DevicePtr ptr) {
+  const HeapLock lock(mutex_);
+  const Block* block = span.block_at(ptr);
+  return block != nullptr && block->state == BlockState::kLive ? std::optional(view_of(*block))
+                                                               : std::nullopt;
+}
+
+std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
+  const HeapLock lock(mutex_);
+  const Block* block = live_around(span, ptr);
+  return block != nullptr ? std::optional(view_of(*block)) : std::nullopt;
+}
+
+std::vector<SegmentView> Heap::segments() {
+  const HeapLock lock(mutex_);
+  // What a reader sees must not depend on what happened to be kept unmerged.
+  tiling_.merge_all();
+  std::vector<SegmentView> segments;
+  const auto first_context = [this](const SegmentView& segment) FERRO_REQUIRES(mutex_) {
+    const auto found = mapped_by_.lower_bound(segment.ptr);
+    const bool inside = found != mapped_by_.end() && found->first < segment.ptr + segment.size;
+    return inside ? found->second : nullptr;
+  };
+  for (const auto& [base, span] : tiling_.spans()) {
+    bool open = false;
+    for (const Block* block = span->first; block != nullptr; block = block->next) {
+      if (!block->is_backed()) {
+        open = false;
+        continue;
+      }
+      if (!open) {
+        segments.push_back({block->ptr, 0, stream_, pool_, kind_, span->number(), nullptr, {}});
+        open = true;
+      }
+      segments.back().size += block->size;
+      segments.back().blocks.push_back(view_of(*block));
+    }
+  }
+  for (SegmentView& segment : segments) {
+    segment.context = first_context(segment);
+  }
+  return segments;
+}
+
+std::vector<BlockView> Heap::live_blocks() {
+  const HeapLock lock(mutex_);
+  std::vector<BlockView> live;
+  tiling_.for_each_block([&](const Block& block) {
+    if (block.state == BlockState::kLive) {
+      live.push_back(view_of(block));
+    }
+  });
+  return live;
+}
+
+HeapView Heap::view() {
+  const HeapLock lock(mutex_);
+  tiling_.merge_all();
+  const ClassStats& stats = stats_.of[kAll];
+  const Block* largest = tiling_.largest_free();
+  HeapView view;
+  view.backed_bytes =
+      is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes();
+  view.free_bytes = tiling_.free_bytes();
+  view.free_blocks = tiling_.free_blocks();
+  view.live_blocks = static_cast<std::size_t>(stats.blocks.current.get());
+  view.pending_bytes = static_cast<std::size_t>(stats.pending_bytes.current.get());
+  view.largest_free = largest != nullptr ? largest->size : 0;
+  view.reserved_bytes = tiling_.reserved_bytes();
+  return view;
+}
+
+void Heap::check_invariants() {
+  const HeapLock lock(mutex_);
+  tiling_.check_invariants();
+  pending_.check_invariants();
+
+  struct Sums {
+    std::size_t backed_bytes = 0, free_bytes = 0, unmerged_bytes = 0, pending_blocks = 0,
+                pending_bytes = 0, used_outside_captures = 0;
+    std::array<std::int64_t, kStatClasses> live_blocks{}, live_bytes{}, requested{};
+  } sum;
+  tiling_.for_each_block([&](const Block& block) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    FERRO_CHECK(block.span != nullptr);
+    const Span& span = *block.span;
+    FERRO_CHECK(context_.addresses.find(block.ptr) == &span && span.heap() == this);
+    const bool backed = block.is_backed();
+    if (is_paged(kind_)) {
+      FERRO_CHECK(backed || (is_aligned(address_of(block.ptr), page_bytes_) &&
+                             is_aligned(block.size, page_bytes_)));
+      const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
+      for (std::size_t slot = span.page_slot(block.ptr); slot <= last; ++slot) {
+        FERRO_CHECK((span.page(slot) != kNoPage) == backed);
+      }
+    } else {
+      FERRO_CHECK(backed);
+    }
+    const auto size = static_cast<std::int64_t>(block.size);
+    sum.backed_bytes += backed ? block.size : 0;
+    sum.free_bytes += block.is_free() ? block.size : 0;
+    sum.unmerged_bytes += block.state == BlockState::kUnmerged ? block.size : 0;
+    const bool live = block.state == BlockState::kLive;
+    const bool pending = block.state == BlockState::kPending;
+    sum.used_outside_captures += live && block.is_used_outside_captures() ? 1 : 0;
+    if (live || pending) {
+      for (const StatClass cls : {kAll, HeapStats::class_of(block.size)}) {
+        sum.live_blocks[cls] += live ? 1 : 0;
+        sum.live_bytes[cls] += live ? size : 0;
+        sum.requested[cls] += static_cast<std::int64_t>(block.requested);
+      }
+    }
+    sum.pending_blocks += pending ? 1 : 0;
+    sum.pending_bytes += pending ? block.size : 0;
+  });
+  FERRO_CHECK(sum.backed_bytes ==
+              (is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes()));
+  FERRO_CHECK(sum.free_bytes == tiling_.free_bytes());
+  FERRO_CHECK(sum.unmerged_bytes == tiling_.unmerged_bytes());
+  FERRO_CHECK(sum.pending_blocks == pending_.count());
+  FERRO_CHECK(sum.used_outside_captures == used_outside_captures_);
+  for (const StatClass cls : {kAll, kSmall, kLarge}) {
+    const ClassStats& stats = stats_.of[cls];
+    FERRO_CHECK(stats.blocks.current.get() == sum.live_blocks[cls]);
+    FERRO_CHECK(stats.bytes.current.get() == sum.live_bytes[cls]);
+    FERRO_CHECK(stats.requested.current.get() == sum.requested[cls]);
+  }
+  FERRO_CHECK(stats_.of[kAll].pending_bytes.current.get() ==
+              static_cast<std::int64_t>(sum.pending_bytes));
+}
+
+}  // namespace ferro

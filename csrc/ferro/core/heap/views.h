@@ -1,0 +1,55 @@
+// What a heap shows of itself: for snapshots, checkpoints and reports. Copies, true when they were
+// taken.
+#pragma once
+
+#include "ferro/core/types/block.h"
+#include "ferro/core/types/heap_kind.h"
+#include "ferro/core/types/observer.h"
+#include "ferro/core/types/pool_id.h"
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ferro {
+
+struct BlockView {
+  DevicePtr ptr{};
+  std::size_t size = 0;
+  std::size_t requested = 0;
+  BlockState state = BlockState::kFree;
+  CallContext context = nullptr;  // of the allocation, of a live or pending block
+};
+
+// A contiguous backed range; its blocks tile it in order of address.
+struct SegmentView {
+  DevicePtr ptr{};
+  std::size_t size = 0;
+  StreamId stream{};
+  PoolId pool{};
+  HeapKind kind = HeapKind::kPages;
+  std::uint64_t span_number = 0;  // ascending in the order in which spans came to be
+  CallContext context = nullptr;  // of the first mapping in it, by address
+  std::vector<BlockView> blocks;
+};
+
+// A segment of one free block.
+struct FreeSegment {
+  DevicePtr base{};
+  std::size_t bytes = 0;
+  std::uint32_t free_since = 0;  // searches of the pool at that time
+};
+
+// Sums that the heap keeps, so that a view costs the same however many blocks there are.
+struct HeapView {
+  std::size_t backed_bytes = 0;
+  std::size_t free_bytes = 0;  // free and unmerged
+  std::size_t free_blocks = 0;
+  std::size_t live_blocks = 0;
+  std::size_t pending_bytes = 0;  // waiting for other streams
+  std::size_t largest_free = 0;
+  std::size_t reserved_bytes = 0;  // of addresses
+};
+
+}  // namespace ferro

@@ -1,0 +1,356 @@
+#include "ferro/core/pages/page_store.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+
+TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>& out) {
+  const MutexLock lock(mutex_);
+  complete_unmapped();
+  std::size_t usable = cached_pages_;
+  std::size_t too_large = 0;
+  if (request.fit == Fit::kExactly) {
+    const std::size_t fitting = bring_to_end(request.pages);
+    too_large = cached_.size() - fitting;
+    usable = pages_in(std::span(cached_).subspan(too_large));
+  }
+  std::size_t leaving_pages = 0;
+  const std::vector<std::size_t> leaving =
+      choose_leaving(request, request.pages - std::min(request.pages, usable), &leaving_pages);
+  const std::size_t missing = request.pages - std::min(request.pages, usable + leaving_pages);
+  if (missing != 0) {
+    if (!request.may_create) {
+      return TakeResult::kTooFew;
+    }
+    TakeResult result = create(missing);
+    if (result != TakeResult::kOk && too_large != 0 && release_first(too_large) != 0) {
+      result = create(missing);
+    }
+    if (result != TakeResult::kOk) {
+      return result;
+    }
+  }
+  // A wait that is made in vain costs nothing but order; after it nothing can fail.
+  for (const std::size_t i : leaving) {
+    Fence& fence = *leaving_[i].mapping->fence;
+    if (!fence.has_passed(driver_) &&
+        !(request.stream && fence.order_before(driver_, *request.stream))) {
+      return TakeResult::kTooFew;
+    }
+  }
+  for (const std::size_t i : leaving) {
+    const bool own = leaving_[i].mapping->owner == request.taker;
+    counts_.transferred += own ? 0 : leaving_[i].range.pages;
+  }
+  take_last(request.pages - std::min(request.pages, leaving_pages), out);
+  take_leaving(leaving, out);
+  return TakeResult::kOk;
+}
+
+std::size_t PageStore::available(const PageRequest& request) {
+  const MutexLock lock(mutex_);
+  complete_unmapped();
+  const std::size_t cached = std::min(cached_pages_, request.pages);
+  std::size_t leaving = 0;
+  choose_leaving(request, request.pages - cached, &leaving);
+  return std::min(cached + leaving, request.pages);
+}
+
+FenceRef PageStore::fence_to_wait_for() {
+  const MutexLock lock(mutex_);
+  for (const StoredHandle& handle : leaving_) {
+    if (handle.is_mapped() && !handle.mapping->fence->has_passed(driver_)) {
+      return handle.mapping->fence;
+    }
+  }
+  return nullptr;
+}
+
+// Indices, ascending, of handles that leave and that the request may have, until they are `wanted`
+// pages or more: such as need no wait before others, and the last that came before others.
+std::vector<std::size_t> PageStore::choose_leaving(const PageRequest& request, std::size_t wanted,
+                                                   std::size_t* pages) {
+  std::vector<std::size_t> chosen;
+  std::vector<std::size_t> after_a_wait;
+  const auto choose = [&](std::size_t i) FERRO_REQUIRES(mutex_) {
+    const std::size_t count = leaving_[i].range.pages;
+    if (*pages < wanted && (request.fit == Fit::kAtLeast || *pages + count <= wanted)) {
+      chosen.push_back(i);
+      *pages += count;
+    }
+  };
+  const Fence* last = nullptr;
+  bool last_is_ready = false;
+  for (std::size_t i = leaving_.size(); i-- > 0 && *pages < wanted;) {
+    Fence* fence = leaving_[i].mapping->fence.get();
+    if (fence != last) {
+      last = fence;
+      const bool is_own = request.stream && fence->stream() == request.stream;
+      last_is_ready = is_own || fence->has_passed(driver_);
+    }
+    if (last_is_ready) {
+      choose(i);
+    } else {
+      after_a_wait.push_back(i);
+    }
+  }
+  for (std::size_t i = 0; request.may_wait && i < after_a_wait.size(); ++i) {
+    choose(after_a_wait[i]);
+  }
+  std::ranges::sort(chosen);
+  return chosen;
+}
+
+void PageStore::take_leaving(std::span<const std::size_t> chosen, std::vector<StoredHandle>& out) {
+  if (chosen.empty()) {
+    return;
+  }
+  std::vector<StoredHandle> kept;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < leaving_.size(); ++i) {
+    const bool is_chosen = next < chosen.size() && chosen[next] == i;
+    next += is_chosen ? 1 : 0;
+    (is_chosen ? out : kept).push_back(std::move(leaving_[i]));
+  }
+  leaving_ = std::move(kept);
+}
+
+// What has left for good is cached, and what was shared goes to the driver.
+void PageStore::complete_unmapped() {
+  std::erase_if(leaving_, [this](const StoredHandle& handle) FERRO_REQUIRES(mutex_) {
+    if (handle.is_mapped()) {
+      return false;
+    }
+    cached_.push_back(handle.range);
+    cached_pages_ += handle.range.pages;
+    return true;
+  });
+  std::erase_if(retired_, [this](const StoredHandle& handle) FERRO_REQUIRES(mutex_) {
+    return !handle.is_mapped() && try_release(handle.range);
+  });
+}
+
+// Appends new handles of `count` pages together to the cached ones.
+TakeResult PageStore::create(std::size_t count) {
+  if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
+    return room;
+  }
+  NewPages pages{count, count, counts_.held};
+  if (count > 1) {
+    // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
+    const std::size_t on_device = free_on_device();
+    if (on_device / page_bytes_ < count) {
+      return TakeResult::kOutOfMemory;
+    }
+    pages.room = std::min(on_device, limit_ - std::min(limit_, used_bytes())) / page_bytes_;
+  }
+  const std::vector<std::size_t> sizes = plan_handles(pages, handles_, page_bytes_);
+  cached_.reserve(cached_.size() + sizes.size());
+  const std::size_t cached_before = cached_pages_;
+  try {
+    for (const std::size_t size : sizes) {
+      const std::optional<PageHandle> created = driver_.create(size * page_bytes_);
+      if (!created) {
+        release_down_to(cached_before);
+        return TakeResult::kOutOfMemory;
+      }
+      cached_.push_back({*created, size});
+      cached_pages_ += size;
+      counts_.created += size;
+      counts_.held += size;
+    }
+  } catch (...) {
+    release_down_to(cached_before);
+    throw;
+  }
+  raise_peaks();
+  return TakeResult::kOk;
+}
+
+// Moves handles of at most `count` pages together behind the other cached ones; how many there are.
+std::size_t PageStore::bring_to_end(std::size_t count) {
+  std::vector<HandleRange> others;
+  std::vector<HandleRange> fitting;
+  for (auto range = cached_.rbegin(); range != cached_.rend(); ++range) {
+    const bool fits = range->pages <= count;
+    (fits ? fitting : others).push_back(*range);
+    count -= fits ? range->pages : 0;
+  }
+  cached_.assign(others.rbegin(), others.rend());
+  cached_.insert(cached_.end(), fitting.rbegin(), fitting.rend());
+  return fitting.size();
+}
+
+TakeResult PageStore::check_limits(std::size_t more) const {
+  const std::size_t used = used_bytes();
+  if (more > limit_ - std::min(limit_, used)) {
+    return TakeResult::kOverLimit;
+  }
+  if (more > rejection_limit_ - std::min(rejection_limit_, used)) {
+    return TakeResult::kRejected;
+  }
+  // The driver's answer is what it cannot give; without headroom it is asked by trying.
+  const bool crowds_others = headroom_ != 0 && more != 0 && more > free_on_device();
+  return crowds_others ? TakeResult::kOutOfMemory : TakeResult::kOk;
+}
+
+// But for the headroom.
+std::size_t PageStore::free_on_device() const {
+  const std::size_t free = driver_.memory_info().free_bytes;
+  return free - std::min(free, headroom_);
+}
+
+void PageStore::raise_peaks() {
+  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
+  counts_.peak_bytes = std::max(counts_.peak_bytes, used_bytes());
+}
+
+TakeResult PageStore::charge(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  const TakeResult room = check_limits(bytes);
+  counts_.charged_bytes += room == TakeResult::kOk ? bytes : 0;
+  return room;
+}
+
+void PageStore::commit_peak() {
+  const MutexLock lock(mutex_);
+  raise_peaks();
+}
+
+void PageStore::discharge(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  counts_.charged_bytes -= bytes;
+}
+
+std::size_t PageStore::release_down_to(std::size_t cached_left) {
+  std::size_t released = 0;
+  while (!cached_.empty() &&
+         cached_.back().pages <= cached_pages_ - std::min(cached_pages_, cached_left) &&
+         try_release(cached_.back())) {
+    released += cached_.back().pages;
+    cached_pages_ -= cached_.back().pages;
+    cached_.pop_back();
+  }
+  return released;
+}
+
+// Of the first so many cached handles; the number of pages released.
+std::size_t PageStore::release_first(std::size_t handles) {
+  const std::size_t before = cached_pages_;
+  std::vector<HandleRange> kept;
+  for (std::size_t i = 0; i < cached_.size(); ++i) {
+    if (i < handles && try_release(cached_[i])) {
+      cached_pages_ -= cached_[i].pages;
+    } else {
+      kept.push_back(cached_[i]);
+    }
+  }
+  cached_ = std::move(kept);
+  return before - cached_pages_;
+}
+
+void PageStore::take_last(std::size_t count, std::vector<StoredHandle>& out) {
+  std::size_t pages = 0;
+  auto first = cached_.end();
+  while (pages < count) {
+    pages += (--first)->pages;
+  }
+  for (auto range = first; range != cached_.end(); ++range) {
+    out.push_back({*range, nullptr});
+  }
+  cached_.erase(first, cached_.end());
+  cached_pages_ -= pages;
+}
+
+void PageStore::put(std::span<const StoredHandle> handles) {
+  const MutexLock lock(mutex_);
+  for (const StoredHandle& handle : handles) {
+    if (handle.is_mapped()) {
+      leaving_.push_back(handle);
+    } else {
+      cached_.push_back(handle.range);
+      cached_pages_ += handle.range.pages;
+    }
+  }
+}
+
+void PageStore::put_cached(std::span<const HandleRange> handles) {
+  const MutexLock lock(mutex_);
+  cached_.insert(cached_.end(), handles.begin(), handles.end());
+  cached_pages_ += pages_in(handles);
+}
+
+TakeResult PageStore::create_one(std::size_t count, PageHandle* out) {
+  const MutexLock lock(mutex_);
+  if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
+    return room;
+  }
+  const std::optional<PageHandle> created = driver_.create(count * page_bytes_);
+  if (!created) {
+    return TakeResult::kOutOfMemory;
+  }
+  counts_.created += count;
+  counts_.held += count;
+  raise_peaks();
+  *out = *created;
+  return TakeResult::kOk;
+}
+
+bool PageStore::try_release(const HandleRange& handle) {
+  if (!driver_.release(handle.handle)) {
+    return false;
+  }
+  counts_.held -= handle.pages;
+  counts_.released += handle.pages;
+  return true;
+}
+
+void PageStore::retire(StoredHandle handle) {
+  const MutexLock lock(mutex_);
+  if (handle.is_mapped() || !try_release(handle.range)) {
+    retired_.push_back(std::move(handle));
+  }
+}
+
+std::size_t PageStore::trim(std::size_t count) {
+  const MutexLock lock(mutex_);
+  complete_unmapped();
+  return release_down_to(cached_pages_ - std::min(count, cached_pages_));
+}
+
+void PageStore::set_limit(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  limit_ = bytes;
+}
+
+void PageStore::set_rejection_limit(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  rejection_limit_ = bytes;
+}
+
+std::size_t PageStore::limit() const {
+  const MutexLock lock(mutex_);
+  return limit_;
+}
+
+PageCounts PageStore::counts() const {
+  const MutexLock lock(mutex_);
+  PageCounts counts = counts_;
+  counts.idle = cached_pages_;
+  for (const std::vector<StoredHandle>* handles : {&leaving_, &retired_}) {
+    for (const StoredHandle& handle : *handles) {
+      counts.idle += handle.range.pages;
+    }
+  }
+  return counts;
+}
+
+void PageStore::reset_peak() {
+  const MutexLock lock(mutex_);
+  counts_.peak_held = 0;
+  counts_.peak_bytes = 0;
+  raise_peaks();
+}
+
+}  // namespace ferro

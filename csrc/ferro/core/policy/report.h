@@ -1,0 +1,49 @@
+// Why a request could not be served: the facts at that moment, and a verdict from them. Pure.
+#pragma once
+
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace ferro {
+
+// All in bytes. held == live + pending + free, over the heaps of the default and private pools,
+// plus idle.
+struct OutOfMemoryFacts {
+  DeviceId device = 0;
+  std::size_t request = 0;
+  std::size_t capacity = 0;     // of the device
+  std::size_t device_free = 0;  // by the driver
+  std::optional<std::size_t> limit;
+  std::size_t headroom = 0;  // of `device_free`, left to others
+  std::size_t held = 0;
+  std::size_t live = 0;
+  std::size_t pending = 0;       // freed, waiting for other streams
+  std::size_t free_default = 0;  // free in the default pool, in pieces that do not fit
+  std::size_t live_private = 0;  // part of `live` in private pools
+  std::size_t free_private = 0;  // free in private pools
+  bool no_addresses = false;     // the driver refused a range of addresses
+  // Bytes beyond which requests are refused at once, when that is why this one failed.
+  std::optional<std::size_t> rejected_beyond;
+};
+
+enum class Verdict {
+  kFragmentation,  // the free bytes would do, if they were together
+  kWaiting,        // so would those with the bytes that wait for other streams
+  kPrivatePools,   // so would those with the free bytes of graph and user pools
+  kLimit,          // the device has room, the limit does not
+  kHeadroom,       // the device has room, which is left to others
+  kOtherMemory,    // what is not ours on the device would have been enough
+  kAddresses,      // the process has no range of addresses left
+  kDriver,         // there was room, and the driver refused all the same
+  kCapacity,       // live memory plus the request exceed the device
+};
+
+Verdict judge(const OutOfMemoryFacts& facts);
+
+// One or two sentences: the verdict and the numbers it rests on.
+std::string explain(const OutOfMemoryFacts& facts);
+
+}  // namespace ferro

@@ -1,0 +1,181 @@
+// Counters of a heap and their sums for a device.
+//
+// A heap's counters are plain integers that its lock guards; reading them without the lock gives a
+// value that was true a moment ago. Nothing is shared between heaps on the hit path: sums are made
+// when somebody asks. The one thing that cannot be summed later is the peak of a sum, so it is kept
+// by windows: while one heap alone is active, the others' current values stand still, and the peak
+// of the sum is that heap's own peak plus those. When another heap becomes active it folds the
+// window of the one before into the device's peaks and opens its own.
+//
+// Cost: the device keeps the sum of what it has read of every heap, and a list of the heaps that
+// changed since; a window and a sum look at those alone, however many heaps there are.
+//
+// Exactness: peaks of the device are exact while one thread at a time uses it, on any number of
+// streams. When threads that work on several heaps side by side keep taking the window from each
+// other, a heap claims it only every kClaimInterval operations, and a peak that lasted shorter may
+// be missed.
+#pragma once
+
+#include "ferro/base/biased_mutex.h"
+#include "ferro/base/mutex.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace ferro {
+
+// PyTorch's classes: a block counts as small up to 1 MiB, and every block counts as kAll.
+enum StatClass { kAll, kSmall, kLarge, kStatClasses };
+
+// Written under one lock, read by anybody.
+class RelaxedCounter {
+ public:
+  std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
+  void set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
+  void add(std::int64_t amount) { set(get() + amount); }
+  void raise_to(std::int64_t value) {
+    if (value > get()) {
+      set(value);
+    }
+  }
+
+ private:
+  std::atomic<std::int64_t> value_{0};
+};
+
+struct Gauge {
+  RelaxedCounter current;
+  RelaxedCounter peak;       // since the window was opened
+  RelaxedCounter increased;  // sum of all increases; decreases == increased - current
+
+  void increase(std::int64_t amount) {
+    current.add(amount);
+    increased.add(amount);
+    peak.raise_to(current.get());
+  }
+  void decrease(std::int64_t amount) { current.add(-amount); }
+};
+
+// One class of blocks of one heap. Invariants: active == live + pending; for every member
+// kAll == kSmall + kLarge, except the peaks.
+struct ClassStats {
+  Gauge blocks;     // live
+  Gauge bytes;      // sizes of live blocks
+  Gauge requested;  // bytes asked for, of live and pending blocks
+  Gauge pending_blocks;
+  Gauge pending_bytes;
+  // Peaks of active blocks and bytes at times when something was pending; at all other times active
+  // equals live.
+  RelaxedCounter active_blocks_peak;
+  RelaxedCounter active_bytes_peak;
+};
+
+// What one heap adds to a sum.
+struct StatShare {
+  std::int64_t current = 0;
+  std::int64_t increased = 0;
+};
+
+enum StatKind { kBlocks, kBytes, kActiveBlocks, kActiveBytes, kRequested, kStatKinds };
+
+struct HeapStats {
+  std::array<ClassStats, kStatClasses> of{};
+
+  static StatClass class_of(std::size_t size) { return size <= (1U << 20) ? kSmall : kLarge; }
+
+  void on_allocate(std::int64_t size, std::int64_t requested) {
+    for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
+      stats->blocks.increase(1);
+      stats->bytes.increase(size);
+      stats->requested.increase(requested);
+      if (stats->pending_blocks.current.get() != 0) [[unlikely]] {
+        raise_active_peaks(*stats);
+      }
+    }
+  }
+  void on_free(std::int64_t size, std::int64_t requested) {
+    for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
+      stats->blocks.decrease(1);
+      stats->bytes.decrease(size);
+      stats->requested.decrease(requested);
+    }
+  }
+  void on_free_pending(std::int64_t size);
+  void on_pending_complete(std::int64_t size, std::int64_t requested);
+
+  // The lock under which the counters change; null where nobody else is.
+  BiasedSpinMutex* lock = nullptr;
+  // Of DeviceStats, under its lock: what its sums have of this heap.
+  std::array<std::array<StatShare, kStatClasses>, kStatKinds> counted{};
+  // Is the heap on the list of those that may have changed? Cleared under both locks, so that a
+  // change is never missed.
+  bool listed = false;
+
+ private:
+  static void raise_active_peaks(ClassStats& stats) {
+    stats.active_blocks_peak.raise_to(stats.blocks.current.get() +
+                                      stats.pending_blocks.current.get());
+    stats.active_bytes_peak.raise_to(stats.bytes.current.get() + stats.pending_bytes.current.get());
+  }
+};
+
+// A sum as PyTorch shows it.
+struct StatValue {
+  std::int64_t current = 0;
+  std::int64_t peak = 0;
+  std::int64_t increased = 0;  // since the last reset of accumulated values
+  std::int64_t decreased = 0;
+};
+
+using StatTable = std::array<std::array<StatValue, kStatClasses>, kStatKinds>;
+
+// The sums over the heaps of one device. Thread-safe; its lock is taken inside a heap's lock.
+class DeviceStats {
+ public:
+  // A claim reads the counters of heaps that other cores have just written: some microseconds that
+  // this many operations share.
+  static constexpr int kClaimInterval = 4096;
+  // So many claims in a row, each by another thread than the one before, are no handover.
+  static constexpr int kClaimsSideBySide = 16;
+  // Heaps that other threads have to themselves stay on the list of those that changed, because
+  // locking them would end their bias; from so many on they are locked all the same.
+  static constexpr std::size_t kMaxListed = 64;
+
+  // The heap's accumulated values stay in the sums. It has no active block, and changes no more.
+  void remove_heap(HeapStats* stats) FERRO_EXCLUDES(mutex_);
+
+  // Called by a heap, under its lock, before each change of its counters. `countdown` is the
+  // heap's.
+  void note_activity(HeapStats* stats, int& countdown) FERRO_EXCLUDES(mutex_) {
+    if (active_.load(std::memory_order_relaxed) != stats) [[unlikely]] {
+      note_activity_of_another(stats, countdown);
+    }
+  }
+
+  StatTable read() FERRO_EXCLUDES(mutex_);
+  // How many blocks were handed out since construction.
+  std::uint64_t allocations() FERRO_EXCLUDES(mutex_);
+  void reset_accumulated() FERRO_EXCLUDES(mutex_);
+  void reset_peaks() FERRO_EXCLUDES(mutex_);
+
+ private:
+  void note_activity_of_another(HeapStats* stats, int& countdown) FERRO_EXCLUDES(mutex_);
+  int claim(HeapStats* stats) FERRO_REQUIRES(mutex_);
+  void list(HeapStats* stats) FERRO_REQUIRES(mutex_);
+  // Takes what changed into the sums and the peaks. `held`: the heap whose lock the caller has.
+  // O(heaps that changed since the last time).
+  void fold(const HeapStats* held = nullptr) FERRO_REQUIRES(mutex_);
+
+  std::atomic<HeapStats*> active_{nullptr};
+  Mutex mutex_;
+  const void* active_thread_ FERRO_GUARDED_BY(mutex_) = nullptr;
+  int claims_by_others_ FERRO_GUARDED_BY(mutex_) = 0;         // in a row
+  std::vector<HeapStats*> changed_ FERRO_GUARDED_BY(mutex_);  // those that are `listed`
+  StatTable sums_ FERRO_GUARDED_BY(mutex_){};  // peaks aside; of all `counted`, also of gone heaps
+  StatTable baseline_ FERRO_GUARDED_BY(mutex_){};  // increased/decreased at the last reset
+  std::array<std::array<std::int64_t, kStatClasses>, kStatKinds> peaks_ FERRO_GUARDED_BY(mutex_){};
+};
+
+}  // namespace ferro

@@ -1,0 +1,69 @@
+// Events, reused because a driver event costs more to make than to record. An event is of one
+// context, as streams are. The pool keeps those of other devices, whose streams may use memory of
+// this one, apart. Thread-safe. Events are never returned to the driver: at exit the driver may be
+// gone before the allocator.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/driver/driver.h"
+
+#include <map>
+#include <vector>
+
+namespace ferro {
+
+class EventPool {
+ public:
+  explicit EventPool(Driver& driver) : driver_(driver) {}
+
+  // One of this device. Throws DriverError when the driver refuses a new event.
+  EventId take() { return take_from(driver_.own_context()); }
+  // One that was recorded behind the work of the stream, which may be of any device. kNoEvent: the
+  // stream captures. Throws DriverError.
+  EventId record(StreamId stream) {
+    const EventId event = take_from(driver_.context_of(stream));
+    bool recorded = false;
+    try {
+      recorded = driver_.record(event, stream);
+    } catch (...) {
+      put(event);
+      throw;
+    }
+    if (!recorded) {
+      put(event);
+    }
+    return recorded ? event : kNoEvent;
+  }
+  void put(EventId event) FERRO_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const auto foreign = foreign_.find(event);
+    unused_[foreign == foreign_.end() ? driver_.own_context() : foreign->second].push_back(event);
+  }
+
+ private:
+  EventId take_from(ContextId context) FERRO_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      std::vector<EventId>& unused = unused_[context];
+      if (!unused.empty()) {
+        const EventId event = unused.back();
+        unused.pop_back();
+        return event;
+      }
+    }
+    const EventId event = driver_.create_event(context);
+    if (context != driver_.own_context()) {
+      const MutexLock lock(mutex_);
+      foreign_.emplace(event, context);
+    }
+    return event;
+  }
+
+  Driver& driver_;
+  Mutex mutex_;
+  std::map<ContextId, std::vector<EventId>> unused_ FERRO_GUARDED_BY(mutex_);
+  std::map<EventId, ContextId> foreign_
+      FERRO_GUARDED_BY(mutex_);  // of other devices, in use or not
+};
+
+}  // namespace ferro

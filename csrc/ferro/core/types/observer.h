@@ -1,0 +1,58 @@
+// What happens to the memory of a device, told as it happens: for histories, trace trackers and
+// tests.
+#pragma once
+
+#include "ferro/core/types/pool_id.h"
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace ferro {
+
+// Where the program was when it asked for something. Opaque to the core, which keeps it with live
+// blocks and mapped ranges; null when nobody collects such things.
+using CallContext = std::shared_ptr<void>;
+
+enum class MemoryEvent : std::uint8_t {
+  kAllocate,
+  kFreeRequested,
+  kFreeCompleted,   // the memory may be handed out again
+  kSegmentCreated,  // memory with addresses of its own, from the driver or a pool's own source
+  kSegmentReleased,
+  kMapped,  // pages behind a range of addresses
+  kUnmapped,
+};
+
+// Of pages that came behind a range or left it.
+struct RangeFacts {
+  // Static text; null for segments. Of mapped pages the ladder's step that got them, of unmapped ones
+  // what became of them: moved, lent, given_back. Pages of a block that other processes open are
+  // "shared"; what a failure put back where it was, "put_back".
+  const char* reason = nullptr;
+  std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap
+  std::uint64_t nanoseconds = 0;  // that it took the host to get and map them
+};
+
+struct EventFacts {
+  MemoryEvent what{};
+  DevicePtr ptr{};
+  std::size_t size = 0;  // bytes; of blocks, those that the program asked for
+  StreamId stream{};
+  PoolId pool{};
+  const CallContext& context;  // of the call, or else of the block's allocation
+  RangeFacts range = {};
+};
+
+class MemoryObserver {
+ public:
+  // Called under the lock of the heap concerned, after memory came and before it goes. Must not
+  // call the allocator, and must not throw: the memory has changed hands already.
+  virtual void on_event(const EventFacts& event) noexcept = 0;
+
+ protected:
+  ~MemoryObserver() = default;
+};
+
+}  // namespace ferro

@@ -1,0 +1,137 @@
+// Events, streams and what captures: the order of work.
+#include "ferro/driver/call_scope.h"
+#include "ferro/driver/driver.h"
+
+#include <algorithm>
+
+namespace ferro {
+namespace {
+
+CUevent raw(EventId event) { return reinterpret_cast<CUevent>(event); }
+
+}  // namespace
+
+ContextId Driver::context_of(StreamId stream) {
+  const CallScope scope(*this);
+  CUcontext context = nullptr;
+  expect(api_.stream_get_ctx(raw(stream), &context), "cuStreamGetCtx");
+  return to_id(context);
+}
+
+EventId Driver::create_event(ContextId context) {
+  const CallScope scope(*this, reinterpret_cast<CUcontext>(context));
+  CUevent event = nullptr;
+  expect(api_.event_create(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  return static_cast<EventId>(reinterpret_cast<std::uint64_t>(event));
+}
+
+bool Driver::record(EventId event, StreamId stream) {
+  const CallScope scope(*this);
+  count(DriverCall::kEventRecord);
+  const CUresult result = api_.event_record(raw(event), raw(stream));
+  if (result == CUDA_ERROR_INVALID_HANDLE && context_of(stream) != own_context()) {
+    return false;
+  }
+  expect(result, "cuEventRecord");
+  // Asked afterwards, because another thread may begin a capture at any moment.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return api_.stream_is_capturing(raw(stream), &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool Driver::is_complete(EventId event) {
+  const CallScope scope(*this);
+  count(DriverCall::kEventQuery);
+  return is_done(api_.event_query(raw(event)), "cuEventQuery");
+}
+
+void Driver::wait(EventId event) {
+  const CallScope scope(*this);
+  count(DriverCall::kEventWait);
+  expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
+}
+
+bool Driver::captures(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked = api_.stream_is_capturing(raw(stream), &status);
+  // So the legacy stream answers while a blocking stream of its context captures.
+  if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return true;
+  }
+  expect(asked, "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool Driver::order_behind(EventId event, StreamId stream) {
+  const CallScope scope(*this);
+  if (captures(stream)) {
+    return false;
+  }
+  count(DriverCall::kStreamWait);
+  expect(api_.stream_wait_event(raw(stream), raw(event), CU_EVENT_WAIT_DEFAULT),
+         "cuStreamWaitEvent");
+  return true;
+}
+
+bool Driver::is_idle(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // Asked first: the question below would invalidate the capture.
+  if (api_.stream_is_capturing(raw(stream), &status) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return false;
+  }
+  count(DriverCall::kEventQuery);
+  return is_done(api_.stream_query(raw(stream)), "cuStreamQuery");
+}
+
+bool Driver::is_done(CUresult answer, const char* function) const {
+  if (answer == CUDA_ERROR_NOT_READY) {
+    return false;
+  }
+  expect(answer, function);
+  return true;
+}
+
+void Driver::wait_for_device() {
+  const CallScope scope(*this);
+  count(DriverCall::kEventWait);
+  expect(api_.ctx_synchronize(), "cuCtxSynchronize");
+}
+
+bool Driver::try_wait_for_device(const std::vector<StreamId>& known) {
+  const CallScope scope(*this);
+  constexpr StreamId kLegacyStream{0};
+  if (captures(kLegacyStream) ||
+      std::ranges::any_of(known, [this](StreamId stream) { return captures(stream); })) {
+    return false;
+  }
+  wait_for_device();
+  return true;
+}
+
+CaptureInfo Driver::capture_info(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult result =
+      api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, nullptr, nullptr, nullptr);
+  // The legacy default stream cannot be asked while another stream of its context captures. It is
+  // not capturing itself, and ordering against it has to wait until that capture is over.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return {CaptureStatus::kActive, 0};
+  }
+  expect(result, "cuStreamGetCaptureInfo");
+  switch (status) {
+    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
+      return {CaptureStatus::kActive, id};
+    case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
+      return {CaptureStatus::kInvalidated, id};
+    case CU_STREAM_CAPTURE_STATUS_NONE:
+      break;
+  }
+  return {};
+}
+
+}  // namespace ferro

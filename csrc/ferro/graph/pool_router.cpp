@@ -1,0 +1,119 @@
+#include "ferro/graph/pool_router.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace ferro {
+
+bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
+                       FilterOwner owner) {
+  const MutexLock lock(mutex_);
+  drop_abandoned(current);
+  if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
+    return false;
+  }
+  const bool of_capture = !filter(current);
+  diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
+                         device_.stream_lasts(current), std::this_thread::get_id()});
+  if (hold == PoolHold::kHere) {
+    device_.hold_pool(pool);
+  }
+  publish_counts();
+  return true;
+}
+
+bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  if (found == diversions_.end()) {
+    return false;
+  }
+  if (how == EndOfCapture::kFailed && found->may_outlive_its_graph()) {
+    release(*found);
+  }
+  diversions_.erase(found);
+  publish_counts();
+  return true;
+}
+
+void PoolRouter::release(const Diversion& diversion) {
+  if (diversion.hold == PoolHold::kHere) {
+    device_.release_pool(diversion.pool);
+    released_.push_back(diversion.pool);
+  }
+}
+
+std::vector<PoolId> PoolRouter::take_released() {
+  const MutexLock lock(mutex_);
+  return std::exchange(released_, {});
+}
+
+void PoolRouter::publish_counts() {
+  count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
+  const auto of_captures =
+      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture));
+  // Every capture has a diversion, so a mark that a failure left behind does no harm.
+  captures_.store(of_captures, std::memory_order_relaxed);
+  device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)));
+}
+
+void PoolRouter::mark_capture_begin() {
+  const MutexLock lock(mutex_);
+  marked_ = marked_.value_or(0) + 1;
+  publish_counts();
+}
+
+void PoolRouter::mark_capture_end() {
+  const MutexLock lock(mutex_);
+  marked_ = std::max(0, marked_.value_or(0) - 1);
+  publish_counts();
+}
+
+void PoolRouter::let_go_of_failed_captures() {
+  const MutexLock lock(mutex_);
+  drop_abandoned(std::nullopt);
+}
+
+// PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
+// that comes here has left behind every capture of its own that its stream does not run: between
+// the diversion and the capture, and between the capture's end and the diversion's, PyTorch asks
+// for nothing.
+void PoolRouter::drop_abandoned(std::optional<StreamId> existing) {
+  if (failed_graphs_ == FailedGraphs::kCleanUp) {
+    return;
+  }
+  const auto dropped =
+      std::erase_if(diversions_, [&](const Diversion& diversion) FERRO_REQUIRES(mutex_) {
+        const bool abandoned = diversion.may_outlive_its_graph() &&
+                               diversion.begun_by == std::this_thread::get_id() &&
+                               (diversion.begun_on_lasts || diversion.begun_on == existing) &&
+                               !is_capturing(diversion.begun_on);
+        if (abandoned) {
+          release(diversion);
+        }
+        return abandoned;
+      });
+  if (dropped != 0) {
+    publish_counts();
+  }
+}
+
+PoolId PoolRouter::pool_for(StreamId stream) {
+  const MutexLock lock(mutex_);
+  const bool capturing = has_captures() && is_capturing(stream);
+  if (!capturing) {
+    drop_abandoned(stream);
+  }
+  for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
+    if (it->may_outlive_its_graph() && !capturing) {
+      continue;
+    }
+    if (it->filter(stream)) {
+      return it->pool;
+    }
+  }
+  return kDefaultPool;
+}
+
+}  // namespace ferro

@@ -1,0 +1,104 @@
+// Which pool serves an allocation: the diversions of one device, innermost first.
+//
+// A diversion sends the allocations that its filter accepts to a pool. There are two kinds, and
+// they are kept apart: that of a graph capture, whose filter accepts the streams of that capture,
+// and those of threads and streams (`use_mem_pool`, warm-up of cudagraph trees), under which
+// nothing is captured. Programs do not say which kind they begin; it shows, because the filter of a
+// capture refuses the current stream as long as the capture has not begun. A capture counts as
+// running while its diversion lasts; where the program marks when captures really begin and end,
+// while it is marked.
+//
+// Thread-safe. Filters are called under this object's lock and must not come back here. The filter
+// of a graph object is called only while the stream in question captures: that object may be gone
+// when its capture failed.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/device/device_memory.h"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace ferro {
+
+// A pool of another allocator is held there, not in this device's memory.
+enum class PoolHold : std::uint8_t { kHere, kElsewhere };
+// Whose filter it is: PyTorch's graph object's, which nobody ends when its capture fails, or a
+// program's own.
+enum class FilterOwner : std::uint8_t { kGraph, kProgram };
+
+// Whether a graph object whose capture failed ends its diversion and releases its pool when it
+// goes.
+enum class FailedGraphs : std::uint8_t { kForget, kCleanUp };
+
+// How the capture ended whose diversion ends, if it was one.
+enum class EndOfCapture : std::uint8_t { kSucceeded, kFailed };
+
+class PoolRouter {
+ public:
+  using Filter = std::function<bool(StreamId)>;
+
+  explicit PoolRouter(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget)
+      : device_(device), failed_graphs_(failed) {}
+
+  // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
+  // in this thread. False: this pool is being diverted to already; then nothing changed.
+  bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
+             FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
+  // Ends the diversion to `pool`, which stays held, unless it was that of a graph object's capture
+  // and the capture failed. False: there is none.
+  bool end(const PoolId& pool, EndOfCapture how = EndOfCapture::kSucceeded) FERRO_EXCLUDES(mutex_);
+
+  // A capture on this device has begun, or has ended. From the first mark on, a capture that is not
+  // marked does not count.
+  void mark_capture_begin() FERRO_EXCLUDES(mutex_);
+  void mark_capture_end() FERRO_EXCLUDES(mutex_);
+
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  // Captures, also those that failed and were not noticed yet.
+  bool has_captures() const { return captures_.load(std::memory_order_relaxed) != 0; }
+  // Lets go of captures that failed first, as below, unless the stream captures.
+  PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
+  // Ends the diversions of captures that failed and that nobody ends (FailedGraphs::kForget), and
+  // releases their pools, where this thread began them.
+  void let_go_of_failed_captures() FERRO_EXCLUDES(mutex_);
+  // The pools that this object released since the last call, for who keeps more about a pool than
+  // its memory.
+  std::vector<PoolId> take_released() FERRO_EXCLUDES(mutex_);
+
+ private:
+  struct Diversion {
+    PoolId pool;
+    PoolHold hold;
+    Filter filter;
+    FilterOwner owner;
+    bool of_capture;
+    StreamId begun_on;
+    bool begun_on_lasts;  // or may be gone, and then no driver may be asked about it
+    std::thread::id begun_by;
+    bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
+  };
+
+  void publish_counts() FERRO_REQUIRES(mutex_);
+  void release(const Diversion& diversion) FERRO_REQUIRES(mutex_);
+  // `existing`: a stream that certainly does, if there is one.
+  void drop_abandoned(std::optional<StreamId> existing) FERRO_REQUIRES(mutex_);
+  bool is_capturing(StreamId stream) {
+    return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
+  }
+
+  DeviceMemory& device_;
+  const FailedGraphs failed_graphs_;
+  Mutex mutex_;
+  std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
+  std::vector<PoolId> released_ FERRO_GUARDED_BY(mutex_);
+  std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // captures that run, once any was marked
+  std::atomic<int> count_{0};
+  std::atomic<int> captures_{0};
+};
+
+}  // namespace ferro

@@ -1,0 +1,236 @@
+// Driver functions: streams, host functions and kernel launches.
+#include "sim/driver/submission.h"
+#include "sim/streams/durations.h"
+
+using ferro::sim::Context;
+using ferro::sim::HostCall;
+using ferro::sim::Kernel;
+using ferro::sim::Machine;
+using ferro::sim::Stream;
+
+namespace {
+
+struct Extent {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+  std::uint64_t volume() const { return std::uint64_t{x} * y * z; }
+  bool empty() const { return volume() == 0; }
+};
+
+CUresult create_stream(ferro::sim::ApiCall& call, CUstream* out, unsigned flags, int priority) {
+  if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto stream = std::make_unique<Stream>();
+  stream->context = &call.context();
+  stream->id = call.machine().next_id();
+  stream->flags = flags;
+  stream->priority = std::min(0, std::max(-5, priority));
+  Stream* key = stream.get();
+  call.context().streams.emplace(key, std::move(stream));
+  *out = reinterpret_cast<CUstream>(key);
+  return CUDA_SUCCESS;
+}
+
+// Does `act` on the stream of a handle, and finishes the call with what it gives.
+template <typename Act>
+CUresult with_stream(ferro::sim::ApiCall& call, CUstream handle, const Act& act) {
+  Stream* stream = call.machine().find_stream(handle);
+  return call.finish(stream == nullptr ? call.machine().unknown_stream() : act(*stream));
+}
+
+// Queries and waits of the host are illegal on a stream that records, and on every other one in a
+// thread that must not disturb captures.
+CUresult refuse_capturing(Machine& machine, Stream& stream) {
+  if (machine.captures().empty()) {
+    return CUDA_SUCCESS;
+  }
+  if (const CUresult result = machine.refuse_during_capture()) {
+    return result;
+  }
+  if (stream.capture != nullptr) {
+    stream.capture->invalidate();
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return refuse_implicit_dependency(machine, stream);
+}
+
+// What a launch says about its duration; nothing where there is no clock.
+Kernel kernel_of(Machine& machine, CUfunction function, const Extent& grid, const Extent& block,
+                 void** arguments) {
+  if (!machine.scheduler().timed()) {
+    return {};
+  }
+  const auto& card = *machine.config().card;
+  if (machine.modules().is_product(function)) {
+    const auto& product = *static_cast<const ferro::sim::Product*>(arguments[0]);
+    if (machine.config().program_factor != 0) {
+      machine.scheduler().spend(product_host_microseconds(product));
+    }
+    return {product_duration(card, product)};
+  }
+  return {kernel_duration(card, grid.volume() * block.volume(),
+                          machine.modules().bytes_of_thread(function))};
+}
+
+CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, const Extent& grid,
+                       const Extent& block, unsigned shared_bytes, void** arguments) {
+  if (grid.empty() || block.empty() || block.x * block.y * block.z > 1024) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  ferro::sim::GraphNode* node = nullptr;
+  const CUresult result = enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL,
+                                  kernel_of(machine, function, grid, block, arguments), &node);
+  if (node != nullptr) {
+    node->kernel.func = function;
+    node->kernel.gridDimX = grid.x;
+    node->kernel.gridDimY = grid.y;
+    node->kernel.gridDimZ = grid.z;
+    node->kernel.blockDimX = block.x;
+    node->kernel.blockDimY = block.y;
+    node->kernel.blockDimZ = block.z;
+    node->kernel.sharedMemBytes = shared_bytes;
+  }
+  return result;
+}
+
+}  // namespace
+
+FERRO_SIM_API cuStreamCreate(CUstream* out, unsigned flags) {
+  FERRO_SIM_CONTEXT_CALL(0);
+  return call.finish(create_stream(call, out, flags, 0));
+}
+
+FERRO_SIM_API cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
+  FERRO_SIM_CONTEXT_CALL(0);
+  return call.finish(create_stream(call, out, flags, priority));
+}
+
+// Returns at once; queued work still runs.
+FERRO_SIM_API cuStreamDestroy_v2(CUstream handle) {
+  FERRO_SIM_CALL(0);
+  Stream* stream = call.machine().find_stream(handle);
+  if (stream == nullptr || !stream->context->streams.contains(stream)) {
+    return call.finish(CUDA_ERROR_INVALID_HANDLE);
+  }
+  if (const auto capture = stream->capture) {
+    capture->invalidate();
+    if (capture->is_origin(*stream)) {
+      std::unique_ptr<ferro::sim::Graph> nothing;
+      capture->end(nothing);
+      std::erase(call.machine().captures(), capture);
+    } else {
+      capture->leave(*stream);
+    }
+  }
+  Context& context = *stream->context;
+  if (stream->blocking() && stream->tail != nullptr) {
+    context.orphans.push_back(stream->tail);
+  }
+  context.streams.erase(stream);
+  return CUDA_SUCCESS;
+}
+
+FERRO_SIM_API cuStreamQuery(CUstream handle) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    if (const CUresult result = refuse_capturing(call.machine(), stream)) {
+      return result;
+    }
+    return tails_of(stream).empty() ? stream.context->sticky_error : CUDA_ERROR_NOT_READY;
+  });
+}
+
+FERRO_SIM_API cuStreamSynchronize(CUstream handle) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    if (const CUresult result = refuse_capturing(call.machine(), stream)) {
+      return result;
+    }
+    // The stream may be destroyed by another thread while a host function runs.
+    Context& context = *stream.context;
+    call.machine().scheduler().run_until_done(tails_of(stream));
+    return context.sticky_error;
+  });
+}
+
+FERRO_SIM_API cuStreamGetFlags(CUstream handle, unsigned* flags) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    *flags = stream.flags;
+    return CUDA_SUCCESS;
+  });
+}
+
+FERRO_SIM_API cuStreamGetPriority(CUstream handle, int* priority) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    *priority = stream.priority;
+    return CUDA_SUCCESS;
+  });
+}
+
+FERRO_SIM_API cuStreamGetId(CUstream handle, unsigned long long* id) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    *id = stream.id;
+    return CUDA_SUCCESS;
+  });
+}
+
+FERRO_SIM_API cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    *context = stream.context->handle();
+    return CUDA_SUCCESS;
+  });
+}
+
+FERRO_SIM_API cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  FERRO_SIM_CALL(0);
+  return with_stream(call, handle, [&](Stream& stream) {
+    *device = stream.context->device;
+    return CUDA_SUCCESS;
+  });
+}
+
+FERRO_SIM_API cuStreamSetAttribute(CUstream, CUstreamAttrID, const CUstreamAttrValue*) {
+  FERRO_SIM_CALL(0);
+  return CUDA_SUCCESS;
+}
+
+FERRO_SIM_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  FERRO_SIM_CONTEXT_CALL(0);
+  if (function == nullptr) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  return call.finish(
+      enqueue(call.machine(), stream, CU_GRAPH_NODE_TYPE_HOST, HostCall{function, argument}));
+}
+
+FERRO_SIM_API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z,
+                             unsigned shared_bytes, CUstream stream, void** arguments, void**) {
+  FERRO_SIM_CONTEXT_CALL(0);
+  return call.finish(launch_kernel(call.machine(), function, stream, {grid_x, grid_y, grid_z},
+                                   {block_x, block_y, block_z}, shared_bytes, arguments));
+}
+
+FERRO_SIM_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
+                               void**) {
+  FERRO_SIM_CONTEXT_CALL(0);
+  return call.finish(launch_kernel(call.machine(), function, config->hStream,
+                                   {config->gridDimX, config->gridDimY, config->gridDimZ},
+                                   {config->blockDimX, config->blockDimY, config->blockDimZ},
+                                   config->sharedMemBytes, arguments));
+}
+
+FERRO_SIM_API cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+                                        unsigned grid_z, unsigned block_x, unsigned block_y,
+                                        unsigned block_z, unsigned shared_bytes, CUstream stream,
+                                        void** arguments) {
+  FERRO_SIM_CONTEXT_CALL(0);
+  return call.finish(launch_kernel(call.machine(), function, stream, {grid_x, grid_y, grid_z},
+                                   {block_x, block_y, block_z}, shared_bytes, arguments));
+}

@@ -1,0 +1,61 @@
+// Stream capture: streams that record instead of executing.
+//
+// Guarded by the machine's lock. A capture begins on an origin stream, spreads to streams that wait
+// for its events, and ends on the origin. Invariant: a stream belongs to at most one capture, and
+// to none once it has ended.
+#pragma once
+
+#include "sim/graphs/graph.h"
+
+#include <cuda.h>
+
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace ferro::sim {
+
+class Capture {
+ public:
+  Capture(unsigned long long id, CUstreamCaptureMode mode, Stream& origin)
+      : id_(id), mode_(mode), origin_(&origin), thread_(std::this_thread::get_id()) {}
+
+  unsigned long long id() const { return id_; }
+  CUstreamCaptureMode mode() const { return mode_; }
+  bool owned_by_this_thread() const { return thread_ == std::this_thread::get_id(); }
+  bool is_origin(const Stream& stream) const { return origin_ == &stream; }
+  int device() const { return origin_->context->device; }
+  // Does the legacy default stream of this context have to wait for a captured stream?
+  bool has_blocking_stream(const Context& context) const;
+  bool active() const { return active_; }
+  bool ended() const { return ended_; }
+  void invalidate() { active_ = false; }
+  Graph& graph() { return *graph_; }
+
+  // Lets a stream take part, after `front`.
+  void join(const std::shared_ptr<Capture>& self, Stream& stream,
+            std::span<GraphNode* const> front);
+  // The destroyed stream leaves.
+  void leave(Stream& stream);
+  // Records work at the stream's front, which becomes the new node.
+  GraphNode* record(Stream& stream, CUgraphNodeType type, Work work);
+  // Nodes that a caller took out of a stream's front on purpose need not be joined.
+  void forgive(std::span<GraphNode* const> nodes) { forgiven_.insert(nodes.begin(), nodes.end()); }
+  // Releases all streams. The graph is null when the capture was invalid or work was not joined.
+  CUresult end(std::unique_ptr<Graph>& graph);
+
+ private:
+  bool all_joined() const;
+
+  const unsigned long long id_;
+  const CUstreamCaptureMode mode_;
+  const Stream* const origin_;
+  const std::thread::id thread_;
+  bool active_ = true;
+  bool ended_ = false;
+  std::set<Stream*> streams_;
+  std::set<const GraphNode*> forgiven_;
+  std::unique_ptr<Graph> graph_ = std::make_unique<Graph>();
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,94 @@
+// Graphs of work: what a capture records, and what an instantiated graph replays.
+//
+// Guarded by the machine's lock. Invariant: edges never form a cycle, because a node's
+// dependencies exist before it.
+#pragma once
+
+#include "sim/streams/context.h"
+
+#include <cuda.h>
+
+#include <functional>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+namespace ferro::sim {
+
+class Graph;
+
+class GraphNode {
+ public:
+  GraphNode(Graph& graph, CUgraphNodeType type, Work work, std::vector<GraphNode*> before)
+      : graph_(graph), type_(type), work_(std::move(work)), before_(std::move(before)) {}
+
+  Graph& graph() const { return graph_; }
+  CUgraphNodeType type() const { return type_; }
+  const Work& work() const { return work_; }
+  const std::vector<GraphNode*>& before() const { return before_; }
+  CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
+
+  // Event nodes.
+  std::shared_ptr<Event> event;
+  // Child graph nodes.
+  std::shared_ptr<Graph> child;
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+
+ private:
+  friend class Graph;
+  Graph& graph_;
+  const CUgraphNodeType type_;
+  const Work work_;
+  std::vector<GraphNode*> before_;
+};
+
+class Graph {
+ public:
+  using Nodes = std::vector<std::unique_ptr<GraphNode>>;
+
+  GraphNode* add(CUgraphNodeType type, Work work, std::vector<GraphNode*> before);
+  bool contains(const GraphNode* node) const { return known_.contains(node); }
+  // Removes a node and its edges; false when it is not one of this graph.
+  bool remove(GraphNode* node);
+  const Nodes& nodes() const { return nodes_; }
+  std::vector<GraphNode*> roots() const;
+  // Nodes that nothing depends on.
+  std::vector<GraphNode*> leaves() const;
+  std::unique_ptr<Graph> clone() const;
+
+ private:
+  Nodes nodes_;
+  std::unordered_set<const GraphNode*> known_;
+};
+
+// A graph ready to launch: nodes in an order that its edges allow, child graphs spliced in.
+class GraphExec {
+ public:
+  explicit GraphExec(const Graph& graph) { append(graph, {}); }
+
+  // Does the predicate hold for the work of every step?
+  bool all_of(const std::function<bool(const Work&)>& predicate) const;
+
+  // Queues one replay: after the stream's earlier work and after this object's previous replay.
+  void launch(Scheduler& scheduler, Stream& stream);
+  // Takes over another graph's work; false when the two differ in shape.
+  bool update(GraphExec&& other);
+
+  unsigned long long flags = 0;
+
+ private:
+  struct Step {
+    CUgraphNodeType type;
+    Work work;
+    std::shared_ptr<Event> event;
+    std::vector<std::size_t> before;  // earlier steps
+    bool leaf = true;
+  };
+  // Appends a graph's nodes; roots come after `entry`. Returns the steps that end it.
+  std::vector<std::size_t> append(const Graph& graph, const std::vector<std::size_t>& entry);
+
+  std::vector<Step> steps_;
+  OperationPtr last_launch_;
+};
+
+}  // namespace ferro::sim

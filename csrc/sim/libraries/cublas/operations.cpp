@@ -1,0 +1,82 @@
+// Matrix products of cuBLAS. Each becomes an operation of its handle's stream that knows its sizes,
+// because its time depends on them; the other functions that compute are in stubs.cpp.
+//
+// They are declared here by their machine-level shape, not by cublas_api.h: all element types of
+// one function share a shape.
+#include "sim/libraries/cublas/handle.h"
+#include "sim/libraries/cublas_lt/blas_operation.h"
+
+#include <cstdint>
+
+namespace {
+
+using ferro::sim::BlasHandle;
+using ferro::sim::Precision;
+
+// CUBLAS_STATUS_SUCCESS and CUBLAS_STATUS_EXECUTION_FAILED.
+int status(CUresult result) { return result == CUDA_SUCCESS ? 0 : 13; }
+
+int product(const BlasHandle* handle, std::int64_t m, std::int64_t n, std::int64_t k,
+            std::int64_t batch, Precision precision) {
+  return status(ferro::sim::enqueue_product(handle->stream, {m, n, k, batch, precision}));
+}
+
+Precision precision_of(int type) {
+  return ferro::sim::precision_of(static_cast<cudaDataType>(type));
+}
+
+}  // namespace
+
+#define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The parameters up to k are the same in every product, those up to the type of A too where it is
+// one of them.
+#define FERRO_SIM_PRODUCT(name, precision)                                             \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k) { \
+    return product(handle, m, n, k, 1, Precision::precision);                          \
+  }
+FERRO_SIM_PRODUCT(cublasSgemm_v2, kSingle)
+FERRO_SIM_PRODUCT(cublasDgemm_v2, kTwice)
+FERRO_SIM_PRODUCT(cublasCgemm_v2, kSingle)
+FERRO_SIM_PRODUCT(cublasZgemm_v2, kTwice)
+FERRO_SIM_PRODUCT(cublasHgemm, kHalf)
+
+#define FERRO_SIM_TYPED(name)                                                                     \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
+                            const void*, int type) {                                              \
+    return product(handle, m, n, k, 1, precision_of(type));                                       \
+  }
+FERRO_SIM_TYPED(cublasSgemmEx)
+FERRO_SIM_TYPED(cublasGemmEx)
+
+#define FERRO_SIM_BATCHED(name, precision)                                                        \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
+                            const void*, int, const void*, int, const void*, void*, int,          \
+                            int batch) {                                                          \
+    return product(handle, m, n, k, batch, Precision::precision);                                 \
+  }
+FERRO_SIM_BATCHED(cublasHgemmBatched, kHalf)
+FERRO_SIM_BATCHED(cublasSgemmBatched, kSingle)
+FERRO_SIM_BATCHED(cublasDgemmBatched, kTwice)
+FERRO_SIM_BATCHED(cublasCgemmBatched, kSingle)
+FERRO_SIM_BATCHED(cublasZgemmBatched, kTwice)
+
+#define FERRO_SIM_STRIDED(name, precision)                                                         \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*,  \
+                            const void*, int, long long, const void*, int, long long, const void*, \
+                            void*, int, long long, int batch) {                                    \
+    return product(handle, m, n, k, batch, Precision::precision);                                  \
+  }
+FERRO_SIM_STRIDED(cublasHgemmStridedBatched, kHalf)
+FERRO_SIM_STRIDED(cublasSgemmStridedBatched, kSingle)
+FERRO_SIM_STRIDED(cublasDgemmStridedBatched, kTwice)
+FERRO_SIM_STRIDED(cublasCgemmStridedBatched, kSingle)
+FERRO_SIM_STRIDED(cublasZgemmStridedBatched, kTwice)
+
+FERRO_SIM_EXPORT int cublasGemmStridedBatchedEx(const BlasHandle* handle, int, int, int m, int n,
+                                                int k, const void*, const void*, int type, int,
+                                                long long, const void*, int, int, long long,
+                                                const void*, void*, int, int, long long,
+                                                int batch) {
+  return product(handle, m, n, k, batch, precision_of(type));
+}

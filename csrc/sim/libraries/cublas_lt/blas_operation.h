@@ -1,0 +1,21 @@
+// How a cuBLAS function becomes work on a stream: a kernel whose launch says how much it would do.
+#pragma once
+
+#include "sim/streams/durations.h"
+
+#include <cuda.h>
+
+#include <library_types.h>
+
+namespace ferro::sim {
+
+// Complex elements count as real ones, elements of 8 bits as those of 16.
+Precision precision_of(cudaDataType type);
+
+// Enqueues the stand-in of `product` on `stream`.
+CUresult enqueue_product(CUstream stream, Product product);
+
+// Enqueues the stand-in of any other function.
+CUresult enqueue_operation(CUstream stream);
+
+}  // namespace ferro::sim

@@ -1,0 +1,245 @@
+#include "sim/machine/machine.h"
+
+#include "sim/machine/perform.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <pthread.h>
+
+namespace ferro::sim {
+namespace {
+
+// Never destroyed: programs call the driver from static destructors.
+struct Process {
+  std::mutex lock;
+  std::unique_ptr<Machine> machine;
+  std::uint64_t generation = 0;
+  std::atomic<bool> forked{false};
+};
+
+Process& process() {
+  static Process* const instance = [] {
+    auto* created = new Process;
+    // The child inherits no threads and shares the memory file, so the driver ends there. Holding
+    // the lock over the fork keeps it from being inherited in the middle of a call.
+    pthread_atfork([] { process().lock.lock(); }, [] { process().lock.unlock(); },
+                   [] {
+                     process().forked = true;
+                     process().lock.unlock();
+                   });
+    return created;
+  }();
+  return *instance;
+}
+
+struct ThreadSlot {
+  std::uint64_t generation = 0;
+  ThreadState state;
+};
+thread_local ThreadSlot thread_slot;
+
+}  // namespace
+
+Device::Device(AddressSpace& space, const MachineConfig& config, int index)
+    : memory(config.total_bytes(), config.backing), allocations(space, memory, index) {
+  context.device = index;
+  context.legacy.context = &context;
+}
+
+Machine::Machine(const MachineConfig& config)
+    : config_(config),
+      generation_(++process().generation),
+      space_(config.address_space_bytes),
+      scheduler_([this](const Work& work, int device) { perform(*this, work, device); },
+                 process().lock, config) {
+  for (int i = 0; i < config.devices; ++i) {
+    devices_.push_back(std::make_unique<Device>(space_, config, i));
+    devices_.back()->context.legacy.id = next_id();
+  }
+}
+
+std::mutex& Machine::lock() { return process().lock; }
+
+void Machine::start(const MachineConfig& config) {
+  stop();
+  auto fresh = std::make_unique<Machine>(config);
+  const std::lock_guard guard(lock());
+  process().machine.swap(fresh);
+}
+
+void Machine::stop() {
+  std::unique_ptr<Machine> old;
+  {
+    const std::lock_guard guard(lock());
+    if (process().machine != nullptr && !forked()) {
+      process().machine->scheduler().run_all();
+    }
+    old = std::move(process().machine);
+  }
+  // Destroyed without the lock, which its worker thread needs to end.
+}
+
+Machine& Machine::current() {
+  if (process().machine == nullptr) {
+    process().machine = std::make_unique<Machine>(config_from_environment());
+  }
+  return *process().machine;
+}
+
+bool Machine::forked() { return process().forked.load(std::memory_order_relaxed); }
+
+ThreadState& Machine::thread() {
+  if (thread_slot.generation != generation_) {
+    thread_slot.state = {};
+    thread_slot.generation = generation_;
+  }
+  return thread_slot.state;
+}
+
+Context* Machine::current_context() {
+  const ThreadState& state = thread();
+  return state.contexts.empty() ? nullptr : state.contexts.back();
+}
+
+Stream* Machine::find_stream(CUstream handle) {
+  Context* context = current_context();
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) {
+    return context == nullptr ? nullptr : &context->legacy;
+  }
+  if (handle == CU_STREAM_PER_THREAD) {
+    if (context == nullptr) {
+      return nullptr;
+    }
+    auto& slot = context->per_thread[std::this_thread::get_id()];
+    if (slot == nullptr) {
+      slot = std::make_unique<Stream>();
+      slot->context = context;
+      slot->id = next_id();
+    }
+    return slot.get();
+  }
+  auto* stream = reinterpret_cast<Stream*>(handle);
+  if (context != nullptr && context->streams.contains(stream)) {
+    return stream;
+  }
+  for (const auto& device : devices_) {
+    if (device->context.streams.contains(stream)) {
+      return stream;
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Event> Machine::find_event(CUevent handle) {
+  for (const auto& device : devices_) {
+    const auto& events = device->context.events;
+    if (const auto found = events.find(reinterpret_cast<Event*>(handle)); found != events.end()) {
+      return found->second;
+    }
+  }
+  return nullptr;
+}
+
+Context* Machine::find_context(CUcontext handle) {
+  for (const auto& device : devices_) {
+    if (device->context.handle() == handle) {
+      return &device->context;
+    }
+  }
+  return nullptr;
+}
+
+Graph* Machine::find_graph(CUgraph handle) {
+  auto* graph = reinterpret_cast<Graph*>(handle);
+  if (graphs_.contains(graph)) {
+    return graph;
+  }
+  const bool capturing = std::any_of(captures_.begin(), captures_.end(),
+                                     [graph](const auto& c) { return &c->graph() == graph; });
+  return capturing ? graph : nullptr;
+}
+
+GraphNode* Machine::find_node(CUgraphNode handle) {
+  auto* node = reinterpret_cast<GraphNode*>(handle);
+  for (const auto& capture : captures_) {
+    if (capture->graph().contains(node)) {
+      return node;
+    }
+  }
+  for (const auto& [key, graph] : graphs_) {
+    if (graph->contains(node)) {
+      return node;
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<GraphExec> Machine::find_exec(CUgraphExec handle) {
+  const auto found = execs_.find(reinterpret_cast<GraphExec*>(handle));
+  return found == execs_.end() ? nullptr : found->second;
+}
+
+CUresult Machine::refuse_during_capture() {
+  const CUstreamCaptureMode mode = thread().capture_mode;
+  if (captures_.empty() || mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_SUCCESS;
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& capture : captures_) {
+    if (capture->mode() == CU_STREAM_CAPTURE_MODE_RELAXED) {
+      continue;
+    }
+    const bool elsewhere_global =
+        mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode() == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (capture->owned_by_this_thread() || elsewhere_global) {
+      capture->invalidate();
+      result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
+  return result;
+}
+
+std::string Machine::report(bool ranges) const {
+  char text[640];
+  std::string json = "{\"devices\": [";
+  for (int i = 0; i < device_count(); ++i) {
+    const Device& d = device(i);
+    std::snprintf(text, sizeof(text),
+                  "%s{\"total_bytes\": %zu, \"allocated_bytes\": %zu, \"peak_bytes\": %zu, "
+                  "\"allocations\": %zu, "
+                  "\"host_bytes\": %zu, \"streams\": %zu, \"events\": %zu, \"sticky_error\": %d, "
+                  "\"busy_ns\": %lld}",
+                  i > 0 ? ", " : "", d.memory.capacity(), d.memory.allocated(), d.memory.peak(),
+                  d.allocations.count(), d.memory.host_bytes(), d.context.streams.size(),
+                  d.context.events.size(), static_cast<int>(d.context.sticky_error),
+                  static_cast<long long>(scheduler_.busy_time(i)));
+    json += text;
+  }
+  std::snprintf(text, sizeof(text),
+                "], \"reservations\": %zu, \"reserved_bytes\": %zu, \"mappings\": %zu, "
+                "\"handles\": %zu, \"host_ranges\": %zu, \"graphs\": %zu, \"graph_execs\": %zu, "
+                "\"captures\": %zu, \"pending_operations\": %zu, \"executed_operations\": %zu, "
+                "\"injected_faults\": %llu, \"host_ns\": %lld",
+                space_.reservations().size(), space_.reserved_bytes(), space_.mappings().size(),
+                space_.handle_count(), host_.count(), graphs_.size(), execs_.size(),
+                captures_.size(), scheduler_.pending(), scheduler_.executed(),
+                static_cast<unsigned long long>(faults_.injected()),
+                static_cast<long long>(scheduler_.host_time()));
+  json += text;
+  if (ranges) {
+    json += ", \"ranges\": [";
+    bool first = true;
+    for (const auto& [base, mapping] : space_.mappings()) {
+      std::snprintf(text, sizeof(text),
+                    "%s{\"address\": %llu, \"bytes\": %zu, \"device\": %d, \"handle\": %llu}",
+                    first ? "" : ", ", base, mapping.bytes(), mapping.pages->device(),
+                    mapping.plain ? 0ULL : mapping.pages->id);
+      json += text;
+      first = false;
+    }
+    json += "]";
+  }
+  return json + "}";
+}
+
+}  // namespace ferro::sim

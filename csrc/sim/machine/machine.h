@@ -1,0 +1,131 @@
+// The simulated machine: devices, one address space, one scheduler, instruments.
+//
+// There is at most one machine in a process, behind one lock; the driver functions (api_*.cpp) take
+// the lock, work on the machine and release it. Objects whose handles a program holds are owned
+// here, and a handle that is not known is refused.
+#pragma once
+
+#include "sim/graphs/capture.h"
+#include "sim/graphs/graph.h"
+#include "sim/instruments/counters.h"
+#include "sim/instruments/faults.h"
+#include "sim/machine/modules.h"
+#include "sim/memory/address_space.h"
+#include "sim/memory/allocations.h"
+#include "sim/memory/host_memory.h"
+#include "sim/memory/physical_memory.h"
+#include "sim/settings/config.h"
+#include "sim/streams/context.h"
+#include "sim/streams/scheduler.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro::sim {
+
+struct Device {
+  Device(AddressSpace& space, const MachineConfig& config, int index);
+
+  PhysicalMemory memory;
+  Allocations allocations;
+  Context context;  // the primary one
+};
+
+// What the driver keeps for each thread.
+struct ThreadState {
+  std::vector<Context*> contexts;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  // The end of its last call by the machine's `processor_time`, where that counts.
+  std::optional<double> last_call_ended;
+};
+
+class Machine {
+ public:
+  explicit Machine(const MachineConfig& config);
+  ~Machine() { space_.clear(); }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  // The process's machine. `lock()` must be held for everything that follows it.
+  static std::mutex& lock();
+  // Runs queued work to its end, then replaces the machine. All handles of the old one are void.
+  static void start(const MachineConfig& config);
+  static void stop();
+  // Starts a machine from the environment when there is none.
+  static Machine& current();
+  // True in a child of fork(): the driver does not work there.
+  static bool forked();
+
+  const MachineConfig& config() const { return config_; }
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  Device& device(int index) { return *devices_[static_cast<std::size_t>(index)]; }
+  const Device& device(int index) const { return *devices_[static_cast<std::size_t>(index)]; }
+  AddressSpace& space() { return space_; }
+  const AddressSpace& space() const { return space_; }
+  HostMemory& host() { return host_; }
+  const HostMemory& host() const { return host_; }
+  Scheduler& scheduler() { return scheduler_; }
+  Modules& modules() { return modules_; }
+  Counters& counters() { return counters_; }
+  FaultPlan& faults() { return faults_; }
+
+  // This thread's state; fresh for every machine.
+  ThreadState& thread();
+  // Null when the thread has none.
+  Context* current_context();
+  // Null for an unknown handle; 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD mean streams of the
+  // thread's current context.
+  Stream* find_stream(CUstream handle);
+  // The error for a handle that `find_stream` does not know.
+  CUresult unknown_stream() {
+    return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  }
+  std::shared_ptr<Event> find_event(CUevent handle);
+  Context* find_context(CUcontext handle);
+  Graph* find_graph(CUgraph handle);
+  GraphNode* find_node(CUgraphNode handle);
+  std::shared_ptr<GraphExec> find_exec(CUgraphExec handle);
+
+  // Captures that have begun and not ended.
+  std::vector<std::shared_ptr<Capture>>& captures() { return captures_; }
+  // For calls that a capture forbids: invalidates the captures that this thread may not disturb and
+  // returns the error, or success when there are none.
+  CUresult refuse_during_capture();
+  std::unordered_map<Graph*, std::shared_ptr<Graph>>& graphs() { return graphs_; }
+  std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>>& execs() { return execs_; }
+  unsigned long long next_id() { return next_id_++; }
+  // Memory of other processes that cuIpcOpenMemHandle mapped, by address.
+  struct OpenedMemory {
+    std::uint64_t file_id = 0;
+    std::size_t bytes = 0;
+    unsigned references = 0;
+  };
+  std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
+
+  // Reserved, mapped, live and pending, as one JSON object. `ranges`: also every mapped range.
+  std::string report(bool ranges) const;
+
+ private:
+  const MachineConfig config_;
+  const std::uint64_t generation_;
+  AddressSpace space_;
+  HostMemory host_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  Modules modules_;
+  Counters counters_;
+  FaultPlan faults_;
+  std::vector<std::shared_ptr<Capture>> captures_;
+  std::unordered_map<Graph*, std::shared_ptr<Graph>> graphs_;
+  std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>> execs_;
+  std::map<CUdeviceptr, OpenedMemory> opened_memory_;
+  unsigned long long next_id_ = 1;
+  Scheduler scheduler_;
+};
+
+}  // namespace ferro::sim

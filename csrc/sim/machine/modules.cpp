@@ -1,0 +1,53 @@
+#include "sim/machine/modules.h"
+
+namespace ferro::sim {
+
+Module* Modules::load() {
+  auto module = std::make_unique<Module>();
+  Module* loaded = module.get();
+  modules_.emplace(loaded, std::move(module));
+  return loaded;
+}
+
+bool Modules::unload(Module* module) {
+  const auto is_of_module = [module](const void* function) {
+    return static_cast<const Function*>(function)->module == module;
+  };
+  std::erase_if(products_, is_of_module);
+  std::erase_if(bytes_of_thread_, [&](const auto& entry) { return is_of_module(entry.first); });
+  return modules_.erase(module) > 0;
+}
+
+Module* Modules::find(const void* handle) const {
+  const auto found = modules_.find(static_cast<const Module*>(handle));
+  return found == modules_.end() ? nullptr : found->second.get();
+}
+
+Function* Modules::function(Module& module, const std::string& name) {
+  auto& slot = module.functions[name];
+  if (slot == nullptr) {
+    slot = std::make_unique<Function>();
+    slot->name = name;
+    slot->module = &module;
+    if (name == kProductKernel) {
+      products_.insert(slot.get());
+    }
+    if (const double bytes = thread_bytes(name); bytes != kThreadBytes) {
+      bytes_of_thread_.emplace(slot.get(), bytes);
+    }
+  }
+  return slot.get();
+}
+
+Function* Modules::find_function(const void* handle) const {
+  for (const auto& [key, module] : modules_) {
+    for (const auto& [name, function] : module->functions) {
+      if (function.get() == handle) {
+        return function.get();
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace ferro::sim

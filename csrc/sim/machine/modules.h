@@ -1,0 +1,55 @@
+// Modules, libraries and functions: names without code.
+//
+// Guarded by the machine's lock. A function is one object per (module, name), so that programs that
+// compare handles find them equal.
+#pragma once
+
+#include "sim/streams/durations.h"
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace ferro::sim {
+
+struct Module;
+
+struct Function {
+  std::string name;
+  Module* module = nullptr;
+  std::map<CUfunction_attribute, int> attributes;
+};
+
+struct Module {
+  std::map<std::string, std::unique_ptr<Function>> functions;
+  std::map<std::string, CUdeviceptr> globals;
+};
+
+class Modules {
+ public:
+  Module* load();
+  bool unload(Module* module);
+  Module* find(const void* handle) const;
+  Function* function(Module& module, const std::string& name);
+  // Null for a handle that no module gave out.
+  Function* find_function(const void* handle) const;
+  // Is it a stand-in of a matrix product, `kProductKernel`? Its first argument is a `Product`.
+  bool is_product(const void* function) const { return products_.contains(function); }
+  // What a thread of that function takes, by its name: see `thread_bytes`.
+  double bytes_of_thread(const void* function) const {
+    const auto found = bytes_of_thread_.find(function);
+    return found == bytes_of_thread_.end() ? kThreadBytes : found->second;
+  }
+
+ private:
+  std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
+  std::unordered_set<const void*> products_;
+  std::unordered_map<const void*, double> bytes_of_thread_;  // those that differ
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,230 @@
+#include "sim/memory/physical_memory.h"
+
+#include "ferro/base/bytes.h"
+#include "ferro/base/check.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace ferro::sim {
+namespace {
+
+constexpr std::size_t kOffsetsPerByte = 8;
+constexpr std::size_t kHostPage = 4 * kKiB;
+constexpr std::size_t kChunk = 2 * kMiB;
+constexpr std::size_t kWindow = kGiB;
+constexpr std::size_t kSlotsPerWindow = kWindow / kChunk;
+// Smaller ranges are cleared by writing zeros, which is cheaper than giving pages back.
+constexpr std::size_t kClearByPages = 64 * kKiB;
+
+std::byte* map_file(int file, std::size_t offset, std::size_t bytes) {
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                            file, static_cast<off_t>(offset));
+  FERRO_CHECK(mapped != MAP_FAILED, std::string(std::strerror(errno)));
+  return static_cast<std::byte*>(mapped);
+}
+
+}  // namespace
+
+PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed)
+    : capacity_(capacity), backed_(backed) {
+  free_.add(0, align_up(capacity * kOffsetsPerByte, kChunk));
+}
+
+std::unique_ptr<PhysicalMemory> PhysicalMemory::shared(int file, std::size_t bytes, bool backed) {
+  std::unique_ptr<PhysicalMemory> memory(new PhysicalMemory(Shared{}, bytes));
+  if (backed) {
+    memory->shared_ = map_file(file, 0, bytes);
+  }
+  return memory;
+}
+
+PhysicalMemory::~PhysicalMemory() {
+  if (shared_ != nullptr) {
+    munmap(shared_, capacity_);
+  }
+  for (std::byte* const window : windows_) {
+    munmap(window, kWindow);
+  }
+  if (file_ >= 0) {
+    close(file_);
+  }
+}
+
+std::optional<std::size_t> PhysicalMemory::allocate(std::size_t bytes) {
+  if (bytes > capacity_ - std::min(allocated_, capacity_)) {
+    return std::nullopt;
+  }
+  const auto offset = free_.take(bytes);
+  if (offset) {
+    add(bytes);
+  }
+  return offset;
+}
+
+void PhysicalMemory::free(std::size_t offset, std::size_t bytes) {
+  allocated_ -= bytes;
+  clear(offset, bytes);
+  free_.add(offset, bytes);
+}
+
+std::byte* PhysicalMemory::place(std::size_t slot) const {
+  return windows_[slot / kSlotsPerWindow] + slot % kSlotsPerWindow * kChunk;
+}
+
+std::size_t PhysicalMemory::take_slot() {
+  if (free_slots_.empty()) {
+    if (file_ < 0) {
+      file_ = memfd_create("ferro_sim_device", MFD_CLOEXEC);
+      FERRO_CHECK(file_ >= 0, "no memory file: " + std::string(std::strerror(errno)));
+    }
+    const std::size_t length = windows_.size() * kWindow;
+    FERRO_CHECK(ftruncate(file_, static_cast<off_t>(length + kWindow)) == 0);
+    windows_.push_back(map_file(file_, length, kWindow));
+    for (std::size_t slot = windows_.size() * kSlotsPerWindow; slot > length / kChunk;) {
+      free_slots_.push_back(--slot);
+    }
+  }
+  const std::size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+const std::byte* PhysicalMemory::find(std::size_t offset) const {
+  if (shared_ != nullptr) {
+    return shared_ + offset;
+  }
+  const auto slot = slots_.find(offset / kChunk);
+  return slot == slots_.end() ? nullptr : place(slot->second) + offset % kChunk;
+}
+
+std::byte* PhysicalMemory::open(std::size_t offset) {
+  if (shared_ != nullptr) {
+    return shared_ + offset;
+  }
+  const auto [slot, fresh] = slots_.try_emplace(offset / kChunk);
+  if (fresh) {
+    slot->second = take_slot();
+  }
+  return place(slot->second) + offset % kChunk;
+}
+
+template <typename Visit>
+void PhysicalMemory::for_each_piece(std::size_t offset, std::size_t bytes, const Visit& visit) {
+  while (bytes > 0) {
+    const std::size_t piece = std::min(bytes, kChunk - offset % kChunk);
+    visit(offset, piece);
+    offset += piece;
+    bytes -= piece;
+  }
+}
+
+void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t bytes) const {
+  auto* to = static_cast<std::byte*>(destination);
+  for_each_piece(offset, bytes, [&](std::size_t at, std::size_t piece) {
+    if (const std::byte* from = find(at)) {
+      std::memcpy(to, from, piece);
+    } else {
+      std::memset(to, 0, piece);
+    }
+    to += piece;
+  });
+}
+
+void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
+  if (!holds_bytes()) {
+    return;
+  }
+  const auto* from = static_cast<const std::byte*>(source);
+  for_each_piece(offset, bytes, [&](std::size_t at, std::size_t piece) {
+    std::memmove(open(at), from, piece);
+    from += piece;
+  });
+}
+
+void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
+                          std::size_t bytes) {
+  if (!holds_bytes()) {
+    return;
+  }
+  std::byte element[sizeof(value)];
+  std::memcpy(element, &value, sizeof(element));
+  if (std::all_of(element, element + width, [](std::byte b) { return b == std::byte{0}; })) {
+    clear(offset, bytes);
+    return;
+  }
+  for_each_piece(offset, bytes, [&](std::size_t at, std::size_t piece) {
+    std::byte* const to = open(at);
+    std::size_t done = std::min(width, piece);
+    for (std::size_t i = 0; i < done; ++i) {
+      to[i] = element[(at - offset + i) % width];
+    }
+    // What is there already twice over: whole elements each time.
+    while (done < piece) {
+      const std::size_t more = std::min(done, piece - done);
+      std::memcpy(to + done, to, more);
+      done += more;
+    }
+  });
+}
+
+void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::size_t from,
+                          std::size_t bytes) {
+  for_each_piece(from, bytes, [&](std::size_t at, std::size_t piece) {
+    if (const std::byte* bytes_there = source.find(at)) {
+      write(to, bytes_there, piece);
+    } else {
+      clear(to, piece);
+    }
+    to += piece;
+  });
+}
+
+void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
+  for_each_piece(offset, bytes,
+                 [this](std::size_t at, std::size_t piece) { clear_piece(at, piece); });
+}
+
+void PhysicalMemory::clear_piece(std::size_t offset, std::size_t bytes) {
+  if (shared_ != nullptr) {
+    std::memset(shared_ + offset, 0, bytes);
+    return;
+  }
+  const auto found = slots_.find(offset / kChunk);
+  if (found == slots_.end()) {
+    return;
+  }
+  const std::size_t slot = found->second;
+  std::byte* const to = place(slot) + offset % kChunk;
+  if (bytes < kClearByPages) {
+    std::memset(to, 0, bytes);
+    return;
+  }
+  const std::size_t begin = align_up(offset % kChunk, kHostPage);
+  const std::size_t end = align_down(offset % kChunk + bytes, kHostPage);
+  std::memset(to, 0, begin - offset % kChunk);
+  std::memset(place(slot) + end, 0, offset % kChunk + bytes - end);
+  const int result =
+      fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(slot * kChunk + begin), static_cast<off_t>(end - begin));
+  FERRO_CHECK(result == 0, "simulated memory cannot be cleared");
+  if (bytes == kChunk) {
+    slots_.erase(found);
+    free_slots_.push_back(slot);
+  }
+}
+
+std::size_t PhysicalMemory::host_bytes() const {
+  struct stat status = {};
+  if (file_ < 0 || fstat(file_, &status) != 0) {
+    return 0;
+  }
+  return static_cast<std::size_t>(status.st_blocks) * 512;
+}
+
+}  // namespace ferro::sim

@@ -1,0 +1,96 @@
+// The physical memory of one device, or the bytes that several processes share: a sparse memory
+// file.
+//
+// Offsets are contiguous, and there are more of them than the capacity, so that fragments never make
+// an allocation fail that the capacity allows. Host memory is spent only on chunks of 2 MiB that
+// something other than zeros was written to. They lie anywhere in the file, which is mapped by the
+// GiB as it grows: host addresses are what a program shares with the devices, and memory that nobody
+// wrote takes none. Not thread-safe; the machine's lock guards it.
+// Invariants: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity();
+// the bytes of a chunk without a place in the file are zero.
+#pragma once
+
+#include "sim/memory/free_ranges.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro::sim {
+
+class PhysicalMemory {
+ public:
+  // Unbacked memory has offsets but no bytes: writes are dropped, reads give zeros.
+  PhysicalMemory(std::size_t capacity, bool backed);
+  // The first `bytes` of a file that other processes may write to, all of them handed out. The file
+  // stays the caller's.
+  static std::unique_ptr<PhysicalMemory> shared(int file, std::size_t bytes, bool backed);
+  ~PhysicalMemory();
+  PhysicalMemory(const PhysicalMemory&) = delete;
+  PhysicalMemory& operator=(const PhysicalMemory&) = delete;
+
+  std::size_t capacity() const { return capacity_; }
+  std::size_t allocated() const { return allocated_; }
+  // The most that was ever allocated.
+  std::size_t peak() const { return peak_; }
+  // Takes `bytes` of the capacity, or gives them back, without an offset.
+  void take_overhead(std::size_t bytes) { add(bytes); }
+  void return_overhead(std::size_t bytes) { allocated_ -= bytes; }
+
+  // None when the capacity does not suffice. The bytes are zero.
+  std::optional<std::size_t> allocate(std::size_t bytes);
+  // Gives the range back and forgets its contents.
+  void free(std::size_t offset, std::size_t bytes);
+  // Forgets the contents of a range that stays allocated: its bytes are zero.
+  void discard(std::size_t offset, std::size_t bytes) { clear(offset, bytes); }
+
+  void read(std::size_t offset, void* destination, std::size_t bytes) const;
+  void write(std::size_t offset, const void* source, std::size_t bytes);
+  // Repeats the low `width` (1, 2, 4 or 8) bytes of `value`; `bytes` is a multiple of `width`.
+  void fill(std::size_t offset, std::uint64_t value, std::size_t width, std::size_t bytes);
+  void copy(std::size_t to, const PhysicalMemory& source, std::size_t from, std::size_t bytes);
+
+  // Bytes of host memory behind the file.
+  std::size_t host_bytes() const;
+
+ private:
+  struct Shared {};
+  PhysicalMemory(Shared, std::size_t bytes) : capacity_(bytes), allocated_(bytes), backed_(false) {}
+
+  void add(std::size_t bytes) {
+    allocated_ += bytes;
+    peak_ = std::max(peak_, allocated_);
+  }
+  // Calls `visit(offset, bytes)` for each piece of the range within one chunk.
+  template <typename Visit>
+  static void for_each_piece(std::size_t offset, std::size_t bytes, const Visit& visit);
+  bool holds_bytes() const { return backed_ || shared_ != nullptr; }
+  // The bytes of a piece; null when its chunk was never written to.
+  const std::byte* find(std::size_t offset) const;
+  // The bytes of a piece, which get a place in the file.
+  std::byte* open(std::size_t offset);
+  std::byte* place(std::size_t slot) const;
+  std::size_t take_slot();
+  // Makes the range zero, giving back whole host pages.
+  void clear(std::size_t offset, std::size_t bytes);
+  void clear_piece(std::size_t offset, std::size_t bytes);
+
+  const std::size_t capacity_;
+  std::size_t allocated_ = 0;
+  std::size_t peak_ = 0;
+  const bool backed_;  // by a file of its own
+  int file_ = -1;      // from the first write on
+  // Bytes of a file of somebody else, whole; else null.
+  std::byte* shared_ = nullptr;
+  std::vector<std::byte*> windows_;  // the file, mapped
+  // Where a chunk is in the file, in chunks.
+  std::unordered_map<std::size_t, std::size_t> slots_;
+  std::vector<std::size_t> free_slots_;
+  FreeRanges free_;  // of the offsets
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,100 @@
+// What machine is simulated: cards, memory, time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ferro::sim {
+
+// Addresses of a process on x86-64: what the host and all its devices have together. An H200 gave
+// 823 reservations of 159 GiB, then 187 of 1 GiB, then none.
+inline constexpr std::size_t kProcessAddressBytes = std::size_t{1} << 47;
+
+// What a card can do, by its maker's figures. For clock time.
+struct CardSpeed {
+  // Gigabytes a second, which are bytes a nanosecond: device memory (reads and writes together),
+  // the link to the host and the link to another card, each in one direction.
+  double memory;
+  double host_link;
+  double peer_link;
+  // Matrix products, in teraflops without sparsity: elements of 16 bits, 32 bits (at full
+  // precision) and 64 bits.
+  double half;
+  double single;
+  double twice;
+};
+
+// The figures of a card that programs ask for. Memory is what the driver reports as total.
+struct Card {
+  std::string_view key;
+  std::string_view name;
+  std::size_t memory_bytes;
+  // What the driver keeps for a context, as seen by cuMemGetInfo.
+  std::size_t context_bytes;
+  int compute_major;
+  int compute_minor;
+  int multiprocessors;
+  int threads_per_multiprocessor;
+  int shared_bytes_per_multiprocessor;
+  int l2_bytes;
+  int memory_bus_bits;
+  CardSpeed speed;
+};
+
+// Null for an unknown key. Keys are lower case, "h100".
+const Card* find_card(std::string_view key);
+
+enum class TimeMode : std::uint8_t {
+  kEager,        // an operation is complete when its call returns
+  kAdversarial,  // operations stay queued; a seeded scheduler runs them late and in any legal order
+  kClock,        // operations have durations, calls have costs, and a virtual clock decides
+};
+
+// By the system's clock of the calling thread, in microseconds. Waiting takes none.
+double thread_processor_time();
+
+struct MachineConfig {
+  int devices = 1;
+  const Card* card = find_card("h100");
+  // 0: the card's. Given: the device has exactly this and contexts take nothing of it.
+  std::size_t memory_bytes = 0;
+  // The most addresses that all devices together may reserve. With the default the kernel refuses
+  // first, because the host has some too.
+  std::size_t address_space_bytes = kProcessAddressBytes;
+  TimeMode mode = TimeMode::kEager;
+  std::uint64_t seed = 1;
+  // Adversarial: the share of API calls in which a ready operation gets its turn.
+  double turn_probability = 0.05;
+  // Adversarial: more queued operations than this and the submitting call runs some, as a full
+  // launch queue blocks the host on a GPU.
+  std::size_t max_pending = 8192;
+  // Clock: what the program itself takes, in microseconds, for each kernel, copy, fill or graph
+  // that it submits. With the launch's own 3 this makes the 10 that an operation of PyTorch takes.
+  double program_microseconds = 7;
+  // Clock: unless 0, what the program takes instead, for whatever it does: so many times the
+  // processor time that a thread has taken since its last call of the driver.
+  double program_factor = 0;
+  // Processor time of the calling thread, in microseconds, for that factor.
+  double (*processor_time)() = thread_processor_time;
+  // False: no bytes behind the pages. Copies check their addresses; device reads give zeros.
+  bool backing = true;
+
+  std::size_t total_bytes() const { return memory_bytes != 0 ? memory_bytes : card->memory_bytes; }
+  std::size_t context_bytes() const { return memory_bytes != 0 ? 0 : card->context_bytes; }
+};
+
+// Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
+// devices, card, memory and address_space (bytes, or with the suffix KiB, MiB, GiB, TiB), mode
+// (eager, adversarial, clock), seed, turn, max_pending, program (microseconds, or x and the factor),
+// backing (0, 1).
+// Returns one sentence about the first mistake, else nothing; on a mistake `config` is unchanged.
+std::string parse_config(std::string_view text, MachineConfig& config);
+
+// The defaults, overridden by the environment variables FERRO_SIM_DEVICES, _CARD, _MEMORY,
+// _ADDRESS_SPACE, _MODE, _SEED, _TURN, _MAX_PENDING, _PROGRAM and _BACKING. A mistake is reported on
+// stderr and its variable ignored.
+MachineConfig config_from_environment();
+
+}  // namespace ferro::sim

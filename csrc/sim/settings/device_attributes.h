@@ -1,0 +1,13 @@
+// The attributes of a simulated card.
+#pragma once
+
+#include "sim/settings/config.h"
+
+#include <cuda.h>
+
+namespace ferro::sim {
+
+// The figure a card of this kind reports; 0 for attributes of features that are not simulated.
+int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, int device);
+
+}  // namespace ferro::sim

@@ -1,0 +1,160 @@
+// The order of execution.
+//
+// Every ordering rule of CUDA becomes edges between operations when an operation is submitted:
+// stream order, event versions, the legacy default stream, graph edges. In eager time an operation
+// runs when it is submitted. In adversarial time it stays queued until a random turn, a limit, or
+// somebody who waits for it; then the scheduler picks among the ready operations with a seeded
+// generator. In clock time an operation starts when it was submitted and all before it have ended,
+// and runs, so that its effects show, when the host's clock has passed its end. That clock is
+// virtual: calls and the program advance it by costs, waiting sets it to the end of what is waited
+// for. All host threads share it.
+// Guarded by the machine's lock, which is released while a host function runs.
+// Invariants: an operation is ready iff it is queued and all operations before it are done;
+// pending() = queued + running; operations run in the order of their ends in clock time.
+#pragma once
+
+#include "sim/settings/config.h"
+#include "sim/streams/work.h"
+
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro::sim {
+
+using Clock = std::chrono::steady_clock;
+
+class Operation;
+// Null stands for an operation that was done when it was submitted.
+using OperationPtr = std::shared_ptr<Operation>;
+
+class Operation {
+ public:
+  bool done() const { return state_ == State::kDone; }
+  // Valid once done.
+  Clock::time_point finished_at() const { return finished_at_; }
+
+ private:
+  friend class Scheduler;
+  enum class State : std::uint8_t { kQueued, kRunning, kDone };
+
+  std::uint64_t id_ = 0;
+  int device_ = 0;
+  State state_ = State::kQueued;
+  Work work_;
+  std::vector<OperationPtr> before_;
+  std::vector<OperationPtr> after_;
+  std::size_t unfinished_before_ = 0;
+  // Clock time. The start is the latest that is known until the operation is ready.
+  Nanoseconds start_ = 0;
+  Nanoseconds end_ = 0;
+  bool overran_ = false;
+  std::size_t ready_index_ = 0;
+  std::uint64_t wanted_by_ = 0;
+  Clock::time_point finished_at_;
+};
+
+class Scheduler {
+ public:
+  // Does work on a device, at once; never a host call, which the scheduler makes itself.
+  using Perform = std::function<void(const Work& work, int device)>;
+
+  Scheduler(Perform perform, std::mutex& lock, const MachineConfig& config);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  bool eager() const { return config_.mode == TimeMode::kEager; }
+  bool timed() const { return config_.mode == TimeMode::kClock; }
+  // Operations in `before` that are null or done are ignored. Null when the work is done already.
+  OperationPtr submit(Work work, int device, std::span<const OperationPtr> before);
+  // Called once an API call. Adversarial: now and then, a few ready operations run. Clock: what has
+  // ended runs.
+  void take_turn();
+
+  // Clock time; nothing in others. The host is busy for so long.
+  void spend(double microseconds) {
+    if (timed()) {
+      host_time_ += std::llround(microseconds * 1000);
+    }
+  }
+  // To be called before work is submitted in the program's name: the program's own time passes, and
+  // the host waits while the launch queue is full.
+  void prepare_submission();
+
+  // The host waits: what is waited for and what comes before it runs, in a random legal order; in
+  // clock time, everything that ends before it too.
+  void run_until_done(std::span<const OperationPtr> wanted);
+  void run_device(int device);
+  void run_all();
+
+  std::size_t pending() const { return pending_.size(); }
+  // Host threads that wait for work now. To be asked while one of them lets go of the lock.
+  std::size_t waiting_threads() const { return waiting_threads_; }
+  std::size_t executed() const { return executed_; }
+
+  // Of the virtual clock in clock time, else of the machine's.
+  Clock::time_point now() const;
+  // Clock time: the host's clock, and how long until then a device had work; else 0.
+  Nanoseconds host_time() const { return host_time_; }
+  Nanoseconds busy_time(int device) const;
+
+ private:
+  void make_ready(const OperationPtr& operation);
+  void run_one_ready();
+  // Runs the operation that ends first; the host's clock is not before that end then.
+  void run_next_end();
+  void start(const OperationPtr& operation);
+  void finish(const OperationPtr& operation);
+  void call_host(const HostCall& call);
+  void host_worker();
+  void run_timed_until_done(std::span<const OperationPtr> wanted);
+  void run_in_any_order_until_done(std::span<const OperationPtr> wanted);
+  // Marks what `wanted` needs and lists what of it is ready; false when all of it is done.
+  bool collect(std::span<const OperationPtr> wanted, std::uint64_t waiter,
+               std::vector<OperationPtr>& ready);
+  OperationPtr take_random(std::vector<OperationPtr>& operations);
+
+  const Perform perform_;
+  std::mutex& lock_;
+  const MachineConfig config_;
+  std::mt19937_64 random_;
+  std::uint64_t turn_threshold_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t next_waiter_ = 1;
+  std::size_t executed_ = 0;
+  std::size_t waiting_threads_ = 0;
+  std::vector<OperationPtr> ready_;
+  std::unordered_map<std::uint64_t, OperationPtr> pending_;
+  // Clock time: what is ready, by its end and in the order of submission.
+  std::map<std::pair<Nanoseconds, std::uint64_t>, OperationPtr> ends_;
+  Nanoseconds host_time_ = 0;
+  // The union of the times in which a device has work; starts only grow.
+  struct Busy {
+    Nanoseconds total = 0;
+    Nanoseconds until = 0;
+  };
+  std::vector<Busy> busy_;
+  // What became ready, for each host thread that waits.
+  std::unordered_map<std::uint64_t, std::vector<OperationPtr>> waiters_;
+
+  // Host functions run on a thread of their own, as a driver runs them: the caller of the API may
+  // hold locks that they take.
+  std::thread worker_;
+  std::deque<OperationPtr> host_queue_;
+  std::condition_variable_any host_work_;
+  std::condition_variable_any host_done_;
+  bool stopping_ = false;
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,248 @@
+// The model's blocks: allocated, used by streams, freed, and who waits for whom.
+#pragma once
+
+#include "support/device_model.h"
+
+namespace ferro::testing {
+
+inline void DeviceModel::operator()(const Allocate& i) {
+  const PoolId pool = kPools[i.pool % kPools.size()];
+  be_held(pool);
+  const StreamId stream = traffic_.stream(i.stream);
+  const std::uint64_t created = device_->store().counts().created;
+  const std::uint64_t segments = device_->counters().segments_created;
+  const std::size_t held_before = device_->held_bytes();
+  AllocateResult result;
+  bool answered = false;
+  guarded([&] {
+    result = device_->allocate(pool, stream, {i.size, i.size});
+    answered = true;
+  });
+  if (device_->store().counts().created != created ||
+      device_->counters().segments_created != segments) {
+    expect(device_->held_bytes() <= limit_, "the limit holds");
+    expect(device_->held_bytes() + others_bytes_ + world_.headroom * kPageBytes <= kDeviceBytes,
+           "the headroom is left free");
+  }
+  if (!answered) {
+    return;
+  }
+  if (result.ptr == kNull) {
+    expect(result.failure != nullptr, "a failure explains itself");
+    check_failure(pool, i.size, *result.failure, held_before);
+    return;
+  }
+  expect(result.failure == nullptr, "success has nothing to explain");
+  if (known::kSizeOfLentBlocks && heap_of(address_of(result.ptr)).pool() != pool) {
+    result.size = size_at(result.ptr);
+  }
+  check_size(pool, i.size, result);
+  const Heap& heap = heap_of(address_of(result.ptr));
+  const PoolId owner = heap.pool();
+  expect(owner == pool || (pool == kDefaultPool && lenders_.contains(owner)), "the right pool");
+  expect(heap.stream() == stream, "the right stream");
+  become_live(result.ptr, result.size, owner, i.stream % Traffic::kStreams);
+}
+
+inline void DeviceModel::check_size(const PoolId& pool, std::size_t asked,
+                                    const AllocateResult& result) {
+  expect(address_of(result.ptr) % kBlockAlignment == 0, "the alignment");
+  const Span& span = *addresses().find(result.ptr);
+  if (is_paged(span.heap()->kind())) {
+    expect(result.size == asked, "the size");
+    return;
+  }
+  expect(result.size >= asked && result.ptr + result.size <= span.base() + span.bytes(),
+         "a block lies in its segment");
+  if (pool == kNoSplitPool || span.heap()->pool() == kNoSplitPool) {
+    expect(result.ptr == span.base() && result.size == span.bytes(), "alone in its segment");
+    return;
+  }
+  const SegmentRules rules = rules_for(pool);
+  const std::size_t rest = result.size - asked;
+  expect(asked >= rules.max_split ? rest < rules.max_non_split_rounding
+         : asked <= kSmallRequest ? rest == 0
+                                  : rest <= kSmallRequest,
+         "what is left over is split off");
+}
+
+inline void DeviceModel::operator()(const AllocateAt& i) {
+  DevicePtr ptr{std::uint64_t{kBlockAlignment} * i.which};
+  PoolId pool = kDefaultPool;
+  StreamId stream = traffic_.stream(i.owner);
+  const bool wants_live = i.place == Place::kLive || i.place == Place::kBehind;
+  if (wants_live && !live_.empty()) {
+    const auto& [address, block] = *nth_live(i.which);
+    ptr = DevicePtr{address};
+    pool = block.pool;
+    stream = heap_of(address).stream();
+    if (i.place == Place::kBehind) {
+      ptr = DevicePtr{(address + block.size + kPageBytes - 1) / kPageBytes * kPageBytes};
+    }
+  } else if (!wants_live && i.place != Place::kNowhere && !freed_.empty()) {
+    const Freed& freed = freed_[i.which % freed_.size()];
+    ptr = DevicePtr{freed.address};
+    pool = freed.pool;
+    stream = freed.stream;
+    if (i.place == Place::kInside) {
+      ptr = ptr + kBlockAlignment * (1 + i.which);
+    }
+  }
+  if (i.owner != 0) {
+    pool = kPools[i.owner / Traffic::kStreams % kPools.size()];
+    stream = traffic_.stream(i.owner);
+  }
+  const unsigned number = number_of(stream);
+  if (number == kGone) {
+    return;  // a program does not ask for memory of a stream that is gone
+  }
+  const bool expected = is_free_range(pool, stream, ptr, i.size);
+  AllocateResult result;
+  guarded([&] { result = device_->allocate_at(pool, stream, ptr, {i.size, i.size}); });
+  expect(result.failure == nullptr, "there is nothing to explain");
+  if (result.ptr == kNull) {
+    expect(!expected || fault_struck(), "what is free can be had");
+    return;
+  }
+  expect(result.ptr == ptr && ptr + i.size > ptr, "at the address");
+  const Heap& heap = heap_of(address_of(ptr));
+  expect(heap.pool() == pool && heap.stream() == stream, "in the pool and on the stream");
+  if (known::kSizeOfWholeSegments && pool == kNoSplitPool) {
+    result.size = size_at(ptr);
+  }
+  expect(pool == kNoSplitPool ? result.size >= i.size : result.size == i.size, "the size");
+  become_live(ptr, result.size, pool, number);
+}
+
+// Is all of it one free block, as the allocator shows it, that serves such requests?
+inline bool DeviceModel::is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr,
+                                       std::size_t size) {
+  for (const SegmentView& segment : device_->segments(&pool)) {
+    const bool serves = is_paged(segment.kind) || segment.kind == segment_kind(size);
+    for (const BlockView& block : segment.blocks) {
+      if (serves && segment.stream == stream && block.state == BlockState::kFree &&
+          ptr >= block.ptr && ptr < block.ptr + block.size) {
+        const bool whole = pool == kNoSplitPool;
+        return size <= distance(ptr, block.ptr + block.size) && (!whole || ptr == block.ptr);
+      }
+    }
+  }
+  return false;
+}
+
+inline void DeviceModel::operator()(const Free& i) {
+  if (live_.empty()) {
+    return;
+  }
+  const auto found = nth_live(i.block);
+  const auto& [address, block] = *found;
+  const DevicePtr ptr{address};
+  if (block.shared) {
+    check_shared(address, block);
+  }
+  if (block.tag != 0 && block.stream != kGone && !is_capturing(block.stream)) {
+    traffic_.read(block.stream, ptr, block.size, block.tag);
+  }
+  for (const Use& use : block.uses) {
+    quarantine(address, block.size, use);
+  }
+  if (block.last_work != nullptr) {
+    quarantine_.push_back({address, address + block.size, kGone, 0, block.last_work});
+  }
+  Span& span = *addresses().find(ptr);
+  freed_.push_back({address, block.pool, span.heap()->stream()});
+  if (freed_.size() > 8) {
+    freed_.pop_front();
+  }
+  const FreeResult freed = span.heap()->free(span, ptr);
+  expect(freed.error == FreeError::kNone && freed.size == block.size, "a free never fails");
+  expect(span.heap()->free(span, ptr).error == FreeError::kNotLive, "nothing is freed twice");
+  live_.erase(found);
+}
+
+inline void DeviceModel::operator()(const RecordStream& i) {
+  if (live_.empty()) {
+    return;
+  }
+  const auto found = nth_live(i.block);
+  Block& block = found->second;
+  const DevicePtr ptr{found->first};
+  const unsigned user = i.stream % Traffic::kStreams;
+  if (known::kGoneStreamIsAskedByFree && block.stream == kGone && is_capturing(user)) {
+    return;
+  }
+  Span& span = *addresses().find(ptr);
+  bool recorded = false;
+  guarded([&] {
+    expect(span.heap()->record_stream(span, ptr, traffic_.stream(user)), "a live block");
+    recorded = true;
+  });
+  if (!recorded || user == block.stream) {
+    return;
+  }
+  block.uses.push_back({user, traffic_.capture(user)});
+  if (block.tag != 0 && !is_capturing(user) && !is_capturing(block.stream)) {
+    if (block.last_work != nullptr) {
+      block.last_work->hold_back(traffic_.stream(user));
+    } else {
+      traffic_.order(block.stream, user);
+    }
+    traffic_.read(user, ptr, block.size, block.tag);
+  }
+}
+
+// kGone: of a stream that is.
+inline unsigned DeviceModel::number_of(StreamId stream) const {
+  for (unsigned number = 0; number < Traffic::kStreams; ++number) {
+    if (traffic_.stream(number) == stream) {
+      return number;
+    }
+  }
+  return kGone;
+}
+
+inline void DeviceModel::become_live(DevicePtr ptr, std::size_t size, const PoolId& pool,
+                                     unsigned stream) {
+  const std::uint64_t begin = address_of(ptr);
+  const auto after = live_.lower_bound(begin);
+  expect(after == live_.end() || begin + size <= after->first, "no overlap with the next");
+  expect(after == live_.begin() || std::prev(after)->first + std::prev(after)->second.size <= begin,
+         "no overlap with the one before");
+  std::erase_if(quarantine_, [this](const Quarantined& q) { return is_over(q); });
+  for (const Quarantined& q : quarantine_) {
+    if (begin < q.end && q.begin < begin + size && stream != kGone) {
+      expect(q.event != nullptr, "no other stream uses it any more");
+      promises_.push_back({q.event, traffic_.last_place(stream)});
+    }
+  }
+  Block& block = live_[begin] = {.size = size, .pool = pool, .stream = stream};
+  if (stream != kGone && !is_capturing(stream)) {
+    block.tag = static_cast<std::uint8_t>(1 + next_tag_++ % 255);
+    traffic_.write(stream, ptr, size, block.tag);
+  }
+}
+
+inline void DeviceModel::quarantine(std::uint64_t begin, std::size_t size, const Use& use) {
+  const unsigned running = traffic_.capture(use.stream);
+  if (use.capture != 0 && use.capture != running) {
+    return;  // joined by the end of its capture
+  }
+  quarantine_.push_back(
+      {begin, begin + size, use.stream, running,
+       running == 0 ? std::make_shared<Event>(traffic_.record(use.stream)) : nullptr});
+}
+
+// A checkpoint is restored only when nobody else uses the pool. False: captures do.
+inline bool DeviceModel::settle_uses(const PoolId& pool) {
+  for (const auto& [address, block] : live_) {
+    for (const Use& use : block.pool == pool ? block.uses : std::vector<Use>{}) {
+      if (traffic_.capturing(use.stream)) {
+        return false;
+      }
+      traffic_.finish(use.stream);
+    }
+  }
+  return true;
+}
+
+}  // namespace ferro::testing

@@ -1,0 +1,154 @@
+// What the model checks after each step, now and then, and at the end.
+#pragma once
+
+#include "support/device_model.h"
+
+namespace ferro::testing {
+
+inline void DeviceModel::check_step() {
+  if (fault_struck()) {
+    ever_failed_ = true;
+    lost_reservations_ += std::string(FaultyApi::failed()) == "cuMemAddressFree" ? 1 : 0;
+  }
+  if (const std::string what = ledger_.violation(); !what.empty()) {
+    throw ModelError("not so: " + what);
+  }
+  check_pages();
+  check_order();
+  expect(traffic_.captures_are_sound(), "captures go on");
+}
+
+inline void DeviceModel::check_order() {
+  std::erase_if(promises_, [](const Promise& promise) {
+    if (promise.after->complete()) {
+      expect(promise.before->complete(), "the new owner waits for the use before");
+      return true;
+    }
+    return false;
+  });
+}
+
+inline void DeviceModel::check_pages() {
+  const PageCounts pages = device_->store().counts();
+  expect(SimGpu::used_pages() * kPageBytes == device_->held_bytes() + others_bytes_,
+         "the device's pages are the allocator's");
+  expect(pages.created - pages.released == pages.held, "created and released");
+}
+
+inline void DeviceModel::check_everything() {
+  device_->check_invariants();
+  const std::vector<SegmentView> segments = device_->segments(nullptr);
+  auto next = live_.begin();
+  for (const SegmentView& segment : segments) {
+    for (const BlockView& block : segment.blocks) {
+      if (block.state == BlockState::kLive) {
+        expect(next != live_.end() && next->first == address_of(block.ptr) &&
+                   next->second.size == block.size && next->second.pool == segment.pool,
+               "the live blocks are the model's");
+        ++next;
+      }
+    }
+  }
+  expect(next == live_.end(), "no live block is missing");
+  for (const auto& [address, block] : live_) {
+    if (block.shared) {
+      check_shared(address, block);
+    }
+  }
+  if (has_peer_) {
+    check_peer();
+  }
+  check_segments(segments);
+  check_places(segments);
+  const StatTable table = device_->stats().read();
+  expect(table[kBlocks][kAll].current == static_cast<std::int64_t>(live_.size()),
+         "live blocks are counted");
+  for (const auto& row : table) {
+    for (const StatValue& value : row) {
+      expect(value.peak >= value.current && value.current >= 0, "peaks");
+      expect(value.increased - value.decreased == value.current, "sums");
+    }
+  }
+}
+
+inline void DeviceModel::check_segments(const std::vector<SegmentView>& segments) {
+  std::int64_t count = 0;
+  std::int64_t of_source = 0;
+  SplitCounts splits;
+  for (const SegmentView& segment : segments) {
+    if (is_paged(segment.kind)) {
+      expect(!in_segments(segment.pool), "pages where they belong");
+      continue;
+    }
+    expect(in_segments(segment.pool), "segments where they belong");
+    ++count;
+    of_source += segment.pool == kSourcePool ? 1 : 0;
+    for (const BlockView& block : segment.blocks) {
+      if (block.state == BlockState::kFree && segment.blocks.size() > 1) {
+        ++splits.blocks;
+        splits.bytes += static_cast<std::int64_t>(block.size);
+      }
+    }
+  }
+  expect(of_source == static_cast<std::int64_t>(source_segments_.size()),
+         "the source's segments are its pool's");
+  const SegmentTable table = device_->segment_stats().read();
+  expect(table.of[kSegments][kAll].current == count, "segments are counted");
+  expect(table.of[kSplitBlocks][kAll].current == splits.blocks &&
+             table.of[kSplitBytes][kAll].current == splits.bytes,
+         "what is split off is counted");
+}
+
+// What a heap takes to be behind an address is mapped there.
+inline void DeviceModel::check_places(const std::vector<SegmentView>& segments) {
+  for (const SegmentView& segment : segments) {
+    const Span& span = *addresses().find(segment.ptr);
+    for (std::size_t at = 0; at < (is_paged(segment.kind) ? segment.size : 0); at += kPageBytes) {
+      const PageHandle handle = span.page(span.page_slot(segment.ptr + at));
+      expect(ledger_.handle_behind(address_of(segment.ptr) + at) ==
+                 static_cast<DriverLedger::Handle>(handle),
+             "every page is where it is taken to be");
+    }
+  }
+}
+
+inline void DeviceModel::finish() {
+  FaultyApi::reset();
+  ledger_.begin_step();
+  on_shortage_.relief = Relief::kNone;
+  (*this)(OthersHold{0});
+  check_everything();
+  for (unsigned stream = 0; stream < Traffic::kStreams; ++stream) {
+    (*this)(EndCapture{stream});
+  }
+  while (!live_.empty()) {
+    (*this)(Free{0});
+  }
+  SimGpu::finish_all();
+  check_step();
+  traffic_.verify();
+  for (unsigned pool = 1; pool < kPools.size(); ++pool) {
+    while (device_->release_pool(kPools[pool])) {
+      --holds_[kPools[pool]];
+    }
+    expect(holds_[kPools[pool]] == 0, "as often as it was held");
+  }
+  device_->empty_cache();
+  check_everything();
+  check_step();
+  expect(device_->segments(nullptr).empty() && SimGpu::used_pages() == 0, "nothing is left");
+  expect(source_.expired() && source_segments_.empty(), "every segment came back");
+  expect(device_->exports().count() == 0, "no descriptor is left");
+  device_.reset();
+  check_empty();
+}
+
+inline void DeviceModel::check_empty() {
+  // Addresses that the driver refuses to take back are lost, which costs nothing.
+  const DriverLedger::Counts left = ledger_.counts();
+  expect(left.reservations <= lost_reservations_, "addresses go back");
+  expect(left.mappings == 0 && left.handles == 0, "pages go back");
+  expect(left.allocations == 0, "segments go back");
+}
+
+}  // namespace ferro::testing

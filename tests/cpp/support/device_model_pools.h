@@ -1,0 +1,102 @@
+// The model's pools: held and released, with segments of their own, and their checkpoints.
+#pragma once
+
+#include "support/device_model.h"
+
+namespace ferro::testing {
+
+// A pool that is new gets what makes it special.
+inline void DeviceModel::hold(const PoolId& pool) {
+  const bool is_new = device_->pool_use_count(pool) < 0;
+  if (is_new) {
+    lenders_.erase(pool);
+  }
+  if (is_new && pool == kNoSplitPool) {
+    device_->set_no_split(pool);
+  }
+  std::shared_ptr<SegmentSource> source;
+  if (is_new && pool == kSourcePool) {
+    expect(source_.expired(), "a source goes with its pool");
+    source = std::make_shared<TestSource>(source_segments_);
+    source_ = source;
+  }
+  expect(device_->hold_pool(pool, std::move(source)), "a pool can be held");
+  ++holds_[pool];
+}
+
+inline void DeviceModel::operator()(const ReleasePool& i) {
+  int& holds = holds_[private_pool(i.pool)];
+  expect(device_->release_pool(private_pool(i.pool)) == (holds > 0),
+         "a pool is released as often as it was held");
+  holds -= holds > 0 ? 1 : 0;
+}
+
+inline void DeviceModel::operator()(const SetUseOnOom& i) {
+  const PoolId pool = private_pool(i.pool);
+  const bool lends_parts = known::kWholeSegmentsAreLentInParts && pool == kNoSplitPool;
+  if (device_->pool_use_count(pool) < 0 || lends_parts) {
+    return;
+  }
+  device_->set_use_on_oom(pool, i.use);
+  if (i.use) {
+    lenders_.insert(pool);
+  } else {
+    lenders_.erase(pool);
+  }
+}
+
+inline std::vector<std::pair<std::uint64_t, std::size_t>> DeviceModel::live_in(
+    const PoolId& pool) const {
+  std::vector<std::pair<std::uint64_t, std::size_t>> blocks;
+  for (const auto& [address, block] : live_) {
+    if (block.pool == pool) {
+      blocks.emplace_back(address, block.size);
+    }
+  }
+  return blocks;
+}
+
+inline void DeviceModel::operator()(const TakeCheckpoint& i) {
+  const PoolId pool = private_pool(i.pool);
+  guarded([&] {
+    PoolCheckpoint taken;
+    if (take_checkpoint(*device_, pool, &taken) == CheckpointError::kNone) {
+      expect(holds_[pool] > 0, "of a pool that is held");
+      checkpoint_ = taken;
+      recorded_ = live_in(pool);
+    }
+  });
+}
+
+inline void DeviceModel::operator()(const RestoreCheckpoint&) {
+  if (!checkpoint_ || !settle_uses(checkpoint_->pool)) {
+    return;
+  }
+  CheckpointChange change;
+  CheckpointError error = CheckpointError::kPendingFrees;
+  guarded([&] { error = restore_checkpoint(*device_, *checkpoint_, &change); });
+  if (error != CheckpointError::kNone) {
+    expect(change.freed.empty() && change.allocated.empty(), "an error changes nothing");
+    return;
+  }
+  expect(holds_[checkpoint_->pool] > 0, "of a pool that is held");
+  std::map<std::uint64_t, Block> before;
+  for (const BlockView& view : change.freed) {
+    const auto found = live_.find(address_of(view.ptr));
+    expect(found != live_.end() && found->second.size == view.size, "what was freed was live");
+    before.insert(live_.extract(found));
+  }
+  for (const BlockView& view : change.allocated) {
+    const auto same = before.find(address_of(view.ptr));
+    if (same != before.end() && same->second.size == view.size) {
+      same->second.uses.clear();
+      live_.insert(before.extract(same));
+    } else {
+      become_live(view.ptr, view.size, checkpoint_->pool,
+                  number_of(heap_of(address_of(view.ptr)).stream()));
+    }
+  }
+  expect(live_in(checkpoint_->pool) == recorded_, "what was recorded is live, and nothing else");
+}
+
+}  // namespace ferro::testing

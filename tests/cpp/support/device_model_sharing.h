@@ -1,0 +1,166 @@
+// What the model shares: blocks with other processes, everything with a peer; and streams that go.
+#pragma once
+
+#include "support/device_model.h"
+
+#include <fcntl.h>
+
+namespace ferro::testing {
+
+inline void DeviceModel::operator()(const Export& i) {
+  if (live_.empty()) {
+    return;
+  }
+  const auto found = nth_live(i.block);
+  Block& block = found->second;
+  if (known::kGoneStreamIsAskedByExport && block.stream == kGone) {
+    return;
+  }
+  const DevicePtr ptr{found->first};
+  Span& span = *addresses().find(ptr);
+  if (known::kSharingLeavesOldMappings && is_paged(span.heap()->kind()) &&
+      !removes_old_mappings()) {
+    return;
+  }
+  const auto calls = [] {
+    return std::array{SimGpu::calls("cuCtxSynchronize"), SimGpu::calls("cuMemMap"),
+                      SimGpu::calls("cuMemUnmap"), SimGpu::calls("cuMemCreate")};
+  };
+  const auto calls_before = calls();
+  SharedRange range;
+  std::optional<ExportResult> result;
+  guarded([&] { result = device_->export_block(span, ptr, &range); });
+  if (traffic_.captures() != 0) {
+    expect(calls() == calls_before, "under a capture nothing is exchanged or waited for");
+  }
+  if (!result) {
+    return;
+  }
+  switch (*result) {
+    case ExportResult::kSegment:
+      expect(!is_paged(span.heap()->kind()) && range.begin == span.base() && range.units.empty(),
+             "the segment");
+      return;
+    case ExportResult::kNotLive:
+    case ExportResult::kNotExportable:
+      expect(false, "a live block can be shared");
+      return;
+    case ExportResult::kCapturing:
+      expect(traffic_.captures() != 0 && !block.shared, "a capture forbids it, the first time");
+      return;
+    case ExportResult::kOutOfMemory:
+      // A handle at either end may reach beyond the block.
+      expect(fault_struck() ||
+                 (!block.shared && budget() < device_->held_bytes() + block.size + 16 * kPageBytes),
+             "only without room for a copy");
+      return;
+    case ExportResult::kOk:
+      break;
+  }
+  expect(is_paged(span.heap()->kind()) && !range.units.empty() && range.units.size() <= 16,
+         "few units");
+  if (!block.shared) {
+    block.shared = Shared{range, {}};
+    std::uint64_t at = address_of(range.begin);
+    for (const SharedUnit& unit : range.units) {
+      block.shared->handles.push_back(ledger_.handle_behind(at));
+      at += unit.bytes;
+    }
+  }
+  const SharedRange& first = block.shared->range;
+  expect(range.begin == first.begin && range.units.size() == first.units.size(),
+         "who has opened it sees what is written");
+  for (std::size_t unit = 0; unit < range.units.size(); ++unit) {
+    expect(range.units[unit].id == first.units[unit].id &&
+               range.units[unit].bytes == first.units[unit].bytes,
+           "the same units as the first time");
+  }
+  check_shared(found->first, block);
+}
+
+// Of pages that moved or were lent. False: some are needed still, or a fault struck.
+inline bool DeviceModel::removes_old_mappings() {
+  guarded([&] { device_->stale().remove_passed(); });
+  return device_->stale().count() == 0;
+}
+
+// What was said when it was shared still holds.
+inline void DeviceModel::check_shared(std::uint64_t address, const Block& block) {
+  const Shared& shared = *block.shared;
+  std::uint64_t at = address_of(shared.range.begin);
+  expect(at <= address, "the first unit begins before the block");
+  for (std::size_t i = 0; i < shared.handles.size(); ++i) {
+    const SharedUnit& unit = shared.range.units[i];
+    for (std::size_t offset = 0; offset < unit.bytes; offset += kPageBytes) {
+      expect(shared.handles[i] != 0 && ledger_.handle_behind(at + offset) == shared.handles[i],
+             "a shared block keeps its handles");
+    }
+    expect(unit.descriptor >= 0 && fcntl(unit.descriptor, F_GETFD) >= 0 &&
+               device_->exports().descriptor(unit.id) == unit.descriptor,
+           "its descriptors are open");
+    at += unit.bytes;
+  }
+  expect(at >= address + block.size, "the units cover the block");
+}
+
+inline void DeviceModel::operator()(const AddPeer&) {
+  has_peer_ = false;  // also when a second request for the same fails
+  guarded([this] {
+    device_->add_peer(1);
+    has_peer_ = true;
+  });
+}
+
+inline void DeviceModel::check_peer() {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = 1;
+  for (const SegmentView& segment : device_->segments(nullptr)) {
+    for (std::size_t at = 0; at < (is_paged(segment.kind) ? segment.size : 0); at += kPageBytes) {
+      unsigned long long flags = 0;
+      SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(segment.ptr) + at));
+      expect(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the peer reaches every page");
+    }
+  }
+}
+
+// A program lets a stream go that nothing waits for any more but blocks of its own.
+inline bool DeviceModel::may_go() {
+  if (!world_.short_streams || !traffic_.has_spare_stream() || traffic_.captures() != 0) {
+    return false;
+  }
+  const auto uses = [](const Use& use) { return use.stream == Traffic::kShortStream; };
+  for (const auto& [address, block] : live_) {
+    if (std::ranges::any_of(block.uses, uses)) {
+      return false;
+    }
+  }
+  // What was deferred behind captures or faults gets its events now.
+  bool collected = false;
+  guarded([&] {
+    device_->collect_pending();
+    collected = true;
+  });
+  return collected && !fault_struck();
+}
+
+inline void DeviceModel::operator()(const DestroyStream&) {
+  if (!may_go()) {
+    return;
+  }
+  for (auto& [address, block] : live_) {
+    if (block.stream == Traffic::kShortStream && block.tag != 0) {
+      traffic_.read(Traffic::kShortStream, DevicePtr{address}, block.size, block.tag);
+    }
+  }
+  const auto last_work = std::make_shared<Event>(traffic_.record(Traffic::kShortStream));
+  for (auto& [address, block] : live_) {
+    if (block.stream == Traffic::kShortStream) {
+      block.stream = kGone;
+      block.last_work = last_work;
+    }
+  }
+  ledger_.lose(raw(traffic_.replace_short_stream()));
+}
+
+}  // namespace ferro::testing

@@ -1,0 +1,142 @@
+// When memory is short: limits, other programs, callbacks, and when a request may fail.
+#pragma once
+
+#include "support/device_model.h"
+
+namespace ferro::testing {
+
+inline AllocatorConfig DeviceModel::config() {
+  AllocatorConfig config;
+  config.handles = world_.coarse_handles ? kCoarseHandles : HandleRules{};
+  config.headroom = world_.headroom * kPageBytes;
+  config.layout = world_.segments ? Layout::kSegments : Layout::kPages;
+  if (world_.oversize_rules) {
+    config.segment_rules = [this] { return rules_for(kDefaultPool); };
+  }
+  if (world_.short_streams) {
+    config.stream_lasts = [this](DeviceId, StreamId stream) {
+      return stream == traffic_.stream(0) || stream == traffic_.stream(1);
+    };
+  }
+  config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
+  return config;
+}
+
+inline void DeviceModel::operator()(const OthersHold& i) {
+  if (others_ != 0) {
+    SimGpu::expect(SimGpu::api().mem_free(others_));
+    others_ = 0;
+    others_bytes_ = 0;
+  }
+  const std::size_t bytes = i.pages * kPageBytes;
+  if (bytes != 0 && SimGpu::api().mem_alloc(&others_, bytes) == CUDA_SUCCESS) {
+    others_bytes_ = bytes;
+  }
+}
+
+// A callback does nothing when it is called for what it does itself.
+inline bool DeviceModel::relieve() {
+  if (relieving_) {
+    return false;
+  }
+  relieving_ = true;
+  const std::size_t live = live_.size();
+  switch (on_shortage_.relief) {
+    case Relief::kNone:
+      break;
+    case Relief::kFreeBlocks:
+      for (unsigned i = 0; i < 3; ++i) {
+        (*this)(Free{on_shortage_.what + i});
+      }
+      break;
+    case Relief::kAllocate:
+      (*this)(Allocate{0, on_shortage_.what, on_shortage_.size});
+      break;
+    case Relief::kEmptyCache:
+      (*this)(EmptyCache{});
+      break;
+  }
+  relieving_ = false;
+  // What it says need not be true.
+  return live_.size() < live || on_shortage_.what % 2 == 0;
+}
+
+// Bytes that the allocator may hold at most.
+inline std::size_t DeviceModel::budget() const {
+  const std::size_t taken = others_bytes_ + world_.headroom * kPageBytes;
+  return std::min({limit_, rejection_limit_, kDeviceBytes - std::min(kDeviceBytes, taken)});
+}
+
+inline SegmentRules DeviceModel::rules_for(const PoolId& pool) const {
+  SegmentRules rules;
+  if (world_.oversize_rules) {
+    rules.max_split = 8 * kPageBytes;
+    rules.max_non_split_rounding = 2 * kPageBytes;
+    rules.collect_above = 0.5;
+  }
+  if (!world_.segments && pool == kNoSplitPool) {
+    rules.large_segment = kPageBytes;  // and as much more as it takes
+  }
+  return rules;
+}
+
+// What a request takes when nothing that is there serves it.
+inline std::size_t DeviceModel::bytes_for(const PoolId& pool, std::size_t size) const {
+  const std::size_t whole = pages_of(size) * kPageBytes;
+  return in_segments(pool) ? std::max(whole, segment_bytes(size, rules_for(pool))) : whole;
+}
+
+// Bytes of handles and segments that carry a live byte or belong to a private pool that is held.
+// Everything else can serve any request, as long as no capture runs.
+inline std::size_t DeviceModel::bytes_in_use() {
+  std::map<DriverLedger::Handle, std::size_t> handles;
+  std::size_t in_segments = 0;
+  for (const SegmentView& segment : device_->segments(nullptr)) {
+    const bool shared_out = segment.pool == kDefaultPool;
+    const bool kept = !shared_out && holds_[segment.pool] > 0;
+    bool used = kept;
+    for (const BlockView& block : segment.blocks) {
+      const bool counts = kept || block.state == BlockState::kLive ||
+                          (block.state == BlockState::kPending && !shared_out);
+      used = used || counts;
+      if (counts && is_paged(segment.kind)) {
+        ledger_.collect_handles(address_of(block.ptr), block.size, handles);
+      }
+    }
+    in_segments += used && !is_paged(segment.kind) ? segment.size : 0;
+  }
+  for (const auto& [handle, bytes] : handles) {
+    in_segments += bytes;
+  }
+  return in_segments;
+}
+
+inline void DeviceModel::check_failure(const PoolId& pool, std::size_t size,
+                                       const OutOfMemoryFacts& facts, std::size_t held_before) {
+  const std::size_t needed = bytes_for(pool, size);
+  if (facts.rejected_beyond) {
+    if (known::kRejectionsStay && on_shortage_.relief != Relief::kNone) {
+      return;
+    }
+    expect(facts.rejected_beyond == rejection_limit_ && rejection_limit_ < limit_ &&
+               rejection_limit_ < device_->held_bytes() + needed,
+           "rejected only beyond that limit");
+    return;
+  }
+  const bool with_idle_pages = known::kIdlePagesStayUnderCaptures && traffic_.captures() != 0 &&
+                               !world_.segments && in_segments(pool);
+  // As PyTorch does it: where oversize segments that are free do not suffice, they go in vain.
+  const bool went_in_vain = world_.oversize_rules && in_segments(pool) && traffic_.captures() != 0;
+  // What the driver refused to take back once goes when a request has failed.
+  const std::size_t held =
+      std::max(device_->held_bytes(), ever_failed_ ? held_before : std::size_t{0});
+  expect(fault_struck() || with_idle_pages || went_in_vain || budget() < held + needed,
+         "out of memory only when new memory cannot help");
+  // After a fault something may be lost until the driver takes it back.
+  const bool beyond = known::kSharedPagesBeyondLimit && budget() < held_before;
+  if (!ever_failed_ && !fault_struck() && traffic_.captures() == 0 && !beyond) {
+    expect(budget() < bytes_in_use() + needed, "out of memory only when memory is in use");
+  }
+}
+
+}  // namespace ferro::testing

@@ -1,0 +1,186 @@
+#include "ferro/core/streams/capture_order.h"
+
+#include "ferro/driver/error.h"
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class CaptureOrderTest : public testing::DeviceFixture {
+ protected:
+  CaptureOrderTest() : third_(SimGpu::make_stream()) { target_ = allocate(kPageBytes, stream_); }
+  ~CaptureOrderTest() override { SimGpu::abandon_capture(stream_); }
+
+  void work(StreamId stream) { SimGpu::fill(stream, target_, 1, 1); }
+  bool is_behind(const std::optional<CaptureMark>& mark) {
+    order_.look();
+    return mark && order_.is_behind(*mark);
+  }
+
+  const StreamId third_;
+  DevicePtr target_;
+  CaptureOrder order_{device_->driver(), stream_};
+};
+
+TEST_F(CaptureOrderTest, OutsideOfACaptureThereIsNoMark) {
+  EXPECT_FALSE(order_.mark({side_}));
+  SimGpu::begin_capture(side_);
+  EXPECT_FALSE(order_.mark({side_}));
+  SimGpu::end_capture(side_);
+}
+
+TEST_F(CaptureOrderTest, AStreamOutsideOfTheCaptureHasNoMarkInIt) {
+  SimGpu::begin_capture(stream_);
+  EXPECT_FALSE(order_.mark({side_}));
+  SimGpu::fork(stream_, side_);
+  EXPECT_TRUE(order_.mark({side_}));
+  EXPECT_FALSE(order_.mark({side_, third_}));
+}
+
+TEST_F(CaptureOrderTest, WorkIsBehindOnceItsStreamIsJoined) {
+  SimGpu::begin_capture(stream_);
+  SimGpu::fork(stream_, side_);
+  work(side_);
+  const auto mark = order_.mark({side_});
+  EXPECT_FALSE(is_behind(mark));
+  work(stream_);
+  EXPECT_FALSE(is_behind(mark));
+  SimGpu::fork(side_, stream_);
+  EXPECT_TRUE(is_behind(mark));
+  work(stream_);
+  EXPECT_TRUE(is_behind(mark)) << "what came before stays before";
+}
+
+TEST_F(CaptureOrderTest, LaterWorkOfAJoinedStreamIsNot) {
+  SimGpu::begin_capture(stream_);
+  SimGpu::fork(stream_, side_);
+  work(side_);
+  SimGpu::fork(side_, stream_);
+  const auto joined = order_.mark({side_});
+  work(side_);
+  const auto later = order_.mark({side_});
+  EXPECT_TRUE(is_behind(joined));
+  EXPECT_FALSE(is_behind(later));
+  SimGpu::fork(side_, stream_);
+}
+
+TEST_F(CaptureOrderTest, EveryStreamMustBeJoined) {
+  SimGpu::begin_capture(stream_);
+  SimGpu::fork(stream_, side_);
+  SimGpu::fork(stream_, third_);
+  work(side_);
+  work(third_);
+  const auto mark = order_.mark({side_, third_});
+  SimGpu::fork(side_, stream_);
+  EXPECT_FALSE(is_behind(mark));
+  SimGpu::fork(third_, side_);
+  EXPECT_FALSE(is_behind(mark)) << "joined by another stream alone";
+  SimGpu::fork(side_, stream_);
+  EXPECT_TRUE(is_behind(mark));
+}
+
+TEST_F(CaptureOrderTest, ANodeWithManyBeforeItIsSeenWhole) {
+  SimGpu::begin_capture(stream_);
+  std::vector<StreamId> streams;
+  for (int i = 0; i < 20; ++i) {
+    streams.push_back(SimGpu::make_stream());
+    SimGpu::fork(stream_, streams.back());
+    work(streams.back());
+  }
+  const auto mark = order_.mark(streams);
+  for (const StreamId stream : streams) {
+    EXPECT_FALSE(is_behind(mark));
+    SimGpu::fork(stream, stream_);
+  }
+  work(stream_);
+  EXPECT_TRUE(is_behind(mark));
+}
+
+TEST_F(CaptureOrderTest, AMarkOfACaptureThatIsOverIsBehindNothing) {
+  SimGpu::begin_capture(stream_);
+  SimGpu::fork(stream_, side_);
+  work(side_);
+  const auto mark = order_.mark({side_});
+  SimGpu::fork(side_, stream_);
+  EXPECT_TRUE(is_behind(mark));
+  SimGpu::end_capture(stream_);
+  EXPECT_FALSE(is_behind(mark));
+  SimGpu::begin_capture(stream_);
+  EXPECT_FALSE(is_behind(mark));
+}
+
+TEST_F(CaptureOrderTest, ALookThatFailsIsMadeUpForByTheNext) {
+  SimGpu::begin_capture(stream_);
+  for (int i = 0; i < 4; ++i) {
+    work(stream_);
+  }
+  SimGpu::fork(stream_, side_);
+  work(side_);
+  const auto mark = order_.mark({side_});
+  SimGpu::fork(side_, stream_);
+  for (std::uint64_t call = 1; call <= 5; ++call) {
+    FaultyApi::fail_only("cuGraphNodeGetDependencies_v2", call, CUDA_ERROR_UNKNOWN);
+    CaptureOrder order(device_->driver(), stream_);
+    EXPECT_THROW(order.look(), DriverError);
+    order.look();
+    EXPECT_TRUE(order.is_behind(*mark));
+  }
+  FaultyApi::reset();
+}
+
+TEST_F(CaptureOrderTest, EachNodeIsLookedAtOnce) {
+  SimGpu::begin_capture(stream_);
+  for (int i = 0; i < 10; ++i) {
+    work(stream_);
+    order_.look();
+    order_.look();
+  }
+  EXPECT_EQ(SimGpu::calls("cuGraphNodeGetDependencies_v2"), 10U);
+}
+
+// The same through the device: what the graph's order allows is reused inside of the capture.
+TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
+  ASSERT_TRUE(device_->hold_pool(kGraphPool));
+  SimGpu::begin_capture(stream_);
+  const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
+  SimGpu::fork(stream_, side_);
+  free_used_by(block, side_);
+  const DevicePtr other = allocate(3 * kPageBytes, stream_, kGraphPool);
+  EXPECT_NE(other, block) << "the side stream is still away";
+  free(other);
+  SimGpu::fork(side_, stream_);
+  const std::size_t held = device_->held_bytes();
+  const DevicePtr first = allocate(3 * kPageBytes, stream_, kGraphPool);
+  const DevicePtr second = allocate(3 * kPageBytes, stream_, kGraphPool);
+  EXPECT_EQ(device_->held_bytes(), held);
+  EXPECT_TRUE(first == block || second == block);
+  SimGpu::end_capture(stream_);
+  free(first);
+  free(second);
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+}
+
+TEST_F(CaptureOrderTest, ABlockOfAnotherStreamWaitsForTheEndOfTheCapture) {
+  const DevicePtr block = allocate(3 * kPageBytes, third_);
+  SimGpu::begin_capture(stream_);
+  free_used_by(block, stream_);
+  SimGpu::fork(stream_, side_);
+  SimGpu::fork(side_, stream_);
+  device_->collect_pending();
+  EXPECT_TRUE(heap_of(block).has_pending());
+  SimGpu::end_capture(stream_);
+  device_->collect_pending();
+  EXPECT_FALSE(heap_of(block).has_pending());
+}
+
+}  // namespace
+}  // namespace ferro

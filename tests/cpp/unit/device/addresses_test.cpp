@@ -1,0 +1,82 @@
+// Any number of streams and pools: addresses are reserved in proportion to what is mapped, and go
+// back.
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class AddressesTest : public testing::DeviceFixture {
+ protected:
+  AddressesTest() : DeviceFixture(64) {}
+};
+
+TEST_F(AddressesTest, TwoThousandStreamsTakeALeastSpanEach) {
+  constexpr std::size_t kStreams = 2000;
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    const StreamId stream = SimGpu::make_stream();
+    const AllocateResult result = device_->allocate(kDefaultPool, stream, bytes(512));
+    ASSERT_NE(result.ptr, kNull) << i;
+    free(result.ptr);
+  }
+  EXPECT_LE(SimGpu::reserved_bytes(), kStreams * kSpanAlignment);
+  EXPECT_LE(pages().held, 64U);
+  SimGpu::finish_all();
+  device_->empty_cache();
+  EXPECT_EQ(SimGpu::reserved_bytes(), 0U) << "nothing is behind any of them";
+  device_->check_invariants();
+}
+
+TEST_F(AddressesTest, ThousandsOfPoolsLiveSideBySideAndLeaveNothing) {
+  constexpr std::uint64_t kPools = 3000;
+  for (std::uint64_t i = 1; i <= kPools; ++i) {
+    const PoolId pool{0, 100 + i};
+    device_->hold_pool(pool);
+    const AllocateResult result = device_->allocate(pool, stream_, bytes(512));
+    ASSERT_NE(result.ptr, kNull) << i;
+    free(result.ptr);
+    if (i % 32 == 0) {  // the device has 64 pages
+      for (std::uint64_t gone = i - 31; gone <= i; ++gone) {
+        EXPECT_TRUE(device_->release_pool({0, 100 + gone}));
+        device_->empty_pool({0, 100 + gone});
+      }
+    }
+  }
+  EXPECT_LE(SimGpu::reserved_bytes(), 32 * kSpanAlignment);
+  device_->check_invariants();
+}
+
+TEST_F(AddressesTest, ASpanThatNothingIsBehindGoesWhenAnotherOneIsThere) {
+  const std::size_t pages_of_span = kSpanAlignment / kPageBytes;
+  const DevicePtr a = allocate(pages_of_span * kPageBytes);
+  const DevicePtr b = allocate(8 * kPageBytes);
+  ASSERT_NE(addresses_.find(a), addresses_.find(b));
+  free(a);
+  free(b);
+  SimGpu::finish_all();
+  release_pages_of(b, ~std::size_t{0});
+  EXPECT_LE(SimGpu::reserved_bytes(), kSpanAlignment);
+}
+
+TEST_F(AddressesTest, WithoutAddressesTheVerdictSaysSo) {
+  const DevicePtr a = allocate(kPageBytes);
+  FaultyApi::fail_only("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(allocate(kPageBytes, side_), kNull) << "a shorter range is to be had";
+  free(a);
+  OutOfMemoryFacts none;
+  none.no_addresses = true;
+  none.request = kPageBytes;
+  EXPECT_EQ(judge(none), Verdict::kAddresses);
+  EXPECT_NE(explain(none).find("ADDRESSES"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,427 @@
+// Pools, caches, counters and the steady state of a device's memory.
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class DeviceMemoryTest : public testing::DeviceFixture {
+ protected:
+  std::size_t segment_count(const PoolId& pool) { return device_->segments(&pool).size(); }
+};
+
+TEST_F(DeviceMemoryTest, AnUnusedDeviceIsUntouched) {
+  EXPECT_EQ(pages().held, 0U);
+  EXPECT_EQ(device_->segments(nullptr).size(), 0U);
+  EXPECT_EQ(device_->driver().context_if_created(), nullptr);
+  EXPECT_EQ(device_->largest_free_block(), 0U);
+}
+
+TEST_F(DeviceMemoryTest, StreamsHaveHeapsOfTheirOwn) {
+  const DevicePtr a = allocate(512, stream_);
+  const DevicePtr b = allocate(512, side_);
+  EXPECT_NE(&heap_of(a), &heap_of(b));
+  EXPECT_EQ(heap_of(a).stream(), stream_);
+  EXPECT_EQ(heap_of(b).stream(), side_);
+  EXPECT_EQ(pages().held, 2U);
+  free(a);
+  EXPECT_NE(allocate(512, side_), a) << "another stream's free block";
+}
+
+class SteadyStateTest : public testing::DeviceFixture {
+ protected:
+  SteadyStateTest()
+      : DeviceFixture(32, SimGpu::kManual,
+                      AllocatorConfig{.passing = {.handles_at_start = 100,
+                                                  .allocations_per_handle = 1'000'000}}) {}
+};
+
+// Until they have what they need, streams that take turns pass pages, which ends.
+TEST_F(SteadyStateTest, MakesNoDriverCall) {
+  constexpr std::size_t kSizes[] = {512, 4096, 65536, kMiB, 3 * kMiB, 5 * kPageBytes};
+  std::vector<DevicePtr> live;
+  const auto iteration = [&](StreamId stream) {
+    live.clear();
+    for (const std::size_t size : kSizes) {
+      live.push_back(device_->allocate(kDefaultPool, stream, bytes(size)).ptr);
+    }
+    for (const DevicePtr ptr : live) {
+      free(ptr);
+    }
+  };
+  for (int i = 0; i < 50; ++i) {
+    iteration(i % 2 == 0 ? stream_ : side_);
+  }
+  EXPECT_GE(device_->counters().pages_handed_over, 100U);
+  const std::uint64_t calls = FaultyApi::calls();
+  const LadderCounts ladder = device_->counters().ladder;
+  for (int i = 0; i < 1000; ++i) {
+    iteration(i % 2 == 0 ? stream_ : side_);
+  }
+  EXPECT_EQ(FaultyApi::calls(), calls) << "12,000 calls of the program later";
+  LadderCounts after = device_->counters().ladder;
+  // Merging what was kept unmerged needs no driver.
+  after[static_cast<std::size_t>(LadderStep::kMergeUnmerged)] =
+      ladder[static_cast<std::size_t>(LadderStep::kMergeUnmerged)];
+  EXPECT_EQ(after, ladder);
+}
+
+TEST_F(DeviceMemoryTest, RandomOrderInAWarmHeapMakesNoDriverCall) {
+  std::mt19937_64 random(5);
+  free(allocate(8 * kPageBytes));
+  std::vector<DevicePtr> live;
+  const std::uint64_t calls = FaultyApi::calls();
+  for (int i = 0; i < 10'000; ++i) {
+    if (live.size() < 24 && (live.empty() || random() % 2 == 0)) {
+      // 24 blocks of at most 320 KiB always find room in 16 MiB.
+      const std::size_t size = 512 * (1 + random() % 640);
+      live.push_back(device_->allocate(kDefaultPool, stream_, bytes(size)).ptr);
+    } else {
+      std::swap(live[random() % live.size()], live.back());
+      free(live.back());
+      live.pop_back();
+    }
+  }
+  EXPECT_EQ(FaultyApi::calls(), calls);
+  device_->check_invariants();
+}
+
+TEST_F(DeviceMemoryTest, EmptyCacheReturnsWhatCarriesNoLiveByte) {
+  free(allocate(6 * kPageBytes));
+  const DevicePtr a = allocate(512);
+  allocate(512, side_);
+  free(allocate(3 * kPageBytes, side_));
+  device_->empty_cache();
+  device_->check_invariants();
+  EXPECT_EQ(pages().held, 2U);
+  EXPECT_EQ(pages().idle, 0U);
+  EXPECT_EQ(SimGpu::used_pages(), 2U);
+  EXPECT_EQ(layout_of(kDefaultPool), "L512 F2096640 | L512 F2096640");
+  EXPECT_EQ(device_->counters().pages_released, 4U) << "the side stream had two from the other";
+  EXPECT_EQ(device_->counters().synchronisations, 1U);
+  free(a);
+}
+
+class IdleMemoryTest : public testing::DeviceFixture {
+ protected:
+  IdleMemoryTest()
+      : DeviceFixture(16, SimGpu::kManual, AllocatorConfig{.idle_bytes = 4 * kPageBytes}) {}
+};
+
+TEST_F(IdleMemoryTest, EmptyCacheKeepsSomeWhereItIs) {
+  const DevicePtr a = allocate(3 * kPageBytes);
+  allocate(kPageBytes);
+  free(a);
+  const std::uint64_t unmaps = device_->driver().calls().unmap;
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 4U);
+  EXPECT_EQ(device_->driver().calls().unmap, unmaps);
+  free(allocate(6 * kPageBytes, side_));
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 5U) << "one live, four free";
+  device_->check_invariants();
+}
+
+TEST_F(DeviceMemoryTest, EmptyCacheWaitsForWhatOtherStreamsUse) {
+  const DevicePtr a = allocate(2 * kPageBytes);
+  free_used_by(a, side_);
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 0U);
+  EXPECT_EQ(ferro_sim_pending(), 0U);
+}
+
+TEST_F(DeviceMemoryTest, CollectPendingAsksAndDoesNotWait) {
+  const DevicePtr a = allocate(2 * kPageBytes);
+  free_used_by(a, side_);
+  device_->collect_pending();
+  EXPECT_TRUE(heap_of(a).has_pending());
+  SimGpu::finish(side_);
+  device_->collect_pending();
+  EXPECT_FALSE(heap_of(a).has_pending());
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+}
+
+TEST_F(DeviceMemoryTest, HoldingIsCounted) {
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1);
+  EXPECT_FALSE(device_->release_pool(kGraphPool));
+  device_->hold_pool(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 2);
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_FALSE(device_->release_pool(kGraphPool));
+}
+
+TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPages) {
+  device_->hold_pool(kGraphPool);
+  free(allocate(3 * kPageBytes, stream_, kGraphPool));
+  device_->empty_cache();
+  EXPECT_EQ(layout_of(kGraphPool), "F3p");
+  device_->empty_pool(kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "F3p");
+  const auto facts = refuse(14 * kPageBytes, stream_);
+  EXPECT_EQ(facts->free_private, 3 * kPageBytes);
+  EXPECT_EQ(layout_of(kGraphPool), "F3p") << "graphs replay on pages without a live block too";
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+}
+
+TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPagesWhenItsOwnRequestFails) {
+  device_->hold_pool(kGraphPool);
+  free(allocate(3 * kPageBytes, stream_, kGraphPool));
+  const std::vector<SegmentView> before = device_->segments(&kGraphPool);
+  refuse(16 * kPageBytes, side_, kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "F3p");
+  EXPECT_EQ(device_->segments(&kGraphPool).at(0).ptr, before.at(0).ptr);
+}
+
+TEST_F(DeviceMemoryTest, AReleasedPoolKeepsItsLiveBlocksUntilTheyAreFreed) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(kPageBytes, stream_, kGraphPool);
+  free(allocate(2 * kPageBytes, stream_, kGraphPool));
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_cache();
+  EXPECT_EQ(layout_of(kGraphPool), "L1p");
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  free(a);
+  const std::uint64_t unreserved = device_->driver().calls().unreserve;
+  device_->empty_cache();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1) << "nothing is left of it";
+  EXPECT_EQ(device_->driver().calls().unreserve, unreserved + 1);
+  EXPECT_EQ(addresses_.find(a), nullptr);
+}
+
+TEST_F(DeviceMemoryTest, EmptyPoolConcernsThatPoolAlone) {
+  const PoolId other{3, 0};
+  for (const PoolId& pool : {kGraphPool, other}) {
+    device_->hold_pool(pool);
+    free(allocate(2 * kPageBytes, stream_, pool));
+    EXPECT_TRUE(device_->release_pool(pool));
+  }
+  free(allocate(kPageBytes));
+  device_->empty_pool(kGraphPool);
+  device_->check_invariants();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1);
+  EXPECT_EQ(layout_of(other), "F2p");
+  EXPECT_EQ(layout_of(kDefaultPool), "F1p");
+  EXPECT_EQ(pages().held, 3U);
+}
+
+TEST_F(DeviceMemoryTest, ABlockOfAPoolThatIsNotSplitIsOneAllocationOfTheDriver) {
+  device_->set_no_split(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  const std::uint64_t pages = SimGpu::used_pages();
+  const AllocateResult a = try_allocate(512, stream_, kGraphPool);
+  const AllocateResult b = try_allocate(5 * kPageBytes + 512, stream_, kGraphPool);
+  EXPECT_EQ(a.size, kPageBytes);
+  EXPECT_EQ(b.size, 6 * kPageBytes);
+  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
+  EXPECT_EQ(SimGpu::calls("cuMemCreate"), 0U);
+  EXPECT_EQ(SimGpu::used_pages(), pages + 7);
+  EXPECT_EQ(device_->held_bytes(), 7 * kPageBytes);
+  device_->check_invariants();
+  // All others have pages.
+  EXPECT_EQ(try_allocate(512, stream_, kDefaultPool).size, 512U);
+  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
+
+  free(b.ptr);
+  EXPECT_EQ(try_allocate(3 * kPageBytes, stream_, kGraphPool).ptr, b.ptr);
+  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
+}
+
+TEST_F(DeviceMemoryTest, APoolThatIsNotSplitTakesWhatIsFreeInPages) {
+  device_->set_no_split(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  free(allocate(16 * kPageBytes));
+  const AllocateResult block = try_allocate(8 * kPageBytes, stream_, kGraphPool);
+  EXPECT_NE(block.ptr, kNull);
+  free(block.ptr);
+  EXPECT_EQ(try_allocate(16 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
+  device_->release_pool(kGraphPool);
+  EXPECT_NE(allocate(16 * kPageBytes), kNull);
+  device_->check_invariants();
+}
+
+TEST_F(DeviceMemoryTest, SegmentsAreThoseOfThePoolInOrderOfAddress) {
+  device_->hold_pool(kGraphPool);
+  allocate(512, stream_);
+  allocate(512, side_);
+  allocate(512, stream_, kGraphPool);
+  EXPECT_EQ(segment_count(kDefaultPool), 2U);
+  EXPECT_EQ(segment_count(kGraphPool), 1U);
+  EXPECT_EQ(segment_count({9, 9}), 0U);
+  const std::vector<SegmentView> all = device_->segments(nullptr);
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_LT(all[0].ptr, all[1].ptr);
+  EXPECT_LT(all[1].ptr, all[2].ptr);
+}
+
+TEST_F(DeviceMemoryTest, TheLargestFreeBlockIsOfAnyHeap) {
+  free(allocate(2 * kPageBytes));
+  free(allocate(5 * kPageBytes, side_));
+  EXPECT_EQ(device_->largest_free_block(), 5 * kPageBytes);
+}
+
+TEST_F(DeviceMemoryTest, ReservedBytesFollowThePages) {
+  free(allocate(4 * kPageBytes));
+  device_->empty_cache();
+  allocate(kPageBytes);
+  const StatValue before = device_->reserved()[kAll];
+  EXPECT_EQ(before.current, static_cast<std::int64_t>(kPageBytes));
+  EXPECT_EQ(before.peak, static_cast<std::int64_t>(4 * kPageBytes));
+  EXPECT_EQ(before.increased, static_cast<std::int64_t>(5 * kPageBytes));
+  EXPECT_EQ(before.decreased, static_cast<std::int64_t>(4 * kPageBytes));
+  device_->reset_accumulated_counters();
+  const StatValue after = device_->reserved()[kAll];
+  EXPECT_EQ(after.current, before.current);
+  EXPECT_EQ(after.increased + after.decreased, 0);
+  EXPECT_EQ(device_->counters().synchronisations, 0U);
+  EXPECT_NE(ended_by(LadderStep::kGrow), 0U) << "the ladder counts since construction";
+}
+
+TEST_F(DeviceMemoryTest, ALoweredLimitIsReachedByEmptyingTheCache) {
+  const DevicePtr a = allocate(8 * kPageBytes);
+  device_->store().set_limit(4 * kPageBytes);
+  free(a);
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 0U);
+  refuse(5 * kPageBytes, stream_);
+  allocate(4 * kPageBytes);
+}
+
+TEST_F(DeviceMemoryTest, TwoAllocatorsOfOneProcessKeepTheirHeapsApart) {
+  AddressIndex addresses;
+  DeviceMemory other(FaultyApi::table(), 0, addresses, AllocatorConfig{}, nullptr);
+  const DevicePtr a = device_->allocate(kDefaultPool, stream_, bytes(512)).ptr;
+  const DevicePtr b = other.allocate(kDefaultPool, stream_, bytes(512)).ptr;
+  EXPECT_EQ(addresses.find(a), nullptr);
+  EXPECT_EQ(addresses_.find(b), nullptr);
+  EXPECT_EQ(addresses.find(b)->heap()->free(*addresses.find(b), b).error, FreeError::kNone);
+}
+
+TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
+  EXPECT_TRUE(device_->reserved_by_pool().empty());
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(2 * kPageBytes, stream_, kGraphPool);
+  const DevicePtr b = allocate(kPageBytes, side_, kGraphPool);
+  allocate(kPageBytes);
+  const auto bytes_of_pool = [this] { return device_->reserved_by_pool().at(kGraphPool)[kAll]; };
+  const auto page = static_cast<std::int64_t>(kPageBytes);
+  EXPECT_EQ(device_->reserved_by_pool().size(), 1U) << "the default pool is not among them";
+  EXPECT_EQ(bytes_of_pool().current, 3 * page);
+  EXPECT_EQ(bytes_of_pool().peak, 3 * page);
+  EXPECT_EQ(bytes_of_pool().increased, 3 * page);
+  EXPECT_EQ(bytes_of_pool().decreased, 0);
+
+  free(a);
+  free(b);
+  ASSERT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_cache();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1) << "the pool is gone";
+  EXPECT_EQ(bytes_of_pool().current, 0);
+  EXPECT_EQ(bytes_of_pool().peak, 3 * page) << "its numbers stay until they are reset";
+  EXPECT_EQ(bytes_of_pool().decreased, 3 * page);
+  device_->reset_peaks();
+  device_->reset_accumulated_counters();
+  EXPECT_TRUE(device_->reserved_by_pool().empty()) << "and then nothing is kept of it";
+}
+
+TEST_F(DeviceMemoryTest, SegmentsOfPrivatePoolsAreCountedByPoolToo) {
+  AllocatorConfig config;
+  config.layout = Layout::kSegments;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  device.hold_pool(kGraphPool);
+  const DevicePtr small = device.allocate(kGraphPool, stream_, bytes(512)).ptr;
+  const DevicePtr large = device.allocate(kGraphPool, stream_, bytes(2 * kMiB)).ptr;
+  device.check_invariants();
+  auto reserved = device.reserved_by_pool().at(kGraphPool);
+  EXPECT_EQ(reserved[kSmall].current, static_cast<std::int64_t>(2 * kMiB));
+  EXPECT_EQ(reserved[kAll].current, reserved[kSmall].current + reserved[kLarge].current);
+  for (const DevicePtr ptr : {small, large}) {
+    Span& span = *addresses.find(ptr);
+    EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
+  }
+  ASSERT_TRUE(device.release_pool(kGraphPool));
+  device.empty_cache();
+  reserved = device.reserved_by_pool().at(kGraphPool);
+  EXPECT_EQ(reserved[kAll].current, 0);
+  EXPECT_EQ(reserved[kAll].decreased, reserved[kAll].increased);
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressInASegmentKeepsToItsSizeClass) {
+  AllocatorConfig config;
+  config.layout = Layout::kSegments;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  const auto free = [&addresses](DevicePtr ptr) {
+    Span& span = *addresses.find(ptr);
+    EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
+  };
+  const DevicePtr a = device.allocate(kDefaultPool, stream_, bytes(8 * kMiB)).ptr;
+  free(a);
+  const auto place = [&](DevicePtr ptr, std::size_t size) {
+    const AllocateResult result = device.allocate_at(kDefaultPool, stream_, ptr, bytes(size));
+    device.check_invariants();
+    return result.ptr;
+  };
+  EXPECT_EQ(place(a + kMiB, 512), kNull) << "small blocks have segments of their own";
+  EXPECT_EQ(place(a + kMiB, 4 * kMiB), a + kMiB);
+  EXPECT_EQ(place(a + 2 * kMiB, 2 * kMiB), kNull) << "in use";
+  EXPECT_EQ(place(a, 64 * kMiB), kNull) << "longer than the segment";
+  free(a + kMiB);
+  device.empty_cache();
+  EXPECT_EQ(place(a, 4 * kMiB), kNull) << "the segment is gone";
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
+  const DevicePtr a = allocate(kPageBytes);
+  free(a);
+  const auto place = [&](const PoolId& pool, StreamId stream, std::size_t size) {
+    const AllocateResult result = device_->allocate_at(pool, stream, a, bytes(size));
+    device_->check_invariants();
+    return result.ptr;
+  };
+  EXPECT_EQ(place(kGraphPool, stream_, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, side_, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, stream_, 512), a);
+  EXPECT_EQ(device_->stats().read()[kBytes][kAll].current, 512);
+}
+
+TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsIsThatOfABlock) {
+  device_->set_no_split(kGraphPool);
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(3 * kPageBytes, stream_, kGraphPool);
+  free(a);
+  const Request request = bytes(2 * kPageBytes);
+  EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a + kPageBytes, request).ptr, kNull);
+  EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a, request).ptr, a);
+  device_->check_invariants();
+  device_->release_pool(kGraphPool);
+}
+
+TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
+  SharedRange range;
+  ASSERT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  EXPECT_EQ(device_->reserved_by_pool()[kGraphPool][kAll].current, std::int64_t{3 * kPageBytes});
+  free(block);
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_pool(kGraphPool);
+  EXPECT_EQ(device_->held_bytes(), 0U);
+  EXPECT_EQ(device_->reserved_by_pool()[kGraphPool][kAll].current, 0);
+  device_->check_invariants();
+}
+
+}  // namespace
+}  // namespace ferro

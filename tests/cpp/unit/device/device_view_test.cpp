@@ -1,0 +1,105 @@
+// Numbers about a device's memory, and forecasts of what a request would cost.
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class DeviceViewTest : public testing::DeviceFixture {
+ protected:
+  std::size_t forecast(std::size_t size) {
+    return device_->bytes_from_driver(stream_, bytes(size));
+  }
+};
+
+TEST_F(DeviceViewTest, AnUnusedDeviceIsEmpty) {
+  const DeviceView view = device_->view();
+  EXPECT_EQ(view.hits + view.misses + view.live_blocks + view.free_blocks + view.free_bytes, 0U);
+}
+
+TEST_F(DeviceViewTest, HitsAreTheRequestsThatDidNotClimb) {
+  const DevicePtr a = allocate(512);
+  allocate(512);
+  free(a);
+  allocate(512);
+  allocate(512, side_);
+  refuse(17 * kPageBytes, stream_);
+  const DeviceView view = device_->view();
+  EXPECT_EQ(view.hits, 2U);
+  EXPECT_EQ(view.misses, 3U) << "the first of each stream, and the one that failed";
+  EXPECT_EQ(view.live_blocks, 3U);
+  EXPECT_EQ(view.free_blocks, 2U) << "the rest of each page";
+  EXPECT_EQ(view.free_bytes, 2 * kPageBytes - 3 * 512);
+  device_->stats().reset_accumulated();
+  EXPECT_EQ(device_->view().hits, 2U) << "since construction";
+}
+
+TEST_F(DeviceViewTest, AForecastIsWhatTheRequestThenTakes) {
+  for (const std::size_t size : {std::size_t{512}, kPageBytes / 2, 3 * kPageBytes, kPageBytes}) {
+    const std::size_t expected = forecast(size);
+    EXPECT_EQ(forecast(size), expected) << "asking changes nothing";
+    const std::size_t before = pages().held;
+    allocate(size);
+    EXPECT_EQ(pages().held - before, expected / kPageBytes) << size;
+  }
+}
+
+TEST_F(DeviceViewTest, FreeMemoryCostsNothing) {
+  const DevicePtr a = allocate(2 * kPageBytes);
+  EXPECT_EQ(forecast(kPageBytes), kPageBytes);
+  free(a);
+  EXPECT_EQ(forecast(kPageBytes), 0U);
+  EXPECT_EQ(forecast(3 * kPageBytes), kPageBytes) << "the free block covers two of them";
+  SimGpu::fill(stream_, a, 1, 1);
+  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), kPageBytes) << "of another stream";
+  SimGpu::finish(stream_);
+  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), 0U) << "which is done";
+}
+
+TEST_F(DeviceViewTest, PagesThatWouldMoveCostNothing) {
+  const DevicePtr a = allocate(2 * kPageBytes);
+  allocate(kPageBytes);
+  const DevicePtr b = allocate(2 * kPageBytes);
+  allocate(kPageBytes);
+  free(a);
+  free(b);
+  SimGpu::finish_all();
+  EXPECT_EQ(forecast(4 * kPageBytes), 0U);
+  allocate(4 * kPageBytes);
+  EXPECT_EQ(pages().held, 6U);
+  EXPECT_EQ(device_->view().pages_moved, 4U);
+}
+
+TEST_F(DeviceViewTest, IdlePagesCostNothing) {
+  const DevicePtr a = allocate(3 * kPageBytes);
+  free(a);
+  SimGpu::finish_all();
+  release_pages_of(a, ~std::size_t{0});
+  EXPECT_EQ(pages().idle, 3U);
+  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(4 * kPageBytes)), kPageBytes);
+}
+
+TEST_F(DeviceViewTest, InSegmentsAForecastIsASegment) {
+  AllocatorConfig config;
+  config.layout = Layout::kSegments;
+  AddressIndex addresses;
+  DeviceMemory segments(FaultyApi::table(), 0, addresses, config, nullptr);
+  const auto expected = [&](std::size_t size) {
+    return segments.bytes_from_driver(stream_, bytes(size));
+  };
+  EXPECT_EQ(expected(512), 2 * kMiB);
+  EXPECT_EQ(expected(2 * kMiB), 20 * kMiB);
+  const DevicePtr ptr = segments.allocate(kDefaultPool, stream_, bytes(512)).ptr;
+  EXPECT_EQ(expected(512), 0U);
+  EXPECT_EQ(segments.view().misses, 1U);
+  EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,250 @@
+// What random programs on the model (support/device_model.h) found, each as a small program.
+//
+// The comments say what happened before.
+#include "ferro/driver/error.h"
+#include "support/device_fixture.h"
+#include "support/test_source.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <utility>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::DriverLedger;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::raw;
+using testing::SimGpu;
+
+class FoundTest : public testing::DeviceFixture {
+ protected:
+  explicit FoundTest(AllocatorConfig config = {})
+      : DeviceFixture(64, kSettings, std::move(config)) {}
+
+  ~FoundTest() override {
+    free_everything();
+    device_->empty_cache();
+    EXPECT_EQ(segments_.size(), 0U);
+  }
+
+  // A pool whose every block is alone in its segment.
+  void hold_whole_segments() {
+    device_->hold_pool(kGraphPool);
+    device_->set_no_split(kGraphPool);
+  }
+  std::size_t size_at(DevicePtr ptr) {
+    return heap_of(ptr).live_block_at(*addresses_.find(ptr), ptr)->size;
+  }
+  void hold_with_source() {
+    EXPECT_TRUE(device_->hold_pool(kGraphPool, std::make_shared<testing::TestSource>(segments_)));
+  }
+  void release() { EXPECT_TRUE(device_->release_pool(kGraphPool)); }
+
+  static constexpr const char* kSettings = "mode=adversarial,turn=1e-300,devices=2";
+  std::set<std::uint64_t> segments_;
+};
+
+// The result says 2 MiB, as was asked for; the block has 12.
+TEST_F(FoundTest, AWholeSegmentAtAnAddressHasItsOwnSize) {
+  hold_whole_segments();
+  const DevicePtr ptr = allocate(6 * kPageBytes, stream_, kGraphPool);
+  free(ptr);
+  const AllocateResult again = device_->allocate_at(kGraphPool, stream_, ptr, bytes(kPageBytes));
+  ASSERT_EQ(again.ptr, ptr);
+  EXPECT_EQ(again.size, size_at(ptr));
+  release();
+}
+
+// The result says 39 MiB, as was asked for; the block has 40, because so little is not split off.
+TEST_F(FoundTest, ABlockThatAPoolLendsHasItsOwnSize) {
+  hold_with_source();
+  device_->set_use_on_oom(kGraphPool, true);
+  const DevicePtr lent = allocate(40 * kMiB, stream_, kGraphPool);
+  free(lent);
+  allocate(80 * kMiB);
+  const AllocateResult result = try_allocate(39 * kMiB, stream_, kDefaultPool);
+  ASSERT_EQ(result.ptr, lent);
+  EXPECT_EQ(result.size, size_at(lent));
+  release();
+}
+
+// The default pool gets a part of a segment, and the pool's next block the rest of it.
+TEST_F(FoundTest, AWholeSegmentIsNotLentInParts) {
+  hold_whole_segments();
+  device_->set_use_on_oom(kGraphPool, true);
+  free(allocate(40 * kMiB, stream_, kGraphPool));
+  allocate(80 * kMiB);
+  allocate(10 * kMiB);
+  const DevicePtr block = allocate(4 * kMiB, stream_, kGraphPool);
+  EXPECT_EQ(addresses_.find(block)->base(), block);
+  EXPECT_EQ(addresses_.find(block)->bytes(), size_at(block));
+  release();
+}
+
+// It is: what the nested request was told stays, and is told to the outer one too.
+TEST_F(FoundTest, NoRequestIsRejectedForWhatACallbackAskedFor) {
+  hold_with_source();
+  rejection_limit_ = 40 * kPageBytes;
+  bool nested = false;
+  on_shortage_ = [&] {
+    if (!std::exchange(nested, true)) {
+      static_cast<void>(device_->allocate(kDefaultPool, stream_, bytes(50 * kPageBytes)));
+    }
+    return false;
+  };
+  SimGpu::expect(ferro_sim_add_fault("cuMemAlloc", "after", 0, CUDA_ERROR_OUT_OF_MEMORY) == 0
+                     ? CUDA_SUCCESS
+                     : CUDA_ERROR_UNKNOWN);
+  const auto facts = refuse(4 * kMiB, stream_, kGraphPool);
+  EXPECT_FALSE(facts->rejected_beyond.has_value()) << "4 MiB are within the limit";
+  ferro_sim_clear_faults();
+  on_shortage_ = nullptr;
+  release();
+}
+
+// It is rejected for what its try before said, although a pool has given up a segment since.
+TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
+  hold_with_source();
+  free(allocate(4 * kMiB, stream_, kGraphPool));
+  release();
+  allocate(18 * kPageBytes);
+  ASSERT_EQ(device_->held_bytes(), 28 * kPageBytes);
+  device_->store().set_limit(30 * kPageBytes);
+  rejection_limit_ = 29 * kPageBytes;
+  on_shortage_ = [this] {
+    device_->store().set_limit(40 * kPageBytes);
+    return true;
+  };
+  EXPECT_NE(try_allocate(3 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
+  on_shortage_ = nullptr;
+}
+
+// It is refused: what is idle counts against the limit and only goes after that.
+TEST_F(FoundTest, IdlePagesMakeRoomForASegmentUnderACapture) {
+  hold_with_source();
+  device_->store().set_limit(30 * kPageBytes);
+  testing::make_idle(device_->store(), 25);
+  device_->set_captures(1);
+  EXPECT_NE(try_allocate(4 * kMiB, stream_, kGraphPool).ptr, kNull);
+  device_->set_captures(0);
+  release();
+}
+
+// It is refused although 24 free pages are there: those of shared blocks go to the driver, as many
+// as the request needs, and the limit allows no new ones yet.
+TEST_F(FoundTest, SharedPagesGoUntilTheLimitAllowsNewOnes) {
+  std::vector<DevicePtr> blocks;
+  for (int i = 0; i < 12; ++i) {
+    blocks.push_back(allocate(2 * kPageBytes, side_));
+    SharedRange range;
+    Span& span = *addresses_.find(blocks.back());
+    ASSERT_EQ(device_->export_block(span, blocks.back(), &range), ExportResult::kOk);
+  }
+  for (const DevicePtr block : blocks) {
+    free(block);
+  }
+  device_->store().set_limit(10 * kPageBytes);
+  EXPECT_NE(try_allocate(2 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
+}
+
+// One of those that went to the store was moved before and is still mapped at its old place, so the
+// driver does not free it. It is the same with pages that another stream's heap has lent.
+TEST_F(FoundTest, PagesThatASharedBlockLeavesAreMappedNowhere) {
+  const DevicePtr hole = allocate(kPageBytes);
+  const DevicePtr stays = allocate(kPageBytes);
+  SimGpu::fill(stream_, hole, 1, 1);
+  free(hole);
+  const DevicePtr block = allocate(17 * kPageBytes);
+  ASSERT_EQ(arena_of(stays).pages_moved(), 1U);
+  SharedRange range;
+  ASSERT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  ASSERT_EQ(range.units.size(), 1U);
+  EXPECT_EQ(device_->store().trim(~std::size_t{0}), 17U);
+  EXPECT_EQ(SimGpu::used_pages(), pages().held);
+  device_->empty_cache();
+}
+
+// It does: a peer that the device has already is taken from it when it is asked for again in vain.
+TEST_F(FoundTest, APeerIsNotLostWhenItIsAddedAgain) {
+  allocate(kPageBytes);
+  device_->add_peer(1);
+  FaultyApi::fail_only("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_THROW(device_->add_peer(1), DriverError);
+  FaultyApi::reset();
+  const DevicePtr later = allocate(4 * kPageBytes);
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = 1;
+  unsigned long long flags = 0;
+  SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(later)));
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+// Its heap goes while its own request climbs, which then uses it: the address sanitizer stops
+// there, and without it the request may come back with a block that no pool has, or not at all.
+TEST_F(FoundTest, APoolThatNobodyHoldsOutlivesItsRequest) {
+  on_shortage_ = [this] {
+    device_->empty_cache();
+    return true;
+  };
+  const DevicePtr busy = allocate(40 * kPageBytes);
+  SimGpu::fill(stream_, busy, 1, 1);
+  free(busy);
+  const DevicePtr ptr = allocate(50 * kPageBytes, stream_, kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "L50p");
+  EXPECT_EQ(heap_of(ptr).pool(), kGraphPool);
+}
+
+class FoundInSegmentsTest : public FoundTest {
+ protected:
+  FoundInSegmentsTest() : FoundTest({.layout = Layout::kSegments}) {}
+};
+
+// The same, where the cache is emptied for the request itself.
+TEST_F(FoundInSegmentsTest, APoolThatNobodyHoldsOutlivesItsRequest) {
+  free(allocate(80 * kMiB));
+  allocate(100 * kMiB, stream_, kGraphPool);
+  EXPECT_EQ(layout_of(kGraphPool), "L50p");
+}
+
+class FoundOnGoneStreamTest : public testing::GoneStreamFixture {
+ protected:
+  FoundOnGoneStreamTest() : GoneStreamFixture(64) { FaultyApi::keep(&ledger_); }
+  ~FoundOnGoneStreamTest() override { FaultyApi::keep(nullptr); }
+
+  void lose_stream() {
+    SimGpu::destroy_stream(gone_);
+    ledger_.lose(raw(gone_));
+  }
+  DriverLedger ledger_;
+};
+
+// It is asked whether it captures, before the many pages of the block become one handle.
+TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsShared) {
+  const DevicePtr block = allocate(20 * kPageBytes, gone_);
+  lose_stream();
+  SharedRange range;
+  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  EXPECT_EQ(range.units.size(), 1U);
+  EXPECT_EQ(ledger_.violation(), "");
+}
+
+// It is asked for its place in the capture that uses the block.
+TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsFreedInACapture) {
+  const DevicePtr block = allocate(kPageBytes, gone_);
+  lose_stream();
+  SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_TRUE(heap_of(block).record_stream(*addresses_.find(block), block, side_));
+  free(block);
+  device_->collect_pending();
+  SimGpu::end_capture(side_);
+  EXPECT_EQ(ledger_.violation(), "");
+}
+
+}  // namespace
+}  // namespace ferro

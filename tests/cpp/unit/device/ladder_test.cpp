@@ -1,0 +1,582 @@
+// What a request climbs when it misses: each step ends the climb in a program made for it.
+#include "ferro/driver/error.h"
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <span>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+using testing::take;
+
+constexpr std::size_t kDevicePages = 16;
+
+class LadderTest : public testing::DeviceFixture {
+ protected:
+  LadderTest() : DeviceFixture(kDevicePages) {}
+
+  // `change` must end exactly one climb, by `step`.
+  template <typename Function>
+  void expect_ended_by(LadderStep step, Function change) {
+    const LadderCounts before = device_->counters().ladder;
+    change();
+    const LadderCounts after = device_->counters().ladder;
+    for (std::size_t i = 0; i < kLadderSteps; ++i) {
+      EXPECT_EQ(after[i] - before[i], i == static_cast<std::size_t>(step) ? 1U : 0U)
+          << name_of(static_cast<LadderStep>(i));
+    }
+  }
+};
+
+TEST_F(LadderTest, AHitClimbsNothing) {
+  const DevicePtr a = allocate(1024);
+  const LadderCounts before = device_->counters().ladder;
+  free(a);
+  EXPECT_EQ(allocate(1024), a);
+  EXPECT_EQ(device_->counters().ladder, before);
+}
+
+TEST_F(LadderTest, Grow) {
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(3 * kPageBytes); });
+  EXPECT_EQ(device_->counters().pages_created, 3U);
+}
+
+TEST_F(LadderTest, CollectPending) {
+  const DevicePtr a = allocate(kPageBytes);
+  free_used_by(a, side_);
+  SimGpu::finish(side_);
+  expect_ended_by(LadderStep::kCollectPending, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(pages().held, 1U);
+}
+
+TEST_F(LadderTest, MergeUnmerged) {
+  const DevicePtr a = allocate(kPageBytes / 2);
+  const DevicePtr b = allocate(kPageBytes / 2);
+  free(a);
+  free(b);
+  expect_ended_by(LadderStep::kMergeUnmerged, [&] {
+    EXPECT_EQ(device_->allocate(kDefaultPool, stream_, {kPageBytes, kPageBytes}).ptr, a);
+  });
+  EXPECT_EQ(pages().held, 1U);
+}
+
+TEST_F(LadderTest, MovePages) {
+  std::vector<DevicePtr> blocks;
+  for (std::size_t i = 0; i < kDevicePages; ++i) {
+    blocks.push_back(allocate(kPageBytes));
+  }
+  for (std::size_t i = 0; i < kDevicePages; i += 2) {
+    free(blocks[i]);
+  }
+  // No hole is larger than a page; the pages of eight holes are moved to one place.
+  expect_ended_by(LadderStep::kMovePages, [&] { allocate(kDevicePages / 2 * kPageBytes); });
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(pages().released, 0U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+}
+
+TEST_F(LadderTest, IdlePages) {
+  testing::Handles idle;
+  ASSERT_EQ(take(device_->store(), 2, Fit::kAtLeast, idle), TakeResult::kOk);
+  device_->store().put(idle);
+  expect_ended_by(LadderStep::kIdlePages, [this] { allocate(2 * kPageBytes); });
+  EXPECT_EQ(pages().held, 2U);
+  EXPECT_EQ(pages().idle, 0U);
+}
+
+TEST_F(LadderTest, TooFewIdlePagesAreCompletedByNewOnes) {
+  testing::Handles idle;
+  ASSERT_EQ(take(device_->store(), 2, Fit::kAtLeast, idle), TakeResult::kOk);
+  device_->store().put(idle);
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(pages().created, 5U);
+}
+
+TEST_F(LadderTest, GiveBackFromThePoolsThatAllowIt) {
+  device_->hold_pool(kGraphPool);
+  device_->set_use_on_oom(kGraphPool, true);
+  free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
+  expect_ended_by(LadderStep::kGiveBack, [this] { allocate(2 * kPageBytes, side_); });
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(device_->counters().retries, 0U) << "the host did not have to wait for step 8";
+  EXPECT_EQ(layout_of(kGraphPool), "F14p") << "only what was needed was taken";
+}
+
+TEST_F(LadderTest, GiveBackFromPoolsThatNobodyHolds) {
+  device_->hold_pool(kGraphPool);
+  free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  expect_ended_by(LadderStep::kGiveBack, [this] { allocate(2 * kPageBytes); });
+}
+
+TEST_F(LadderTest, ACallbackThatFreesEndsTheClimb) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  int asked = 0;
+  on_shortage_ = [&] {
+    ++asked;
+    free(a);
+    return true;
+  };
+  expect_ended_by(LadderStep::kGiveBack, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(LadderTest, ACallbackMayFreeWhatMustBeMerged) {
+  const DevicePtr a = allocate(kPageBytes / 2);
+  const DevicePtr b = allocate(kPageBytes / 2);
+  allocate((kDevicePages - 1) * kPageBytes);
+  on_shortage_ = [&] {
+    free(a);
+    free(b);
+    return true;
+  };
+  expect_ended_by(LadderStep::kGiveBack, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+}
+
+TEST_F(LadderTest, ACallbackMayAllocateItself) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  on_shortage_ = [&] {
+    on_shortage_ = nullptr;
+    free(a);
+    free(allocate(kPageBytes, side_));
+    return true;
+  };
+  allocate(kPageBytes);
+}
+
+TEST_F(LadderTest, ACallbackIsNotAskedWhileMemoryCanBeCreated) {
+  on_shortage_ = [] {
+    ADD_FAILURE();
+    return false;
+  };
+  free(allocate(kDevicePages * kPageBytes));
+  allocate(kDevicePages * kPageBytes);
+}
+
+TEST_F(LadderTest, WaitOnTheStreamForABlockOfThisHeap) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  free_used_by(a, side_);
+  expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U) << "the host did not wait";
+  EXPECT_EQ(device_->driver().calls().stream_wait, 1U);
+  EXPECT_GT(ferro_sim_pending(), 0U);
+  SimGpu::fill(stream_, a, 2, 1);
+  SimGpu::finish(stream_);
+  EXPECT_EQ(ferro_sim_pending(), 0U) << "the other stream's use came first";
+  EXPECT_EQ(SimGpu::peek(a), 2);
+}
+
+TEST_F(LadderTest, GrowRatherThanWaitForTheShareInFlight) {
+  const DevicePtr a = allocate(10 * kPageBytes);
+  const DevicePtr b = allocate(2 * kPageBytes);
+  free_used_by(b, side_);
+  // 12 pages were live at once: two more are within 0.3 of that, four are not.
+  expect_ended_by(LadderStep::kGrow, [&] { EXPECT_NE(allocate(2 * kPageBytes), b); });
+  expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(2 * kPageBytes), b); });
+  EXPECT_EQ(pages().held, 14U);
+  static_cast<void>(a);
+}
+
+TEST_F(LadderTest, PagesOfBlocksThatWereWaitedForMove) {
+  const DevicePtr a = allocate(6 * kPageBytes);
+  const DevicePtr kept = allocate(4 * kPageBytes);
+  const DevicePtr b = allocate(6 * kPageBytes);
+  free_used_by(a, side_);
+  free_used_by(b, side_);
+  expect_ended_by(LadderStep::kStreamWait, [&] { allocate(11 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+  EXPECT_EQ(pages().created, kDevicePages);
+  static_cast<void>(kept);
+}
+
+TEST_F(LadderTest, NoStreamWaitsForMemoryOfAPool) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, stream_, kGraphPool);
+  free_used_by(a, side_);
+  expect_ended_by(LadderStep::kWait,
+                  [&] { EXPECT_EQ(allocate(kPageBytes, stream_, kGraphPool), a); });
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U) << "no graph's stream would have waited";
+}
+
+TEST_F(LadderTest, NoStreamWaitsInACapture) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  free_used_by(a, side_);
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  expect_ended_by(LadderStep::kWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
+  EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
+  const DevicePtr a = allocate(2 * kPageBytes);
+  allocate(kPageBytes);
+  const DevicePtr b = allocate(2 * kPageBytes);
+  allocate(kPageBytes);
+  free(a);
+  free(b);
+  expect_ended_by(LadderStep::kMovePages, [this] { allocate(4 * kPageBytes); });
+  free(allocate(3 * kPageBytes, side_));
+  expect_ended_by(LadderStep::kPagesAtRest, [this] { allocate(2 * kPageBytes); });
+  const LadderCosts costs = device_->counters().ladder_costs;
+  const auto of = [&](LadderStep step) { return costs[static_cast<std::size_t>(step)]; };
+  EXPECT_EQ(of(LadderStep::kMovePages).pages, 4U);
+  EXPECT_EQ(of(LadderStep::kPagesAtRest).pages, 2U);
+  EXPECT_EQ(of(LadderStep::kGrow).pages, 0U);
+  std::uint64_t all = 0;
+  for (const StepCost& cost : costs) {
+    all += cost.nanoseconds;
+  }
+  EXPECT_GT(of(LadderStep::kGrow).nanoseconds, 0U);
+  EXPECT_GT(device_->slowest_nanoseconds(), 0U);
+  EXPECT_LE(device_->slowest_nanoseconds(), all);
+  device_->reset_peaks();
+  EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
+}
+
+TEST_F(LadderTest, PagesAtRestPassToAnyStream) {
+  const DevicePtr a = allocate(6 * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, 1);
+  free(a);
+  SimGpu::finish(side_);
+  expect_ended_by(LadderStep::kPagesAtRest, [this] { allocate(4 * kPageBytes); });
+  EXPECT_EQ(pages().created, 6U);
+  EXPECT_EQ(layout_of(kDefaultPool), "F2p | L4p");
+  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+}
+
+TEST_F(LadderTest, FewerPagesAreCreatedBesideThoseAtRest) {
+  free(allocate(3 * kPageBytes, side_));
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(pages().created, 5U);
+}
+
+TEST_F(LadderTest, PagesInUseAreNotAtRest) {
+  const DevicePtr a = allocate(6 * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, 1);
+  free(a);
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(kPageBytes); });
+  EXPECT_EQ(layout_of(kDefaultPool), "F6p | L1p");
+}
+
+TEST_F(LadderTest, PagesAtRestPassToAPoolAndNotFromOne) {
+  device_->hold_pool(kGraphPool);
+  free(allocate(2 * kPageBytes, side_));
+  expect_ended_by(LadderStep::kPagesAtRest,
+                  [&] { free(allocate(2 * kPageBytes, stream_, kGraphPool)); });
+  EXPECT_EQ(pages().created, 2U);
+  expect_ended_by(LadderStep::kGrow, [&] { allocate(2 * kPageBytes, side_); });
+  EXPECT_EQ(layout_of(kGraphPool), "F2p");
+}
+
+TEST_F(LadderTest, NothingIsAtRestWhileTheDeviceCaptures) {
+  free(allocate(10 * kPageBytes, side_));
+  device_->set_captures(1);
+  expect_ended_by(LadderStep::kGrow, [&] { allocate(kPageBytes); });
+  device_->set_captures(0);
+  SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  expect_ended_by(LadderStep::kGrow, [&] { allocate(kPageBytes); });
+  SimGpu::end_capture(side_);  // was not invalidated
+}
+
+TEST_F(LadderTest, HandOverFreePagesOfAnotherStream) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, kPageBytes);
+  free(a);
+  DevicePtr b{};
+  expect_ended_by(LadderStep::kHandOver, [&] { b = allocate(4 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U) << "the host did not wait";
+  EXPECT_GT(ferro_sim_pending(), 0U);
+  SimGpu::fill(stream_, b, 2, 4 * kPageBytes);
+  SimGpu::finish(stream_);
+  EXPECT_EQ(ferro_sim_pending(), 0U) << "the work on the pages came first";
+  EXPECT_EQ(SimGpu::peek(b), 2);
+  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(pages().created, kDevicePages);
+  EXPECT_EQ(pages().released, 0U);
+  // And back again.
+  free(b);
+  allocate(kDevicePages * kPageBytes, side_);
+  EXPECT_EQ(device_->counters().pages_handed_over, 8U);
+  EXPECT_EQ(layout_of(kDefaultPool), "L16p");
+}
+
+TEST_F(LadderTest, HandOverRatherThanGrowFarBeyondThePeak) {
+  const DevicePtr a = allocate(6 * kPageBytes, side_);
+  const auto busy = [&](DevicePtr block) {
+    SimGpu::fill(side_, block, 1, 1);
+    free(block);
+  };
+  busy(a);
+  // 1.3 times the peak of six pages are seven.
+  expect_ended_by(LadderStep::kGrow, [this] { free(allocate(kPageBytes)); });
+  expect_ended_by(LadderStep::kHandOver, [this] { allocate(3 * kPageBytes); });
+  EXPECT_EQ(pages().created, 7U);
+  EXPECT_EQ(device_->counters().pages_handed_over, 2U);
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+  // What is free elsewhere would not do.
+  expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(device_->counters().pages_handed_over, 2U);
+}
+
+TEST_F(LadderTest, HandOverWhatAnotherStreamWaitsForItself) {
+  const StreamId third = SimGpu::make_stream();
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+  free_used_by(a, third);
+  DevicePtr b{};
+  expect_ended_by(LadderStep::kHandOver, [&] { b = allocate(4 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_wait, 0U);
+  SimGpu::fill(stream_, b, 2, 1);
+  SimGpu::finish(stream_);
+  EXPECT_EQ(ferro_sim_pending(), 0U);
+  EXPECT_EQ(SimGpu::peek(b), 2);
+}
+
+TEST_F(LadderTest, WhatWasLentGoesToTheDriverWithoutAnyMapping) {
+  free(allocate(kDevicePages * kPageBytes, side_));
+  free(allocate(4 * kPageBytes));
+  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  device_->empty_cache();
+  EXPECT_EQ(SimGpu::used_pages(), 0U) << "no old mapping keeps a page";
+}
+
+TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
+  const DevicePtr a = allocate(10 * kPageBytes, side_);
+  allocate(6 * kPageBytes, side_);
+  SimGpu::fill(side_, a, 1, 1);
+  free(a);
+  refuse(11 * kPageBytes, stream_);
+  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+  EXPECT_EQ(pages().held, 6U);
+}
+
+TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+  free(a);
+  device_->hold_pool(kGraphPool);
+  SimGpu::fill(side_, a, 1, 1);
+  expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes, stream_, kGraphPool); });
+  SimGpu::fill(side_, a, 1, 1);
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes); });
+  SimGpu::end_capture(stream_);
+  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+}
+
+using GoneStreamTest = testing::GoneStreamFixture;
+
+TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
+  const DevicePtr a = allocate(10 * kPageBytes, gone_);
+  const DevicePtr b = allocate(2 * kPageBytes, gone_);
+  SimGpu::fill(gone_, b, 1, 1);
+  free(a);
+  free(b);
+  SimGpu::destroy_stream(gone_);
+  allocate(2 * kPageBytes);
+  EXPECT_EQ(pages().created, 14U) << "nobody asks a stream that may be gone";
+  allocate(3 * kPageBytes);
+  EXPECT_EQ(ended_by(LadderStep::kWait), 1U);
+  EXPECT_EQ(pages().created, 14U);
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 5U);
+}
+
+TEST_F(GoneStreamTest, WhatOthersStillUsedIsNotLostEither) {
+  const DevicePtr a = allocate(10 * kPageBytes, gone_);
+  free_used_by(a, side_);
+  SimGpu::destroy_stream(gone_);
+  allocate(8 * kPageBytes);
+  EXPECT_EQ(ended_by(LadderStep::kWait), 1U);
+}
+
+TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
+  const DevicePtr a = allocate(10 * kPageBytes);
+  const std::string before = layout_of(kDefaultPool);
+  expect_ended_by(LadderStep::kOutOfMemory, [&] {
+    const auto facts = refuse(8 * kPageBytes, stream_);
+    EXPECT_EQ(facts->request, 8 * kPageBytes);
+    EXPECT_EQ(facts->capacity, kDevicePages * kPageBytes);
+    EXPECT_EQ(facts->device_free, 6 * kPageBytes);
+    EXPECT_EQ(facts->held, 10 * kPageBytes);
+    EXPECT_EQ(facts->live, 10 * kPageBytes);
+    EXPECT_EQ(facts->pending + facts->free_default + facts->free_private, 0U);
+    EXPECT_FALSE(facts->limit.has_value());
+    EXPECT_EQ(judge(*facts), Verdict::kCapacity);
+  });
+  EXPECT_EQ(device_->counters().out_of_memory, 1U);
+  EXPECT_EQ(layout_of(kDefaultPool), before);
+  free(a);
+  allocate(16 * kPageBytes);
+}
+
+TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {
+  free(allocate(4 * kPageBytes));
+  const DriverCalls before = device_->driver().calls();
+  const auto facts = refuse((kDevicePages + 1) * kPageBytes, stream_);
+  const DriverCalls after = device_->driver().calls();
+  EXPECT_EQ(after.unmap, before.unmap);
+  EXPECT_EQ(after.event_wait, before.event_wait);
+  EXPECT_EQ(layout_of(kDefaultPool), "F4p");
+  EXPECT_EQ(facts->free_default, 4 * kPageBytes);
+}
+
+TEST_F(LadderTest, WhatWasGatheredInVainGoesToTheDriver) {
+  allocate(kPageBytes / 2);
+  allocate(kPageBytes / 2, side_);
+  free(allocate(10 * kPageBytes));
+  // Half of each of the two pages that stay is free: together they would be the missing one.
+  const auto facts = refuse((kDevicePages - 1) * kPageBytes, stream_);
+  EXPECT_EQ(pages().idle, 0U);
+  EXPECT_EQ(pages().held, 2U);
+  EXPECT_EQ(judge(*facts), Verdict::kFragmentation) << explain(*facts);
+}
+
+TEST_F(LadderTest, TheFactsOfPrivatePoolsAreApart) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr a = allocate(4 * kPageBytes, stream_, kGraphPool);
+  static_cast<void>(a);
+  free(allocate(8 * kPageBytes, side_, kGraphPool));
+  allocate(2 * kPageBytes);
+  const auto facts = refuse(8 * kPageBytes, stream_);
+  EXPECT_EQ(facts->live, 6 * kPageBytes);
+  EXPECT_EQ(facts->live_private, 4 * kPageBytes);
+  EXPECT_EQ(facts->free_private, 8 * kPageBytes);
+  EXPECT_EQ(facts->free_default, 0U);
+  EXPECT_EQ(judge(*facts), Verdict::kPrivatePools);
+}
+
+TEST_F(LadderTest, TheLimitHoldsAndIsNamed) {
+  device_->store().set_limit(4 * kPageBytes);
+  const DevicePtr a = allocate(4 * kPageBytes);
+  const auto facts = refuse(kPageBytes, side_);
+  EXPECT_EQ(facts->limit, 4 * kPageBytes);
+  EXPECT_EQ(judge(*facts), Verdict::kLimit);
+  free(a);
+  allocate(4 * kPageBytes, side_);
+  EXPECT_EQ(pages().peak_held, 4U);
+}
+
+TEST_F(LadderTest, BlocksThatACaptureDefersAreNotWaitedFor) {
+  const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  SimGpu::begin_capture(side_);
+  EXPECT_TRUE(heap_of(a).record_stream(*addresses_.find(a), a, side_));
+  free(a);
+  const auto facts = refuse(kPageBytes, stream_);
+  EXPECT_EQ(facts->pending, kDevicePages * kPageBytes);
+  EXPECT_EQ(judge(*facts), Verdict::kWaiting);
+  SimGpu::end_capture(side_);
+  expect_ended_by(LadderStep::kCollectPending, [this] { allocate(kPageBytes); });
+}
+
+TEST_F(LadderTest, ACapturingStreamCanGrowAndDoesNotInvalidateItsCapture) {
+  free(allocate(kDevicePages * kPageBytes, side_));
+  device_->hold_pool(kGraphPool);
+  SimGpu::begin_capture(stream_);
+  allocate(4 * kPageBytes, stream_, kGraphPool);
+  EXPECT_EQ(device_->driver().capture_info(stream_).status, CaptureStatus::kActive);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(LadderTest, APageSizeThatTheDriverCannotMapIsRefused) {
+  AllocatorConfig config;
+  config.page_bytes = 3 * kMiB;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  EXPECT_THROW(static_cast<void>(device.allocate(kDefaultPool, stream_, testing::bytes(512))),
+               DriverError);
+}
+
+TEST_F(LadderTest, LargerPagesWork) {
+  AllocatorConfig config;
+  config.page_bytes = 4 * kPageBytes;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  const DevicePtr ptr = device.allocate(kDefaultPool, stream_, testing::bytes(512)).ptr;
+  device.check_invariants();
+  EXPECT_EQ(SimGpu::used_pages(), 4U);
+  EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
+}
+
+class LadderOfLargeHandlesTest : public testing::DeviceFixture {
+ protected:
+  LadderOfLargeHandlesTest()
+      : DeviceFixture(32, SimGpu::kManual, AllocatorConfig{.handles = testing::kCoarseHandles}) {}
+};
+
+TEST_F(LadderOfLargeHandlesTest, WhereOnlySmallerHandlesFitTheyAreExchanged) {
+  // Two pages apart in a private pool, whose pages do not move, with nine free ones behind them.
+  device_->hold_pool(kGraphPool);
+  const DevicePtr first = allocate(kPageBytes, stream_, kGraphPool);
+  const DevicePtr second = allocate(kPageBytes, stream_, kGraphPool);
+  std::vector<DevicePtr> others;
+  for (int i = 0; i < 9; ++i) {
+    others.push_back(allocate(kPageBytes, stream_, kGraphPool));
+  }
+  const DevicePtr last = allocate(kPageBytes, stream_, kGraphPool);
+  free(second);
+  SimGpu::finish_all();
+  ASSERT_EQ(release_pages_of(first, 1), 1U);
+  ASSERT_EQ(device_->store().trim(1), 1U);
+  for (const DevicePtr ptr : others) {
+    free(ptr);
+  }
+  const DevicePtr a = allocate(16 * kPageBytes);
+  free(a);
+  SimGpu::finish_all();
+  ASSERT_EQ(release_pages_of(a, 1), 8U);
+  allocate(8 * kPageBytes);
+  ASSERT_EQ(layout_of(kGraphPool), "L1p | F9p L1p");
+  ASSERT_EQ(pages().idle, 8U);
+  device_->store().set_limit(pages().held * kPageBytes);
+  EXPECT_EQ(allocate(10 * kPageBytes, stream_, kGraphPool), second);
+  EXPECT_EQ(pages().idle, 0U);
+  EXPECT_EQ(device_->counters().pages_released, 9U);
+  free(last);
+}
+
+TEST_F(LadderTest, ARequestBeyondTheRejectionLimitIsRefusedAtOnce) {
+  const DevicePtr kept = allocate(2 * kPageBytes, side_);
+  const DevicePtr a = allocate(2 * kPageBytes);
+  free(a);
+  rejection_limit_ = 5 * kPageBytes;
+  on_shortage_ = [] {
+    ADD_FAILURE() << "nobody is asked to give back";
+    return false;
+  };
+  const auto failure = refuse(4 * kPageBytes, stream_);
+  EXPECT_EQ(failure->rejected_beyond, 5 * kPageBytes);
+  EXPECT_EQ(device_->counters().rejected, 1U);
+  EXPECT_EQ(device_->counters().out_of_memory, 0U);
+  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(pages().held, 4U) << "what is cached stays";
+  EXPECT_EQ(allocate(3 * kPageBytes), a) << "free pages count as room";
+  EXPECT_NE(kept, kNull);
+}
+
+TEST_F(LadderTest, TheOrdinaryLimitComesBeforeTheRejectionLimit) {
+  rejection_limit_ = 4 * kPageBytes;
+  device_->store().set_limit(4 * kPageBytes);
+  const DevicePtr a = allocate(3 * kPageBytes, side_);
+  free(a);
+  // It is reached by giving back, as without the other limit.
+  EXPECT_NE(allocate(4 * kPageBytes), kNull);
+  EXPECT_EQ(refuse(5 * kPageBytes, stream_)->rejected_beyond, std::nullopt);
+  EXPECT_EQ(device_->counters().rejected, 0U);
+}
+
+TEST_F(LadderTest, MoreThanTheDeviceHasIsRejectedToo) {
+  rejection_limit_ = 4 * kPageBytes;
+  EXPECT_EQ(refuse((kDevicePages + 1) * kPageBytes, stream_)->rejected_beyond, 4 * kPageBytes);
+}
+
+}  // namespace
+}  // namespace ferro

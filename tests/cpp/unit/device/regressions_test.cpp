@@ -1,0 +1,336 @@
+// Small programs for faults that were planted once and that only random programs noticed, or nothing
+// at all. Each test was seen to fail under the fault that its comment names.
+#include "ferro/core/streams/pending_frees.h"
+#include "ferro/driver/error.h"
+#include "ferro/graph/checkpoint.h"
+#include "ferro/graph/pool_registry.h"
+#include "support/device_fixture.h"
+#include "support/driver_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::DriverLedger;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::raw;
+using testing::SimGpu;
+
+class RegressionsTest : public testing::DeviceFixture {
+ protected:
+  explicit RegressionsTest(std::size_t device_pages = 64, AllocatorConfig config = {})
+      : DeviceFixture(device_pages, SimGpu::kManual, std::move(config)) {
+    FaultyApi::keep(&ledger_);
+  }
+  ~RegressionsTest() override { FaultyApi::keep(nullptr); }
+
+  ExportResult share(DevicePtr ptr, SharedRange* range) {
+    return device_->export_block(*addresses_.find(ptr), ptr, range);
+  }
+  // What the heaps take to be behind their addresses is mapped there.
+  void expect_pages_in_place() {
+    for (const SegmentView& segment : device_->segments(nullptr)) {
+      const Span& span = *addresses_.find(segment.ptr);
+      for (std::size_t at = 0; at < segment.size; at += kPageBytes) {
+        const PageHandle handle = span.page(span.page_slot(segment.ptr + at));
+        EXPECT_EQ(ledger_.handle_behind(address_of(segment.ptr) + at),
+                  static_cast<DriverLedger::Handle>(handle));
+      }
+    }
+  }
+
+  DriverLedger ledger_;
+};
+
+class RefusedAccessTest : public RegressionsTest, public ::testing::WithParamInterface<CUresult> {
+ protected:
+  // Null where the driver refused.
+  DevicePtr try_to_allocate(std::size_t size) {
+    DevicePtr ptr = kNull;
+    try {
+      ptr = device_->allocate(kDefaultPool, stream_, bytes(size)).ptr;
+    } catch (const DriverError&) {
+      EXPECT_EQ(GetParam(), CUDA_ERROR_UNKNOWN);
+    }
+    device_->check_invariants();
+    return ptr;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Errors, RefusedAccessTest,
+                         ::testing::Values(CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN));
+
+// The addresses of the first growth were kept, for nothing.
+TEST_P(RefusedAccessTest, LeavesNoAddressesReserved) {
+  ferro_sim_add_fault("cuMemSetAccess", "after", 0, GetParam());
+  EXPECT_EQ(try_to_allocate(3 * kPageBytes), kNull);
+  EXPECT_EQ(ledger_.counts().reservations, 0U);
+  EXPECT_EQ(ledger_.counts().mappings, 0U);
+  ferro_sim_clear_faults();
+  EXPECT_NE(try_to_allocate(3 * kPageBytes), kNull);
+  EXPECT_EQ(ledger_.counts().reservations, 1U);
+}
+
+// The event of the fence behind which pages were to move was lost.
+TEST_P(RefusedAccessTest, LeavesTheEventOfItsFenceForTheNext) {
+  std::vector<DevicePtr> blocks;
+  for (int i = 0; i < 4; ++i) {
+    blocks.push_back(allocate(kPageBytes));
+  }
+  SimGpu::fill(stream_, blocks[0], 1, 1);
+  free(blocks[0]);
+  free(blocks[2]);
+  FaultyApi::fail_only("cuMemSetAccess", 1, GetParam());
+  if (try_to_allocate(2 * kPageBytes) == kNull) {
+    EXPECT_NE(try_to_allocate(2 * kPageBytes), kNull);
+  }
+  EXPECT_STREQ(FaultyApi::failed(), "cuMemSetAccess");
+  EXPECT_EQ(arena_of(blocks[1]).pages_moved(), 2U);
+  EXPECT_EQ(ledger_.counts().events, 1U);
+}
+
+// Only captures that somebody had told of were seen, and the wait for the device ended this one.
+TEST_F(RegressionsTest, ABlockIsNotSharedForTheFirstTimeWhileItsStreamCaptures) {
+  const DevicePtr block = allocate(20 * kPageBytes);
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  const DriverCalls before = device_->driver().calls();
+  SharedRange range;
+  EXPECT_EQ(share(block, &range), ExportResult::kCapturing);
+  const DriverCalls after = device_->driver().calls();
+  EXPECT_EQ(after.create + after.map + after.unmap + after.event_wait,
+            before.create + before.map + before.unmap + before.event_wait);
+  EXPECT_EQ(device_->driver().capture_info(stream_).status, CaptureStatus::kActive);
+  SimGpu::end_capture(stream_);
+  EXPECT_EQ(share(block, &range), ExportResult::kOk);
+}
+
+// It went there, and then to others, while another process still had it.
+TEST_F(RegressionsTest, AHandleThatIsReplacedWhileItIsSharedDoesNotGoToTheStore) {
+  const DevicePtr old = allocate(18 * kPageBytes);
+  SharedRange first;
+  ASSERT_EQ(share(old, &first), ExportResult::kOk);
+  ASSERT_EQ(first.units.size(), 1U);
+  device_->store().trim(~std::size_t{0});
+  free(old);
+  // Grows at the same address, around the old handle.
+  const DevicePtr block = allocate(20 * kPageBytes);
+  ASSERT_EQ(block, old);
+  ASSERT_EQ(pages().held, 20U);
+  SharedRange second;
+  ASSERT_EQ(share(block, &second), ExportResult::kOk);
+  EXPECT_EQ(second.units.size(), 1U);
+  EXPECT_EQ(pages().idle, 2U) << "those that were never shared";
+  EXPECT_EQ(pages().held, 22U);
+  EXPECT_EQ(ledger_.violation(), "");
+}
+
+// A heap that had gone with its pool counted as one that could be restored, and nothing was.
+TEST_F(RegressionsTest, ACheckpointIsNotRestoredInAPoolThatWasGone) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
+  PoolCheckpoint checkpoint;
+  ASSERT_EQ(take_checkpoint(*device_, kGraphPool, &checkpoint), CheckpointError::kNone);
+  free(ptr);
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  device_->empty_cache();
+  ASSERT_EQ(device_->pool_use_count(kGraphPool), -1);
+  device_->hold_pool(kGraphPool);
+  CheckpointChange change;
+  EXPECT_EQ(restore_checkpoint(*device_, checkpoint, &change), CheckpointError::kPagesGone);
+  EXPECT_TRUE(change.freed.empty());
+  EXPECT_TRUE(change.allocated.empty());
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+}
+
+// The end of the range was computed, and wrapped around.
+TEST_F(RegressionsTest, NoSizeIsTooLargeToBeRefusedAtAnAddress) {
+  const DevicePtr ptr = allocate(2 * kPageBytes);
+  free(ptr);
+  const std::string before = layout_of(kDefaultPool);
+  for (const std::size_t size : {~std::size_t{0} - kBlockAlignment + 1,
+                                 ~std::size_t{0} - address_of(ptr) + 1 + kBlockAlignment}) {
+    const AllocateResult result =
+        device_->allocate_at(kDefaultPool, stream_, ptr, {size, kBlockAlignment});
+    EXPECT_EQ(result.ptr, kNull) << size;
+    device_->check_invariants();
+    EXPECT_EQ(layout_of(kDefaultPool), before);
+  }
+}
+
+class RegressionsInSegmentsTest : public RegressionsTest {
+ protected:
+  RegressionsInSegmentsTest() : RegressionsTest(64, {.layout = Layout::kSegments}) {}
+};
+
+// Frees of pools were waited for under a capture too.
+TEST_F(RegressionsInSegmentsTest, TheFreesOfPoolsAreNotSettledUnderACapture) {
+  device_->hold_pool(kGraphPool);
+  const DevicePtr ptr = allocate(4 * kMiB, stream_, kGraphPool);
+  free_used_by(ptr, side_);
+  const std::uint64_t waits = device_->driver().calls().event_wait;
+  device_->set_captures(1);
+  device_->empty_cache();
+  EXPECT_TRUE(heap_of(ptr).has_pending());
+  EXPECT_EQ(device_->driver().calls().event_wait, waits);
+  device_->set_captures(0);
+  device_->empty_cache();
+  EXPECT_FALSE(heap_of(ptr).has_pending());
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+}
+
+// The simulated driver's table, in which something happens just before a stream is made to wait.
+struct BeforeStreamWait {
+  static inline std::function<void()> act;
+  static const CudaApi& table() {
+    static const CudaApi table = [] {
+      CudaApi made = FaultyApi::table();
+      made.stream_wait_event = [](CUstream stream, CUevent event, unsigned flags) {
+        if (const std::function<void()> due = std::exchange(act, nullptr)) {
+          due();
+        }
+        return FaultyApi::table().stream_wait_event(stream, event, flags);
+      };
+      return made;
+    }();
+    return table;
+  }
+};
+
+// Pages of one stream for another, of a device with no other memory.
+class LoansTest : public RegressionsTest {
+ protected:
+  LoansTest() : RegressionsTest(16) {
+    device_ = std::make_unique<DeviceMemory>(BeforeStreamWait::table(), 0, addresses_,
+                                             AllocatorConfig{}, nullptr);
+  }
+  // Free, behind work that is not done.
+  void free_busy(DevicePtr ptr, StreamId stream) {
+    SimGpu::fill(stream, ptr, 1, 1);
+    free(ptr);
+  }
+};
+
+// What was released first was given the places of what was released last.
+TEST_F(LoansTest, WhatWouldNotBeEnoughIsNotReleased) {
+  const StreamId third = SimGpu::make_stream();
+  const DevicePtr free_at_once = allocate(2 * kPageBytes, side_);
+  allocate(kPageBytes, side_);
+  const DevicePtr pending = allocate(3 * kPageBytes, side_);
+  allocate(10 * kPageBytes, side_);
+  free_used_by(pending, third);
+  free_busy(free_at_once, side_);
+  const std::string before = layout_of(kDefaultPool);
+  // Six pages would be too many, and the third stream's work is not done.
+  const std::uint64_t waits = device_->driver().calls().stream_wait;
+  refuse(6 * kPageBytes, stream_);
+  EXPECT_EQ(device_->driver().calls().stream_wait - waits, 1U) << "of the pending block";
+  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+  expect_pages_in_place();
+}
+
+// Blocks that other streams use, without a heap.
+class PendingRegressionsTest : public ::testing::Test {
+ protected:
+  ~PendingRegressionsTest() override {
+    for (Block& block : blocks_) {
+      delete block.extra;
+    }
+  }
+  Block* add(std::vector<StreamUse> uses) {
+    Block& block = blocks_.emplace_back();
+    block.state = BlockState::kPending;
+    block.extra = new BlockExtra;
+    block.extra->uses = std::move(uses);
+    EXPECT_TRUE(pending_.add(&block));
+    pending_.check_invariants();
+    return &block;
+  }
+  StreamUse captured(StreamId stream) { return {stream, driver_.capture_info(stream).id}; }
+  std::vector<Block*> collect() {
+    std::vector<Block*> ready;
+    pending_.collect(ready);
+    pending_.check_invariants();
+    return ready;
+  }
+
+  SimGpu gpu_{8};
+  const StreamId own_ = SimGpu::make_stream();
+  const StreamId a_ = SimGpu::make_stream();
+  const StreamId b_ = SimGpu::make_stream();
+  Driver driver_{SimGpu::api(), 0};
+  EventPool events_{driver_};
+  PendingFrees pending_{driver_, events_, own_};
+  std::deque<Block> blocks_;
+};
+
+using Blocks = std::vector<Block*>;
+
+// It said that there was nothing to wait for, and requests failed beside what it had just freed.
+TEST_F(PendingRegressionsTest, AWaitThatNeedsNoEventSaysThatItHelped) {
+  SimGpu::begin_capture(a_);
+  Block* block = add({captured(a_)});
+  Blocks ready;
+  EXPECT_FALSE(pending_.next_event(ready).has_value());
+  EXPECT_EQ(ready, Blocks{});
+  SimGpu::end_capture(a_);
+  EXPECT_FALSE(pending_.next_event(ready).has_value());
+  EXPECT_EQ(ready, Blocks{block});
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+}
+
+// A use before the capture was taken to be ordered by the graph.
+TEST_F(PendingRegressionsTest, TheOrderOfAGraphSaysNothingOfUsesOutsideOfIt) {
+  SimGpu::begin_capture(own_);
+  SimGpu::fork(own_, b_);
+  Block* block = add({{a_, 0}, captured(b_)});
+  SimGpu::fork(b_, own_);
+  EXPECT_EQ(collect(), Blocks{});
+  SimGpu::end_capture(own_);
+  EXPECT_EQ(collect(), Blocks{}) << "the other stream's work is not done";
+  SimGpu::finish(a_);
+  EXPECT_EQ(collect(), Blocks{block});
+}
+
+// It was forgotten although its handle was open again.
+TEST(PoolRegistryRegressionsTest, APoolThatIsOpenedInItsOwnSweepStays) {
+  constexpr PoolId kPool{0, 3};
+  PoolRegistry registry;
+  const std::shared_ptr<CapturePool> pool = registry.open(kPool, "");
+  registry.close(kPool, [&](const PoolId& id) {
+    EXPECT_EQ(registry.open(id, ""), pool);
+    return false;
+  });
+  EXPECT_EQ(registry.find(kPool), pool);
+  registry.close(kPool, [](const PoolId&) { return false; });
+  EXPECT_EQ(registry.count(), 0U);
+}
+
+// Containers refuse descriptors with either of two errors, of which one was taken for a failure.
+TEST(DriverRegressionsTest, WhereDescriptorsAreForbiddenPagesDoWithoutThem) {
+  for (const CUresult error : {CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED}) {
+    const SimGpu gpu(8);
+    Driver driver(FaultyApi::table(), 0);
+    FaultyApi::fail_only("cuMemCreate", 1, error);
+    const auto page = driver.create(kPageBytes);
+    EXPECT_TRUE(page.has_value());
+    EXPECT_FALSE(driver.exports());
+    EXPECT_EQ(FaultyApi::calls(), 2U);
+    const auto another = driver.create(kPageBytes);
+    EXPECT_TRUE(another.has_value());
+    EXPECT_EQ(FaultyApi::calls(), 3U) << "nobody asks again";
+    FaultyApi::reset();
+  }
+}
+
+}  // namespace
+}  // namespace ferro

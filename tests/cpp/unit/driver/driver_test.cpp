@@ -1,0 +1,214 @@
+// The door itself: one change of context and capture mode around many calls, and waiting that
+// leaves captures alone.
+#include "ferro/driver/driver.h"
+
+#include "ferro/driver/error.h"
+#include "support/faulty_api.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class DriverTest : public ::testing::Test {
+ protected:
+  DriverTest() { FaultyApi::reset(); }
+  ~DriverTest() override { FaultyApi::reset(); }
+
+  // Calls that change the surroundings of others.
+  static std::uint64_t switches() {
+    return SimGpu::calls("cuThreadExchangeStreamCaptureMode") + SimGpu::calls("cuCtxSetCurrent");
+  }
+  static void forget_context() { SimGpu::expect(SimGpu::api().ctx_set_current(nullptr)); }
+  static CUcontext current_context() {
+    CUcontext context = nullptr;
+    SimGpu::expect(SimGpu::api().ctx_get_current(&context));
+    return context;
+  }
+  static CUstreamCaptureMode capture_mode() {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    SimGpu::expect(SimGpu::api().thread_exchange_capture_mode(&mode));
+    CUstreamCaptureMode relaxed = mode;
+    SimGpu::expect(SimGpu::api().thread_exchange_capture_mode(&relaxed));
+    return mode;
+  }
+  bool captures_still(StreamId stream) {
+    return driver_.capture_info(stream).status == CaptureStatus::kActive;
+  }
+  static StreamId make_blocking_stream() {
+    CUstream stream = nullptr;
+    SimGpu::expect(SimGpu::api().stream_create(&stream, CU_STREAM_DEFAULT));
+    return StreamId{reinterpret_cast<std::uint64_t>(stream)};
+  }
+
+  SimGpu gpu_{16, std::string(SimGpu::kManual) + ",devices=2"};
+  Driver driver_{FaultyApi::table(), 0};
+  Driver second_{FaultyApi::table(), 1};
+  const StreamId stream_ = SimGpu::make_stream();
+};
+
+TEST_F(DriverTest, ASessionChangesTheSurroundingsOnce) {
+  driver_.granularity();  // has a context from here on
+  forget_context();
+  const std::uint64_t before = switches();
+  driver_.memory_info();
+  driver_.memory_info();
+  EXPECT_EQ(switches() - before, 8U) << "mode and context, there and back, twice";
+  const std::uint64_t outside = switches();
+  {
+    const Driver::Session session(driver_);
+    for (int i = 0; i < 10; ++i) {
+      driver_.memory_info();
+    }
+  }
+  EXPECT_EQ(switches() - outside, 4U);
+  EXPECT_EQ(current_context(), nullptr);
+  EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+TEST_F(DriverTest, AnotherDevicesCallInASessionHasItsOwnContext) {
+  driver_.granularity();
+  second_.granularity();
+  const Driver::Session session(driver_);
+  const CUcontext first = current_context();
+  second_.memory_info();
+  EXPECT_EQ(current_context(), first);
+  {
+    const Driver::Session inner(second_);
+    EXPECT_NE(current_context(), first);
+    driver_.memory_info();
+    EXPECT_NE(current_context(), first);
+  }
+  EXPECT_EQ(current_context(), first);
+}
+
+TEST_F(DriverTest, ABreakGivesTheThreadItsOwnSurroundingsBack) {
+  driver_.granularity();
+  second_.granularity();
+  forget_context();
+  const Driver::Session session(driver_);
+  const Driver::Session inner(second_);
+  const CUcontext second = current_context();
+  EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  {
+    const Driver::SessionBreak pause;
+    EXPECT_EQ(current_context(), nullptr);
+    EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+    driver_.memory_info();
+    EXPECT_EQ(current_context(), nullptr);
+    EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  }
+  EXPECT_EQ(current_context(), second);
+  EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  const std::uint64_t before = switches();
+  second_.memory_info();
+  EXPECT_EQ(switches(), before) << "the session goes on";
+}
+
+TEST_F(DriverTest, ABreakOutsideOfASessionIsNothing) {
+  const CUcontext current = current_context();
+  const std::uint64_t before = switches();
+  { const Driver::SessionBreak pause; }
+  EXPECT_EQ(switches(), before);
+  EXPECT_EQ(current_context(), current);
+}
+
+TEST_F(DriverTest, ASessionLeavesAnUnusedDeviceUntouched) {
+  const std::uint64_t before = switches();
+  {
+    const Driver::Session session(second_);
+    EXPECT_EQ(second_.context_if_created(), nullptr);
+    const Driver::SessionBreak pause;
+  }
+  EXPECT_EQ(switches(), before);
+  const Driver::Session session(second_);
+  second_.memory_info();
+  EXPECT_NE(second_.context_if_created(), nullptr) << "now it is used";
+}
+
+TEST_F(DriverTest, ASessionThatCannotBeginLeavesNone) {
+  driver_.granularity();
+  forget_context();
+  FaultyApi::fail_only("cuCtxSetCurrent", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_THROW(Driver::Session{driver_}, DriverError);
+  EXPECT_EQ(capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  driver_.memory_info();
+  EXPECT_EQ(current_context(), nullptr);
+}
+
+TEST_F(DriverTest, TheHostWaitsForTheDeviceWhenNothingCaptures) {
+  const DevicePtr memory = driver_.allocate(kPageBytes);
+  SimGpu::fill(stream_, memory, 7, 1);
+  EXPECT_TRUE(driver_.try_wait_for_device({stream_}));
+  EXPECT_EQ(SimGpu::peek(memory), 7);
+  EXPECT_EQ(driver_.calls().event_wait, 1U);
+  EXPECT_TRUE(driver_.free(memory));
+}
+
+TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnABlockingStream) {
+  const StreamId blocking = make_blocking_stream();
+  SimGpu::begin_capture(blocking);
+  EXPECT_TRUE(driver_.captures(StreamId{0}));
+  EXPECT_FALSE(driver_.try_wait_for_device());
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  EXPECT_TRUE(captures_still(blocking));
+  SimGpu::end_capture(blocking);
+  EXPECT_TRUE(driver_.try_wait_for_device());
+}
+
+TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnAKnownStream) {
+  SimGpu::begin_capture(stream_);
+  EXPECT_FALSE(driver_.captures(StreamId{0})) << "a non-blocking stream does not show there";
+  EXPECT_FALSE(driver_.try_wait_for_device({SimGpu::make_stream(), stream_}));
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  EXPECT_TRUE(captures_still(stream_));
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(DriverTest, ACapturingStreamIsNotAskedWhetherItIsIdle) {
+  EXPECT_TRUE(driver_.is_idle(stream_));
+  EXPECT_EQ(driver_.calls().event_query, 1U);
+  SimGpu::begin_capture(stream_);
+  EXPECT_FALSE(driver_.is_idle(stream_));
+  EXPECT_EQ(driver_.calls().event_query, 1U);
+  EXPECT_EQ(SimGpu::calls("cuStreamQuery"), 1U);
+  EXPECT_TRUE(captures_still(stream_));
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(driver_.is_idle(stream_));
+}
+
+TEST_F(DriverTest, AnEventFromBeforeTheCaptureTellsWhetherTheWorkIsDone) {
+  const DevicePtr memory = driver_.allocate(kPageBytes);
+  SimGpu::fill(stream_, memory, 7, 1);
+  const EventId event = driver_.create_event();
+  ASSERT_TRUE(driver_.record(event, stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_FALSE(driver_.is_complete(event));
+  EXPECT_TRUE(captures_still(stream_)) << "which asking the stream would have ended";
+  SimGpu::end_capture(stream_);
+  SimGpu::finish(stream_);
+  EXPECT_TRUE(driver_.is_complete(event));
+  EXPECT_TRUE(driver_.free(memory));
+}
+
+TEST_F(DriverTest, EveryKindOfCallHasAName) {
+  std::map<std::string, std::uint64_t> counts;
+  EXPECT_TRUE(driver_.record(driver_.create_event(), stream_));
+  for_each_kind(driver_.calls(),
+                [&](const char* name, std::uint64_t count) { counts[name] = count; });
+  EXPECT_EQ(counts.size(), kDriverCallKinds);
+  EXPECT_EQ(counts.at("event_record"), 1U);
+  EXPECT_EQ(counts.at("exported"), 0U);
+  EXPECT_EQ(counts.at("imported"), 0U);
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,333 @@
+#include "ferro/graph/pool_router.h"
+
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace ferro {
+namespace {
+
+using testing::SimGpu;
+
+class PoolRouterTest : public testing::DeviceFixture {
+ protected:
+  static constexpr PoolId kOther{4, 0};
+
+  PoolRouter::Filter only(StreamId stream) {
+    return [stream](StreamId asked) { return asked == stream; };
+  }
+  // As PyTorch makes one: accepts the streams of the capture that `stream` is in.
+  PoolRouter::Filter captured_with(StreamId stream) {
+    return [this, stream](StreamId asked) {
+      const CaptureInfo mine = device_->driver().capture_info(stream);
+      const CaptureInfo its = device_->driver().capture_info(asked);
+      return its.status == CaptureStatus::kActive && its.id == mine.id;
+    };
+  }
+
+  template <typename Body>
+  static void on_another_thread(Body body) {
+    std::thread([&body] {
+      SimGpu::make_current();
+      body();
+    }).join();
+  }
+
+  PoolRouter router_{*device_};
+};
+
+TEST_F(PoolRouterTest, WithoutOneTheDefaultPoolServes) {
+  EXPECT_FALSE(router_.any());
+  EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+}
+
+TEST_F(PoolRouterTest, OneOfAStreamSendsThatStreamToThePool) {
+  ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
+  EXPECT_TRUE(router_.any());
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_TRUE(router_.end(kGraphPool));
+  EXPECT_FALSE(router_.any());
+  EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "the pool stays held";
+}
+
+TEST_F(PoolRouterTest, APoolIsDivertedToOnce) {
+  ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
+  EXPECT_FALSE(router_.begin(kGraphPool, only(side_), side_));
+  EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+}
+
+TEST_F(PoolRouterTest, EndingWhatNeverBeganSaysSo) { EXPECT_FALSE(router_.end(kGraphPool)); }
+
+TEST_F(PoolRouterTest, TheInnermostServes) {
+  ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
+  ASSERT_TRUE(router_.begin(kOther, only(stream_), stream_));
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  EXPECT_TRUE(router_.end(kGraphPool));
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  EXPECT_TRUE(router_.end(kOther));
+}
+
+TEST_F(PoolRouterTest, ACapturesDiversionServesItsStreamsWhileItRuns) {
+  // The diversion begins before the capture, whose filter refuses the stream until then.
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  on_another_thread([this] { EXPECT_EQ(router_.pool_for(stream_), kDefaultPool); });
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+  SimGpu::fork(stream_, side_);
+  EXPECT_EQ(router_.pool_for(side_), kGraphPool) << "a forked stream is part of the capture";
+  SimGpu::fork(side_, stream_);
+  SimGpu::end_capture(stream_);
+  on_another_thread([this] { EXPECT_EQ(router_.pool_for(stream_), kDefaultPool); });
+  EXPECT_TRUE(router_.end(kGraphPool)) << "only its own thread may take it for abandoned";
+}
+
+TEST_F(PoolRouterTest, AnEndedCapturesFilterIsNotCalled) {
+  bool alive = true;
+  const auto filter = [&alive, accepts = captured_with(stream_)](StreamId asked) {
+    EXPECT_TRUE(alive) << "the graph of this filter is gone";
+    return accepts(asked);
+  };
+  ASSERT_TRUE(router_.begin(kGraphPool, filter, stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  SimGpu::abandon_capture(stream_);
+  alive = false;
+  const auto ask = [this] {
+    EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+    EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+  };
+  on_another_thread(ask);
+  EXPECT_TRUE(router_.any()) << "it is not this thread's to drop";
+  ask();
+}
+
+TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAllocates) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  SimGpu::abandon_capture(stream_);
+  EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0) << "its pool is released";
+  EXPECT_FALSE(router_.has_captures());
+  EXPECT_FALSE(router_.any());
+  EXPECT_FALSE(router_.end(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAsksForThat) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  router_.let_go_of_failed_captures();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "it runs";
+  SimGpu::abandon_capture(stream_);
+  on_another_thread([this] { router_.let_go_of_failed_captures(); });
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  router_.let_go_of_failed_captures();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_FALSE(router_.any());
+}
+
+TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedByTheThreadsNextBegin) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  ASSERT_TRUE(router_.begin(kOther, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0) << "its pool is released";
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(router_.end(kOther));
+  EXPECT_FALSE(router_.end(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, DroppingAnAbandonedCaptureShowsInTheCountsAlsoWhenTheNextIsRefused) {
+  ASSERT_TRUE(router_.begin(kOther, only(side_), side_));
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(router_.has_captures());
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  EXPECT_FALSE(router_.begin(kOther, only(side_), side_)) << "it runs already";
+  EXPECT_FALSE(router_.has_captures());
+  EXPECT_TRUE(router_.end(kOther));
+  EXPECT_FALSE(router_.any());
+}
+
+TEST_F(PoolRouterTest, AProgramsFilterOfAnotherStreamServesThatStream) {
+  ASSERT_TRUE(
+      router_.begin(kGraphPool, only(side_), stream_, PoolHold::kHere, FilterOwner::kProgram));
+  EXPECT_EQ(router_.pool_for(side_), kGraphPool) << "although it does not capture";
+  EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+  ASSERT_TRUE(router_.begin(kOther, only(stream_), stream_));
+  EXPECT_EQ(router_.pool_for(side_), kGraphPool) << "it was not abandoned";
+  EXPECT_TRUE(router_.end(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, APoolOfAnotherAllocatorIsNotHeldHere) {
+  ASSERT_TRUE(router_.begin(kOther, captured_with(stream_), stream_, PoolHold::kElsewhere));
+  EXPECT_EQ(device_->pool_use_count(kOther), -1);
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  SimGpu::abandon_capture(stream_);
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kOther), -1) << "so dropping it releases nothing";
+  EXPECT_TRUE(router_.end(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  SimGpu::abandon_capture(stream_);
+  EXPECT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+}
+
+TEST_F(PoolRouterTest, ARunningCaptureOfThisThreadIsNotDropped) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_TRUE(router_.begin(kOther, only(side_), side_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(PoolRouterTest, AnotherThreadsCaptureThatHasNotBegunYetIsNotDropped) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  on_another_thread([this] { ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_)); });
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+}
+
+TEST_F(PoolRouterTest, AThreadsDiversionOutlivesTheCapturesInIt) {
+  ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
+  ASSERT_TRUE(router_.begin(kOther, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(router_.pool_for(stream_), kOther);
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(router_.end(kOther));
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+}
+
+class DiversionOfGoneStreamTest : public testing::GoneStreamFixture {
+ protected:
+  // Its capture has failed.
+  void begin_and_abandon() {
+    const auto accepts = [this](StreamId asked) {
+      return device_->driver().capture_info(asked).status == CaptureStatus::kActive;
+    };
+    ASSERT_TRUE(router_.begin(kGraphPool, accepts, gone_));
+    SimGpu::begin_capture(gone_);
+    EXPECT_EQ(router_.pool_for(gone_), kGraphPool);
+    SimGpu::abandon_capture(gone_);
+  }
+
+  PoolRouter router_{*device_};
+};
+
+TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {
+  begin_and_abandon();
+  SimGpu::destroy_stream(gone_);
+  EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+  router_.let_go_of_failed_captures();
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "it could still be capturing";
+}
+
+TEST_F(DiversionOfGoneStreamTest, AnAllocationOfItsOwnShowsThatItIsThere) {
+  begin_and_abandon();
+  EXPECT_EQ(router_.pool_for(gone_), kDefaultPool);
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  SimGpu::destroy_stream(gone_);
+}
+
+class MarkedCapturesTest : public PoolRouterTest {
+ protected:
+  // Private pools give nothing back while a capture counts as running.
+  bool captures_count() {
+    device_->hold_pool(kOther);
+    free(allocate(testing::kPageBytes, side_, kOther));
+    device_->release_pool(kOther);
+    device_->empty_cache();
+    return device_->pool_use_count(kOther) == 0;
+  }
+};
+
+TEST_F(MarkedCapturesTest, WithoutMarksACaptureCountsFromItsDiversionOn) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(captures_count());
+  EXPECT_TRUE(router_.end(kGraphPool));
+  EXPECT_FALSE(captures_count());
+}
+
+TEST_F(MarkedCapturesTest, WithMarksACaptureCountsWhileItIsMarked) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  router_.mark_capture_begin();
+  EXPECT_TRUE(captures_count());
+  router_.mark_capture_end();
+  EXPECT_FALSE(captures_count());
+  EXPECT_TRUE(router_.end(kGraphPool));
+
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_FALSE(captures_count()) << "the next one has not begun";
+  EXPECT_TRUE(router_.end(kGraphPool));
+}
+
+TEST_F(MarkedCapturesTest, AMarkLeftBehindEndsWithTheDiversion) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  router_.mark_capture_begin();
+  EXPECT_TRUE(router_.end(kGraphPool));
+  EXPECT_FALSE(captures_count());
+  router_.mark_capture_end();
+  router_.mark_capture_end();
+  EXPECT_FALSE(captures_count());
+}
+
+TEST_F(MarkedCapturesTest, ADiversionOfAStreamIsNoCaptureWhateverIsMarked) {
+  ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
+  router_.mark_capture_begin();
+  EXPECT_FALSE(captures_count());
+  EXPECT_TRUE(router_.end(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
+  ASSERT_TRUE(router_.begin(kOther, only(stream_), stream_));
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  // A thread's or stream's diversion does not end because some capture failed.
+  EXPECT_TRUE(router_.end(kOther, EndOfCapture::kFailed));
+  EXPECT_EQ(device_->pool_use_count(kOther), 1);
+  EXPECT_TRUE(device_->release_pool(kOther));
+}
+
+TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
+  PoolRouter diversions(*device_, FailedGraphs::kCleanUp);
+  ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));
+  // Its capture failed, and the thread begins the next one before the graph object goes.
+  ASSERT_TRUE(diversions.begin(kOther, captured_with(side_), side_));
+  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_TRUE(diversions.end(kGraphPool));
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(diversions.end(kOther));
+}
+
+TEST_F(PoolRouterTest, TellsWhichPoolsItReleased) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(router_.end(kGraphPool));
+  EXPECT_TRUE(router_.take_released().empty()) << "the pool stays held";
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
+  ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_));
+  router_.let_go_of_failed_captures();
+  EXPECT_EQ(router_.take_released(), (std::vector{kGraphPool, kOther}));
+  EXPECT_TRUE(router_.take_released().empty());
+}
+
+}  // namespace
+}  // namespace ferro

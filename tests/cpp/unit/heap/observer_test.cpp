@@ -1,0 +1,153 @@
+// What a heap and a device tell of, when, and with which context.
+#include "ferro/core/types/observer.h"
+
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class Recorder final : public MemoryObserver {
+ public:
+  void on_event(const EventFacts& event) noexcept override {
+    static constexpr const char* kNames[] = {
+        "alloc", "free_requested", "free_completed", "created", "released", "mapped", "unmapped"};
+    const auto* context = static_cast<const std::string*>(event.context.get());
+    lines.push_back(std::string(kNames[static_cast<int>(event.what)]) + " " +
+                    std::to_string(event.size) + (context != nullptr ? " " + *context : ""));
+    if (event.range.reason != nullptr) {
+      reasons.push_back(std::string(event.range.reason) + " " +
+                        std::to_string(event.range.pages_moved));
+      all_took_time =
+          all_took_time && (event.what == MemoryEvent::kUnmapped || event.range.nanoseconds != 0);
+    }
+    last_used_pages = SimGpu::used_pages();
+  }
+  std::vector<std::string> take() { return std::exchange(lines, {}); }
+
+  std::vector<std::string> lines;
+  std::vector<std::string> reasons;  // of ranges, and how many pages moved there
+  bool all_took_time = true;         // what was mapped
+  std::uint64_t last_used_pages = 0;
+};
+
+using Lines = std::vector<std::string>;
+
+CallContext here(const char* name) { return std::make_shared<std::string>(name); }
+
+class ObserverTest : public testing::DeviceFixture {
+ protected:
+  ObserverTest() { device_->set_observer(&recorder_); }
+  ~ObserverTest() override { device_->set_observer(nullptr); }
+
+  DevicePtr allocate_at(std::size_t size, const CallContext& context) {
+    return device_->allocate(kDefaultPool, stream_, {size, size - 1, context}).ptr;
+  }
+  void free_at(DevicePtr ptr, const CallContext& context) {
+    EXPECT_EQ(heap_of(ptr).free(*addresses_.find(ptr), ptr, context).error, FreeError::kNone);
+  }
+
+  Recorder recorder_;
+};
+
+TEST_F(ObserverTest, MemoryComesBeforeTheBlockAndSizesAreThoseAskedFor) {
+  const DevicePtr ptr = allocate_at(1024, here("a"));
+  EXPECT_EQ(recorder_.take(), (Lines{"mapped 2097152 a", "alloc 1023 a"}));
+  free_at(ptr, here("b"));
+  EXPECT_EQ(recorder_.take(), (Lines{"free_requested 1023 b", "free_completed 1023 b"}));
+}
+
+TEST_F(ObserverTest, AFreeWithoutAContextShowsThatOfTheAllocation) {
+  free_at(allocate_at(1024, here("a")), nullptr);
+  recorder_.lines.erase(recorder_.lines.begin());
+  EXPECT_EQ(recorder_.take(),
+            (Lines{"alloc 1023 a", "free_requested 1023 a", "free_completed 1023 a"}));
+}
+
+TEST_F(ObserverTest, AFreeThatWaitsCompletesLater) {
+  const DevicePtr ptr = allocate_at(1024, here("a"));
+  recorder_.take();
+  free_used_by(ptr, side_);
+  EXPECT_EQ(recorder_.take(), (Lines{"free_requested 1023 a"}));
+  SimGpu::finish_all();
+  device_->collect_pending();
+  EXPECT_EQ(recorder_.take(), (Lines{"free_completed 1023 a"}));
+}
+
+TEST_F(ObserverTest, MemoryGoesAfterItWasSaid) {
+  free_at(allocate_at(kPageBytes, nullptr), nullptr);
+  recorder_.take();
+  device_->empty_cache(here("empty"));
+  EXPECT_EQ(recorder_.take(), (Lines{"unmapped 2097152 empty"}));
+  EXPECT_EQ(recorder_.last_used_pages, 1U);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
+TEST_F(ObserverTest, ARefusedRemovalIsTriedAgainWithoutAWord) {
+  free_at(allocate_at(kPageBytes, nullptr), nullptr);
+  recorder_.take();
+  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  device_->empty_cache();
+  EXPECT_EQ(recorder_.take(), (Lines{"unmapped 2097152"}));
+  EXPECT_STREQ(FaultyApi::failed(), "cuMemUnmap");
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
+TEST_F(ObserverTest, MovedPagesLeaveOneRangeForTheOther) {
+  const DevicePtr first = allocate_at(2 * kPageBytes, nullptr);
+  const DevicePtr wall = allocate_at(kPageBytes, nullptr);
+  free_at(first, nullptr);
+  recorder_.take();
+  const DevicePtr moved = allocate_at(3 * kPageBytes, here("larger"));
+  EXPECT_GT(moved, wall);
+  // Two pages move and one is new.
+  EXPECT_EQ(recorder_.take(),
+            (Lines{"unmapped 4194304 larger", "mapped 6291456 larger", "alloc 6291455 larger"}));
+  EXPECT_EQ(recorder_.reasons, (Lines{"grow 0", "grow 0", "moved 0", "grow 2"}));
+  EXPECT_TRUE(recorder_.all_took_time);
+}
+
+TEST_F(ObserverTest, RangesSayWhichStepMappedThemAndWhatBecameOfThem) {
+  const DevicePtr first = allocate_at(2 * kPageBytes, nullptr);
+  const DevicePtr wall = allocate_at(kPageBytes, nullptr);
+  const DevicePtr last = allocate_at(2 * kPageBytes, nullptr);
+  allocate_at(kPageBytes, nullptr);
+  free_at(first, nullptr);
+  free_at(last, nullptr);
+  recorder_.reasons.clear();
+  free_at(allocate_at(4 * kPageBytes, nullptr), nullptr);
+  EXPECT_EQ(recorder_.reasons, (Lines{"moved 0", "moved 0", "move_pages 4"}));
+  recorder_.reasons.clear();
+  SimGpu::finish_all();
+  device_->empty_cache();
+  EXPECT_EQ(recorder_.reasons, (Lines{"given_back 0"}));
+  EXPECT_NE(wall, kNull);
+}
+
+TEST_F(ObserverTest, ContextsAreInTheViews) {
+  const DevicePtr ptr = allocate_at(1024, here("a"));
+  const SegmentView segment = device_->segments(nullptr).front();
+  EXPECT_EQ(*static_cast<std::string*>(segment.context.get()), "a");
+  EXPECT_EQ(*static_cast<std::string*>(segment.blocks.front().context.get()), "a");
+  EXPECT_EQ(segment.blocks.back().context, nullptr);
+  free_at(ptr, nullptr);
+  EXPECT_EQ(device_->segments(nullptr).front().blocks.front().context, nullptr);
+}
+
+TEST_F(ObserverTest, NobodyWatchingKeepsNoContext) {
+  device_->set_observer(nullptr);
+  allocate_at(1024, here("a"));
+  EXPECT_EQ(device_->segments(nullptr).front().blocks.front().context, nullptr);
+  EXPECT_TRUE(recorder_.lines.empty());
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,130 @@
+#include "ferro/core/policy/report.h"
+
+#include "ferro/base/bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace ferro {
+namespace {
+
+// A card of 80 GiB that is full: what is not live, waiting or free is nobody's.
+OutOfMemoryFacts full_card() {
+  OutOfMemoryFacts facts;
+  facts.request = 4 * kGiB;
+  facts.capacity = 80 * kGiB;
+  facts.device_free = kGiB;
+  facts.held = 79 * kGiB;
+  facts.live = 79 * kGiB;
+  return facts;
+}
+
+struct VerdictCase {
+  std::string name;
+  Verdict verdict;
+  std::string word;
+  OutOfMemoryFacts facts;
+};
+
+template <typename Change>
+VerdictCase a_case(std::string name, Verdict verdict, std::string word, Change change) {
+  OutOfMemoryFacts facts = full_card();
+  change(facts);
+  return {std::move(name), verdict, std::move(word), facts};
+}
+
+void make_free(OutOfMemoryFacts& facts, std::size_t bytes) {
+  facts.free_default = bytes;
+  facts.live -= bytes;
+}
+
+class VerdictTest : public ::testing::TestWithParam<VerdictCase> {};
+
+TEST_P(VerdictTest, IsReachedAndExplained) {
+  const VerdictCase& given = GetParam();
+  EXPECT_EQ(judge(given.facts), given.verdict);
+  EXPECT_NE(explain(given.facts).find("verdict = " + given.word), std::string::npos)
+      << explain(given.facts);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, VerdictTest,
+    ::testing::Values(a_case("AllIsLive", Verdict::kCapacity, "CAPACITY", [](auto&) {}),
+                      a_case("FreeBytesCoverTheDeficit", Verdict::kFragmentation, "FRAGMENTATION",
+                             [](auto& facts) { make_free(facts, 3 * kGiB); }),
+                      a_case("FreeBytesMissTheDeficitBy512", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) { make_free(facts, 3 * kGiB - 512); }),
+                      a_case("LeftToOthers", Verdict::kHeadroom, "HEADROOM: of the 6.00 GiB",
+                             [](auto& facts) {
+                               facts.held = facts.live = 74 * kGiB;
+                               facts.device_free = 6 * kGiB;
+                               facts.headroom = 3 * kGiB;
+                             }),
+                      a_case("AllThatIsFreeIsLeftToOthers", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) { facts.headroom = kGiB; }),
+                      a_case("TheLimitIsReachedBeforeTheHeadroom", Verdict::kLimit, "LIMIT",
+                             [](auto& facts) {
+                               facts.held = facts.live = 70 * kGiB;
+                               facts.limit = 72 * kGiB;
+                               facts.device_free = 10 * kGiB;
+                               facts.headroom = 3 * kGiB;
+                             }),
+                      a_case("WithWhatWaits", Verdict::kWaiting, "WAITING",
+                             [](auto& facts) {
+                               make_free(facts, kGiB);
+                               facts.pending = 2 * kGiB;
+                               facts.live -= facts.pending;
+                             }),
+                      a_case("WithPrivatePools", Verdict::kPrivatePools, "PRIVATE POOLS",
+                             [](auto& facts) {
+                               make_free(facts, kGiB);
+                               facts.free_private = 2 * kGiB;
+                               facts.live -= facts.free_private;
+                             }),
+                      a_case("OnlyTheLimit", Verdict::kLimit, "LIMIT",
+                             [](auto& facts) {
+                               facts.limit = 40 * kGiB;
+                               facts.held = facts.live = 40 * kGiB;
+                               facts.device_free = 40 * kGiB;
+                             }),
+                      a_case("TheLimitAndTheDevice", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) {
+                               facts.limit = 79 * kGiB;
+                               facts.device_free = kGiB;
+                             }),
+                      a_case("AnotherProcess", Verdict::kOtherMemory, "OTHER MEMORY",
+                             [](auto& facts) {
+                               facts.held = facts.live = 40 * kGiB;
+                               facts.device_free = kGiB;
+                             }),
+                      a_case("TheContextAloneIsNotAnotherProcess", Verdict::kCapacity, "CAPACITY",
+                             [](auto& facts) {
+                               facts.device_free = 0;
+                               facts.request = 512 * kMiB;
+                             }),
+                      a_case("IdlePagesCountAsRoom", Verdict::kFragmentation, "FRAGMENTATION",
+                             [](auto& facts) {
+                               // 3 GiB were gathered in vain and are held, but neither live nor
+                               // free in a heap.
+                               facts.device_free = 0;
+                               facts.held = 80 * kGiB;
+                               facts.live = 76 * kGiB;
+                               facts.free_default = kGiB;
+                             })),
+    [](const auto& given) { return given.param.name; });
+
+TEST(Explain, NamesTheNumbersItRestsOn) {
+  OutOfMemoryFacts facts = full_card();
+  make_free(facts, 3 * kGiB);
+  facts.live_private = 5 * kGiB;
+  facts.pending = 7 * kMiB;
+  const std::string text = explain(facts);
+  for (const char* part : {"3.00 GiB", "Live 76.00 GiB", "private pools 5.00 GiB",
+                           "waiting for streams 7.00 MiB", "free but stranded 3.00 GiB"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+  }
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,29 @@
+// When a request waits rather than grow.
+#include "ferro/core/policy/waiting.h"
+
+#include <gtest/gtest.h>
+
+namespace ferro {
+namespace {
+
+TEST(Waiting, GrowsWithinTheShare) {
+  EXPECT_FALSE(prefers_waiting({.request = 10, .pending = 50, .held = 129, .peak_live = 100}, 0.4));
+  EXPECT_FALSE(prefers_waiting({.request = 10, .pending = 50, .held = 130, .peak_live = 100}, 0.4));
+  EXPECT_TRUE(prefers_waiting({.request = 10, .pending = 50, .held = 131, .peak_live = 100}, 0.4));
+}
+
+TEST(Waiting, WaitsOnlyForEnough) {
+  EXPECT_FALSE(prefers_waiting({.request = 51, .pending = 50, .held = 200, .peak_live = 100}, 0.4));
+  EXPECT_TRUE(prefers_waiting({.request = 50, .pending = 50, .held = 200, .peak_live = 100}, 0.4));
+}
+
+TEST(Waiting, AShareOfNothingWaitsForAllThatIsInFlight) {
+  EXPECT_TRUE(prefers_waiting({.request = 1, .pending = 1, .held = 100, .peak_live = 100}, 0));
+}
+
+TEST(Waiting, CanBeSwitchedOff) {
+  EXPECT_FALSE(prefers_waiting({.request = 1, .pending = 9, .held = 900, .peak_live = 1}, -1));
+}
+
+}  // namespace
+}  // namespace ferro

@@ -1,0 +1,261 @@
+// The simulated GPU: addresses, which host and devices share and which end.
+#include "ferro/base/bytes.h"
+#include "sim/memory/address_space.h"
+#include "sim/memory/free_ranges.h"
+#include "support/sanitizers.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <string>
+#include <sys/mman.h>
+#include <vector>
+
+namespace ferro::sim {
+namespace {
+
+using testing::SimGpu;
+
+constexpr std::size_t kTiB = 1024 * kGiB;
+
+class HostRange {
+ public:
+  explicit HostRange(std::size_t bytes)
+      : bytes_(bytes),
+        at_(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  ~HostRange() {
+    if (exists()) {
+      munmap(at_, bytes_);
+    }
+  }
+  HostRange(const HostRange&) = delete;
+  HostRange& operator=(const HostRange&) = delete;
+  bool exists() const { return at_ != MAP_FAILED; }
+
+ private:
+  const std::size_t bytes_;
+  void* const at_;
+};
+
+std::vector<CUdeviceptr> reserve_all(AddressSpace& space, std::size_t bytes) {
+  std::vector<CUdeviceptr> taken;
+  while (const auto base = space.reserve(bytes, 0)) {
+    taken.push_back(*base);
+  }
+  return taken;
+}
+
+std::size_t map_entries() {
+  std::ifstream maps("/proc/self/maps");
+  return static_cast<std::size_t>(
+      std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n'));
+}
+
+std::size_t status_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) {
+      return std::stoul(line.substr(field.size() + 1)) * kKiB;
+    }
+  }
+  FERRO_CHECK(false, field);
+}
+std::size_t page_table_bytes() { return status_bytes("VmPTE"); }
+std::size_t mapped_bytes() { return status_bytes("VmSize"); }
+
+TEST(SimFreeRanges, BestFitThenLowest) {
+  FreeRanges ranges;
+  ranges.add(100, 50);
+  ranges.add(200, 20);
+  ranges.add(300, 20);
+  EXPECT_EQ(ranges.take(20), 200U);
+  EXPECT_EQ(ranges.take(10), 300U);
+  EXPECT_EQ(ranges.take(51), std::nullopt);
+  ranges.add(200, 20);
+  // 310 to 320 is smaller, but no multiple of 16 with ten bytes behind it is in it.
+  EXPECT_EQ(ranges.take(10, 16), 208U);
+  EXPECT_EQ(ranges.count(), 4U);
+}
+
+TEST(SimFreeRanges, AgreesWithAModelByTheByte) {
+  constexpr std::size_t kBytes = 400;
+  std::vector<bool> free(kBytes, true);
+  FreeRanges ranges;
+  ranges.add(0, kBytes);
+  std::mt19937 random(4);
+  for (int step = 0; step < 20000; ++step) {
+    const std::size_t bytes = 1 + random() % 24;
+    if (const std::size_t kind = random() % 3; kind == 0) {
+      const std::size_t alignment = std::size_t{1} << random() % 4;
+      std::size_t fits = 0;
+      for (std::size_t at = 0; at + bytes <= kBytes; at += alignment) {
+        const auto begin = free.begin() + static_cast<std::ptrdiff_t>(at);
+        fits += std::count(begin, begin + static_cast<std::ptrdiff_t>(bytes), false) == 0 ? 1 : 0;
+      }
+      const auto taken = ranges.take(bytes, alignment);
+      ASSERT_EQ(taken.has_value(), fits > 0) << step;
+      for (std::size_t i = 0; taken && i < bytes; ++i) {
+        ASSERT_TRUE(free[*taken + i] && *taken % alignment == 0) << step;
+        free[*taken + i] = false;
+      }
+    } else {
+      const std::size_t begin = random() % (kBytes - bytes);
+      const auto first = free.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto last = first + static_cast<std::ptrdiff_t>(bytes);
+      if (kind == 1) {
+        ranges.remove(begin, bytes);
+        std::fill(first, last, false);
+      } else if (std::count(first, last, true) == 0) {
+        ranges.add(begin, bytes);
+        std::fill(first, last, true);
+      }
+    }
+    std::size_t runs = 0;
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      runs += free[i] && (i == 0 || !free[i - 1]) ? 1 : 0;
+    }
+    ASSERT_EQ(ranges.count(), runs) << step;
+  }
+}
+
+TEST(SimAddresses, EndWhereThoseOfTheProcessDo) {
+  if (kThreadSanitizer) {
+    GTEST_SKIP() << "TSan keeps most addresses for itself";
+  }
+  AddressSpace space;
+  constexpr std::size_t kRange = 159 * kGiB;
+  const std::vector<CUdeviceptr> taken = reserve_all(space, kRange);
+  EXPECT_EQ(space.reserved_bytes(), taken.size() * kRange);
+  EXPECT_LE(taken.size(), 823U);
+  EXPECT_GE(taken.size(), kAddressSanitizer ? 600U : 810U);
+  // What the devices have the host cannot get, and the other way round.
+  EXPECT_FALSE(HostRange(kRange).exists());
+  EXPECT_EQ(space.unreserve(taken[5], kRange), CUDA_SUCCESS);
+  {
+    const HostRange host(kRange);
+    EXPECT_TRUE(host.exists());
+    EXPECT_EQ(space.reserve(kRange, 0), std::nullopt);
+  }
+  EXPECT_EQ(space.reserve(kRange, 0), taken[5]);
+}
+
+// The machine itself takes no more than the GiB that was written to, whatever its cards hold.
+TEST(SimAddresses, MemoryThatNobodyWroteTakesNone) {
+  if (kThreadSanitizer || kAddressSanitizer) {
+    GTEST_SKIP() << "sanitizers map and unmap on their own";
+  }
+  const std::size_t before = mapped_bytes();
+  const SimGpu gpu(80 * 1024, "devices=8,mode=eager");
+  CUdeviceptr at = 0;
+  SimGpu::expect(SimGpu::api().mem_alloc(&at, 3 * kMiB));
+  SimGpu::fill(StreamId{}, DevicePtr{at}, 7, 3 * kMiB);
+  EXPECT_EQ(SimGpu::peek(DevicePtr{at + 3 * kMiB - 1}), 7);
+  EXPECT_LE(mapped_bytes() - before, kGiB + 256 * kMiB);
+}
+
+TEST(SimAddresses, AreSharedWithTheHost) {
+  if (kThreadSanitizer) {
+    GTEST_SKIP() << "TSan keeps most addresses for itself";
+  }
+  AddressSpace space;
+  std::vector<CUdeviceptr> taken;
+  {
+    const HostRange host(16 * kTiB);
+    ASSERT_TRUE(host.exists());
+    taken = reserve_all(space, kTiB);
+    EXPECT_GE(taken.size(), kAddressSanitizer ? 70U : 105U);
+  }
+  const std::size_t more = reserve_all(space, kTiB).size();
+  EXPECT_GE(more, 15U);
+  EXPECT_LE(more, 16U);
+}
+
+TEST(SimAddresses, ThirtyThousandReservationsAndAHundredThousandMappings) {
+  // TSan leaves few addresses. A sanitizer's own entries and tables are in the numbers too.
+  constexpr std::size_t kCount = kThreadSanitizer ? 1'000 : 30'000;
+  constexpr std::size_t kBytes = 64 * kMiB;
+  constexpr bool kCountsAreOurs = !kThreadSanitizer && !kAddressSanitizer;
+  const std::size_t entries = map_entries();
+  const std::size_t tables = page_table_bytes();
+  AddressSpace space;
+  std::vector<CUdeviceptr> taken;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    taken.push_back(space.reserve(kBytes, 0).value());
+  }
+  EXPECT_EQ(space.reserved_bytes(), kCount * kBytes);
+  // One entry for all of them. The vectors above may cost a few, and their own page tables.
+  if (kCountsAreOurs) {
+    EXPECT_LE(map_entries(), entries + 8);
+    EXPECT_LE(page_table_bytes(), tables + kMiB);
+  }
+
+  PhysicalMemory memory(4 * kMiB, false);
+  const auto handle = space.create(memory, 0, kGranularity)->id;
+  constexpr std::size_t kEach = 4;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t page = 0; page < kEach; ++page) {
+      ASSERT_EQ(space.map(taken[i] + page * kGranularity, kGranularity, 0, handle), CUDA_SUCCESS);
+    }
+  }
+  EXPECT_EQ(space.mappings().size(), kCount * kEach);
+  std::size_t handles = 0;
+  for (std::size_t i = 0; i < kCount; i += 2) {
+    CUdeviceptr base = 0;
+    ASSERT_NE(space.find_mapping(taken[i] + 3 * kGranularity + 7, &base), nullptr);
+    ASSERT_EQ(base, taken[i] + 3 * kGranularity);
+    ASSERT_EQ(space.unreserve(taken[i], kBytes), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_EQ(space.unmap(taken[i], kBytes, &handles), CUDA_SUCCESS);
+    ASSERT_EQ(handles, kEach);
+    ASSERT_EQ(space.unreserve(taken[i], kBytes), CUDA_SUCCESS);
+    ASSERT_FALSE(space.is_reserved(taken[i]));
+  }
+  EXPECT_EQ(space.reserved_bytes(), kCount / 2 * kBytes);
+  // The holes are taken again before anything else, from below.
+  for (std::size_t i = 0; i < kCount; i += 2) {
+    ASSERT_EQ(space.reserve(kBytes, 0), taken[i]);
+  }
+  if (kCountsAreOurs) {
+    EXPECT_LE(map_entries(), entries + 8);
+  }
+  space.clear();
+}
+
+// Reservations and cuMemAlloc's memory of two devices.
+TEST(SimAddresses, LimitCountsAllDevices) {
+  const SimGpu gpu(64, "devices=2,address_space=20MiB");
+  const CudaApi& api = SimGpu::api();
+  const auto reserve = [&api](std::size_t bytes, CUdeviceptr* at) {
+    return api.mem_address_reserve(at, bytes, 0, 0, 0);
+  };
+  CUdeviceptr first = 0;
+  SimGpu::expect(reserve(10 * kMiB, &first));
+  CUcontext second_device = nullptr;
+  SimGpu::expect(api.primary_ctx_retain(&second_device, 1));
+  SimGpu::expect(api.ctx_set_current(second_device));
+  CUdeviceptr second = 0;
+  SimGpu::expect(reserve(6 * kMiB, &second));
+  CUdeviceptr plain = 0;
+  SimGpu::expect(api.mem_alloc(&plain, 3 * kMiB));
+  EXPECT_EQ(SimGpu::reserved_bytes(), 20 * kMiB);
+
+  CUdeviceptr refused = 0;
+  EXPECT_EQ(reserve(2 * kMiB, &refused), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(api.mem_alloc(&refused, 3 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(refused, 0U);
+  // The refused allocation kept no memory.
+  EXPECT_EQ(ferro_sim_allocated_bytes(1), 4 * kMiB);
+
+  SimGpu::expect(api.mem_address_free(second, 6 * kMiB));
+  EXPECT_EQ(SimGpu::reserved_bytes(), 14 * kMiB);
+  EXPECT_EQ(reserve(8 * kMiB, &refused), CUDA_ERROR_OUT_OF_MEMORY);
+  SimGpu::expect(reserve(6 * kMiB, &second));
+  SimGpu::expect(api.mem_free(plain));
+  EXPECT_EQ(SimGpu::reserved_bytes(), 16 * kMiB);
+  SimGpu::expect(reserve(4 * kMiB, &plain));
+}
+
+}  // namespace
+}  // namespace ferro::sim

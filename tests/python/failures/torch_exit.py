@@ -1,0 +1,107 @@
+"""Ends with live tensors, graphs and pools. Argument 2: who is dropped in which order.
+
+Argument 1: the allocator, or what else is there: "observed" by a history, an observer and a reader
+of it, a pool with an allocator of its "own_pool", installed "late" or "uninstalled" again.
+"""
+
+import atexit
+import ctypes
+import gc
+import os
+import sys
+import threading
+
+from tests.python.feature_checks import ALLOCATOR, MIB, error_of, filled, take
+
+import torch
+
+import ferro_alloc
+
+state, order = sys.argv[1:]
+if state in ("observed", "own_pool", "uninstalled"):
+    ferro_alloc.install()
+if state in ("late", "uninstalled"):
+    # What was there before the switch lives on, too.
+    early = [filled(MIB, 2), torch.cuda.CUDAGraph()]
+    with torch.cuda.graph(early[1]):
+        early.append(early[0].clone())
+if state == "late":
+    ferro_alloc.install()
+elif state == "uninstalled":
+    ferro_alloc.uninstall()
+elif state == "observed":
+    torch.cuda.memory._record_memory_history("all")
+    reported = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *facts: reported.append(facts))
+    assert error_of(lambda: take(1 << 40))[0] == "OutOfMemoryError"
+    assert len(reported) == 1
+elif state == "own_pool":
+    # Page-aligned host memory; nothing reads or writes it.
+    libc = ctypes.CDLL(None)
+    functions = [ctypes.cast(f, ctypes.c_void_p).value for f in (libc.valloc, libc.free)]
+    own_pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*functions))
+    with torch.cuda.use_mem_pool(own_pool):
+        in_own_pool = take(3 * MIB)
+    # Outlives its pool.
+    other_pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*functions))
+    with torch.cuda.use_mem_pool(other_pool):
+        orphan = take(3 * MIB)
+    del other_pool
+else:
+    assert state == ALLOCATOR
+source = filled(MIB, 1)
+graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool()
+side = torch.cuda.Stream()
+with torch.cuda.graph(graph):
+    result = source.clone()
+graph.replay()
+with torch.cuda.use_mem_pool(pool):
+    inside = take(3 * MIB)
+shared = take(5 * MIB)
+shared.record_stream(side)
+
+if order == "graph_first":
+    del graph, pool
+elif order == "tensors_first":
+    del source, result, inside, shared
+elif order == "pool_first":
+    del pool
+    torch.cuda.empty_cache()
+elif order == "at_exit":
+    kept = [take(MIB) for _ in range(10)]
+    atexit.register(kept.clear)
+    atexit.register(torch.cuda.empty_cache)
+elif order == "cycle":
+    # Found by the collector when the interpreter ends.
+    gc.disable()
+    ring = [take(MIB)]
+    ring.append(ring)
+    del ring
+elif order == "thread":
+    # Dies with the interpreter, and its tensors after it.
+    def hold():
+        keep = take(MIB)
+        held.set()
+        threading.Event().wait()
+        del keep
+
+    held = threading.Event()
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+elif order == "exit_in_capture":
+    unfinished = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        unfinished.capture_begin()
+        inner = source.clone()
+elif order == "exception":
+    sys.exit(0)
+elif order == "fork":
+    child = os.fork()
+    if child == 0:
+        # Tensors of the parent die here without a CUDA call.
+        del source, result, inside
+        os._exit(0 if torch.zeros(3).sum() == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert source.cpu()[1] == 2
+else:
+    assert order == "nothing_dropped"

@@ -1,0 +1,144 @@
+"""Threads that take, fill, lend, check and free memory on many streams, under a limit.
+
+Arguments: the allocator, seconds, a mistake ("none"; "record_stream": it is left out). Every tensor
+is filled with a number of its own, and whoever gets it checks all of it on the device, on whatever
+stream, with nothing but events between the streams. The limit leaves little more room than what is
+live, so pages have to move all the time.
+"""
+
+import json
+import random
+import sys
+import threading
+import time
+
+from benchmarks.harness.processes import use_allocator
+
+allocator, seconds, mistake = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+use_allocator(allocator, simulated=False)
+
+import torch
+
+import ferro_alloc
+
+MIB = 1 << 20
+THREADS, STREAMS = 8, 2
+LIMIT = 4096 * MIB
+LIVE = int(0.8 * LIMIT / THREADS)
+"""What a thread keeps; a check takes 2.25 of its tensor's bytes more, for a truth value of each
+number and then as many 64-bit numbers to add."""
+SIZES = ((512, 4096), (4096, MIB), (MIB, 8 * MIB), (8 * MIB, 64 * MIB), (64 * MIB, 160 * MIB))
+"""In bytes; each range is as likely as the others."""
+LONGEST_SLEEP = 4_000_000
+"""Cycles, 2 ms, that a stream idles before it looks at what it was lent. Without that the device is
+done before the host asks for more."""
+
+
+class Worker:
+    def __init__(self, number):
+        self.random = random.Random(number)
+        self.tensors = []
+        self.live = 0
+        self.counts = {"allocated": 0, "lent": 0, "checked": 0, "out_of_memory": 0}
+        self.failure = None
+
+    def run(self, deadline):
+        try:
+            while time.monotonic() < deadline:
+                try:
+                    self.step()
+                except torch.OutOfMemoryError:
+                    self.counts["out_of_memory"] += 1
+                    self.give_up(len(self.tensors) // 4 + 1)
+        except BaseException as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            raise
+
+    def step(self):
+        if self.live > LIVE:
+            self.drop(1)
+        elif not self.tensors or self.random.random() < 0.5:
+            self.take()
+        elif self.random.random() < 0.5:
+            self.check(*self.random.choice(self.tensors))
+        else:
+            self.lend()
+
+    def take(self):
+        elements = self.random.randint(*self.random.choice(SIZES)) // 4
+        tag, home = self.random.getrandbits(30), self.random.choice(streams)
+        with torch.cuda.stream(home):
+            tensor = torch.full((elements,), tag, dtype=torch.int32, device="cuda")
+        self.tensors.append((tensor, tag, home))
+        self.live += tensor.nbytes
+        self.counts["allocated"] += 1
+
+    def check(self, tensor, tag, stream):
+        with torch.cuda.stream(stream):
+            wrong[stream] += (tensor != tag).sum()
+        self.counts["checked"] += 1
+
+    def lend(self):
+        """To another stream, which checks it behind its other work; mostly freed at once."""
+        place = self.random.randrange(len(self.tensors))
+        tensor, tag, home = self.tensors[place]
+        other = self.random.choice([stream for stream in streams if stream != home])
+        other.wait_event(home.record_event())
+        with torch.cuda.stream(other):
+            torch.cuda._sleep(self.random.randrange(LONGEST_SLEEP))
+        self.check(tensor, tag, other)
+        if mistake != "record_stream":
+            tensor.record_stream(other)
+        self.counts["lent"] += 1
+        if self.random.random() < 0.8:
+            self.live -= tensor.nbytes
+            self.tensors.pop(place)
+
+    def drop(self, count):
+        for _ in range(min(count, len(self.tensors))):
+            self.check(*self.pop())
+
+    def give_up(self, count):
+        """Unchecked: a check takes memory, which all threads may lack at once."""
+        for _ in range(min(count, len(self.tensors))):
+            self.pop()
+
+    def pop(self):
+        found = self.tensors.pop(self.random.randrange(len(self.tensors)))
+        self.live -= found[0].nbytes
+        return found
+
+
+torch.cuda.set_per_process_memory_fraction(LIMIT / torch.cuda.mem_get_info()[1])
+streams = [torch.cuda.Stream() for _ in range(THREADS * STREAMS)]
+wrong = {stream: torch.zeros((), dtype=torch.int64, device="cuda") for stream in streams}
+torch.cuda.synchronize()
+workers = [Worker(number) for number in range(THREADS)]
+end = time.monotonic() + seconds
+threads = [threading.Thread(target=worker.run, args=(end,)) for worker in workers]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+reserved = torch.cuda.max_memory_reserved()
+# What is left is checked with room for it: here running out of memory would be no finding.
+torch.cuda.set_per_process_memory_fraction(1.0)
+for worker in workers:
+    worker.drop(len(worker.tensors))
+torch.cuda.synchronize()
+result = {
+    "wrong": sum(int(count) for count in wrong.values()),
+    "failures": [worker.failure for worker in workers if worker.failure],
+    "counts": {name: sum(worker.counts[name] for worker in workers) for name in workers[0].counts},
+    "reserved": reserved,
+    "limit": LIMIT,
+    "device": None,
+}
+if allocator == "ferro_alloc":
+    device = ferro_alloc.status().devices[0]
+    result["device"] = {
+        "moved": device.pages_moved,
+        "handed_over": device.pages_handed_over,
+        "ladder": dict(device.ladder),
+    }
+print(json.dumps(result))

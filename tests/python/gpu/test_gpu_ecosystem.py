@@ -1,0 +1,122 @@
+"""Libraries and tools around PyTorch on a GPU: the same under ferro_alloc as under native."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, clean_environment, find_program
+from tests.python.torch_programs import checks_of
+from tools.gpu import gpu_count
+
+pytestmark = pytest.mark.gpu
+
+needs_two = pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
+
+
+def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+@cache
+def run(program: str, *arguments: str) -> dict[str, Any]:
+    """What all checks of a program returned."""
+    done = subprocess.run(
+        [sys.executable, str(find_program(program)), *arguments],
+        env=clean_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return last_object(done)
+
+
+def compare(program: str, name: str) -> None:
+    found, native = (run(program, allocator)[name] for allocator in ("ferro", "native"))
+    assert "error" not in native, native["error"]
+    assert "error" not in found, found["error"]
+    assert found["value"] == native["value"]
+
+
+@pytest.mark.parametrize("name", checks_of("gpu_ecosystem.py"))
+def test_on_one_gpu(name: str) -> None:
+    compare("gpu_ecosystem.py", name)
+
+
+SHARING = (("ferro", "ferro", False), ("ferro", "ferro", True), ("ferro", "native", False),
+           ("native", "ferro", False), ("native", "native", False))  # fmt: skip
+
+
+@cache
+def shared(producer: str, consumer: str, refuse_pidfd: bool) -> dict[str, Any]:
+    options = json.dumps({"sim": None, "refuse_pidfd": refuse_pidfd})
+    return run("sharing.py", producer, consumer, options)
+
+
+@pytest.mark.parametrize("pair", SHARING, ids=lambda pair: "-".join(map(str, pair)))
+@pytest.mark.parametrize("name", checks_of("sharing.py"))
+def test_sharing_between_processes(pair: tuple[str, str, bool], name: str) -> None:
+    found, native = shared(*pair)[name], shared("native", "native", False)[name]
+    assert "error" not in native, native["error"]
+    assert "error" not in found, found["error"]
+    assert found["value"] == native["value"]
+
+
+@needs_two
+@pytest.mark.parametrize("name", checks_of("gpu_peers.py"))
+def test_on_two_gpus_in_one_process(name: str) -> None:
+    compare("gpu_peers.py", name)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@cache
+def ranks(allocator: str, registered_by: str) -> list[dict[str, Any]]:
+    """What the two ranks found."""
+    port = free_port()
+    program = str(find_program("gpu_ranks.py"))
+    running = [
+        subprocess.Popen(
+            [sys.executable, program, allocator, str(rank), port, registered_by],
+            env=clean_environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    found = []
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=200)
+            done = subprocess.CompletedProcess([], process.returncode, output, errors)
+            found.append(last_object(done))
+    finally:
+        for process in running:
+            process.kill()
+    return found
+
+
+@needs_two
+@pytest.mark.parametrize("registered_by", ["pool", "hook"])
+@pytest.mark.parametrize("layout", ["pages", "segments"])
+@pytest.mark.parametrize("what", ["sums", "pool", "data_parallel", "sharded", "other_device"])
+def test_two_ranks(layout: str, what: str, registered_by: str) -> None:
+    found, native = ranks(layout, registered_by), ranks("native", registered_by)
+    assert [result[what] for result in found] == [result[what] for result in native]

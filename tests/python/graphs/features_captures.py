@@ -1,0 +1,517 @@
+"""Captures, captured graphs, device scalars and graphed callables of ferro_alloc.graphs."""
+
+import contextlib
+import gc
+import threading
+import weakref
+
+from tests.python.feature_checks import (
+    FERRO,
+    KIB,
+    MIB,
+    check,
+    error_of,
+    filled,
+    finish,
+    take,
+    words,
+)
+
+import torch
+
+from ferro_alloc import graphs, sim
+from ferro_alloc.graphs import CaptureGuard, CaptureStatus, DeviceScalar
+
+
+def read(tensor):
+    torch.cuda.synchronize()
+    return tensor.cpu().view(torch.int32)
+
+
+def has(tensor, tag):
+    return bool((read(tensor) == words(tag, tensor.nbytes)).all())
+
+
+def calls(name):
+    return sim.counters()[name].calls if name in sim.counters() else 0
+
+
+@contextlib.contextmanager
+def refused(name):
+    sim.fault(name, call=1)
+    try:
+        yield
+    finally:
+        sim.clear_faults()
+
+
+def usable():
+    """Whether streams, random numbers, allocations and captures are as before any capture."""
+    source, seen = filled(MIB, 5), []
+    seen.append(torch.cuda.current_stream() == torch.cuda.default_stream())
+    seen.append(not graphs.is_stream_capturing())
+    torch.rand(4, device="cuda")
+    with CaptureGuard() as guard:
+        result = source.clone()
+    guard.graph.launch()
+    seen.append(has(result, 5))
+    torch.cuda.synchronize()
+    return all(seen)
+
+
+def spoiled():
+    """A capture that a forbidden call invalidates."""
+    with CaptureGuard():
+        take(MIB)
+        torch.cuda.synchronize()
+
+
+@check
+def statuses():
+    seen = [graphs.capture_status().name]
+    guard = CaptureGuard()
+    seen.append(guard.status().name)
+    other = torch.cuda.Stream()
+    try:
+        with guard:
+            seen += [guard.status().name, graphs.capture_status().name]
+            seen += [graphs.is_stream_capturing(), graphs.is_stream_capturing(other)]
+            error_of(torch.cuda.synchronize)
+            seen += [guard.status().name, guard.status().is_capturing]
+            seen += [guard.status().is_invalidated, torch.cuda.is_current_stream_capturing()]
+            raise KeyError("stop")
+    except KeyError:
+        seen.append(guard.status().name)
+    return seen
+
+
+@check
+def the_statuses_are_three():
+    return [(s.name, s.is_capturing, s.is_invalidated) for s in CaptureStatus]
+
+
+@check
+def a_graph_runs_when_it_is_launched():
+    source = filled(MIB, 3)
+    with CaptureGuard() as guard:
+        result = source.clone()
+    graph = guard.graph
+    counts = [graph.num_replays]
+    graph.launch()
+    good = [has(result, 3)]
+    source.copy_(words(9, MIB))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    graph.launch(side)
+    counts.append(graph.num_replays)
+    return counts, good, has(result, 9), guard.status().name
+
+
+@check
+def a_launch_that_is_refused_does_not_count():
+    source = filled(MIB, 3)
+    with CaptureGuard() as guard:
+        result = source.clone()
+    with refused("cuGraphLaunch"):
+        kind, _ = error_of(guard.graph.launch)
+    counts = [guard.graph.num_replays]
+    guard.graph.launch()
+    return "Error" in kind, counts, guard.graph.num_replays, has(result, 3)
+
+
+@check
+def it_is_uploaded_once():
+    source = filled(MIB, 3)
+    with CaptureGuard() as guard:
+        source.clone()
+    graph, before = guard.graph, calls("cuGraphUpload")
+    seen = [graph.is_uploaded]
+    graph.upload()
+    graph.upload(torch.cuda.Stream())
+    return seen, graph.is_uploaded, calls("cuGraphUpload") - before, graph.num_replays
+
+
+@check
+def a_graph_of_torch_has_both_faces():
+    source, graph = filled(MIB, 3), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = source.clone()
+    captured = graphs.CapturedGraph(graph)
+    captured.launch()
+    good = has(result, 3)
+    source.copy_(words(4, MIB))
+    captured.cuda_graph.replay()
+    same = captured.cuda_graph is graph and captured.pool.handle == tuple(graph.pool())
+    handle = captured.pool.handle
+    del graph
+    gc.collect()
+    source.copy_(words(5, MIB))
+    captured.launch()
+    good = good and has(result, 5)
+    counts = captured.num_replays
+    del captured
+    gc.collect()
+    return same, good, counts, graphs.capture_pool_for_handle(handle) is None
+
+
+@check
+def what_is_no_graph_is_refused():
+    return [
+        error_of(lambda: graphs.CapturedGraph(7))[0],
+        error_of(lambda: graphs.CapturedGraph(torch.cuda.CUDAGraph()))[0] != "",
+    ]
+
+
+@check
+def a_capture_begins_and_ends():
+    source = filled(MIB, 3)
+    handle = graphs.graph_pool_handle("decode")
+    capture = graphs.begin_capture(handle, mode="relaxed")
+    seen = [capture.status().name, capture.pool.name, torch.cuda.current_stream() == capture.stream]
+    result = source.clone()
+    graph = graphs.end_capture(capture)
+    seen += [capture.status().name, torch.cuda.current_stream() == torch.cuda.default_stream()]
+    again = error_of(capture.end)[0]
+    capture.discard()
+    graph.launch()
+    graphs.release_graph_pool_handle(handle)
+    return seen, again, has(result, 3), graph.pool.name
+
+
+@check
+def a_capture_that_is_dropped_is_discarded():
+    capture = graphs.begin_capture()
+    stream = capture.stream
+    take(MIB)
+    del capture
+    gc.collect()
+    return graphs.is_stream_capturing(stream), usable()
+
+
+@check
+def a_body_that_raises_discards_its_capture():
+    handle = graphs.graph_pool_handle("decode")
+    guard = CaptureGuard(handle)
+
+    def fail():
+        with guard:
+            take(3 * MIB)
+            raise KeyError("stop")
+
+    usable()  # what PyTorch keeps for the graphs of a stream is there from now on
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    kind, _ = error_of(fail)
+    no_graph = error_of(lambda: guard.graph)[0]
+    entered_twice = error_of(guard.__enter__)[0]
+    graphs.release_graph_pool_handle(handle)
+    torch.cuda.empty_cache()
+    left = torch.cuda.memory_reserved() - before
+    gone = graphs.capture_pool_for_handle(handle) is None
+    return kind, no_graph, entered_twice, left, gone, usable()
+
+
+@check
+def a_capture_that_is_invalidated_leaves_all_usable():
+    kind, text = error_of(spoiled)
+    return "Error" in kind, "captur" in text, usable()
+
+
+@check
+def a_stream_that_stays_away_leaves_all_usable():
+    side = torch.cuda.Stream()
+    target = take(KIB)
+
+    def fail():
+        with CaptureGuard() as guard:
+            side.wait_stream(guard._capture.stream)
+            with torch.cuda.stream(side):
+                target.zero_()
+
+    kind, _ = error_of(fail)
+    return "Error" in kind, graphs.is_stream_capturing(side), usable()
+
+
+@check
+def a_capture_that_cannot_begin_leaves_all_usable():
+    with refused("cuStreamBeginCapture"):
+        kind, _ = error_of(graphs.begin_capture)
+    return "Error" in kind, usable()
+
+
+@check
+def captures_nest_on_streams_of_their_own():
+    source, stream, other = filled(MIB, 3), torch.cuda.Stream(), torch.cuda.Stream()
+    with CaptureGuard(stream=stream) as outer:
+        first = source.clone()
+        refused = error_of(lambda: graphs.begin_capture(stream=stream))[0]
+        with CaptureGuard(stream=other) as inner:
+            second = source.clone()
+        third = first.clone()
+    inner.graph.launch()
+    outer.graph.launch()
+    return refused, has(first, 3), has(second, 3), has(third, 3), usable()
+
+
+@check
+def modes_are_checked():
+    seen = []
+    for mode in (*graphs.CaptureMode, "global", "thread_local", "relaxed"):
+        with CaptureGuard(mode=mode) as guard:
+            take(KIB).zero_()
+        guard.graph.launch()
+        seen.append(guard.graph.num_replays)
+    return (
+        seen,
+        error_of(lambda: CaptureGuard(mode="local")),
+        error_of(lambda: graphs.begin_capture(stream=3))[0],
+    )
+
+
+@check
+def captures_of_several_threads_run_side_by_side():
+    barrier, results, problems = threading.Barrier(3), {}, []
+
+    def work(tag):
+        try:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                source = filled(MIB, tag)
+                barrier.wait(30)
+                with CaptureGuard() as guard:
+                    barrier.wait(30)
+                    halfway = source.clone()
+                    barrier.wait(30)
+                    result = halfway.clone()
+                barrier.wait(30)
+                guard.graph.launch()
+                stream.synchronize()
+                results[tag] = has(result, tag)
+        except Exception as error:
+            problems.append(repr(error))
+            barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(tag,)) for tag in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(results.items()), problems
+
+
+@check
+def captures_on_two_devices_run_side_by_side():
+    if torch.cuda.device_count() < 2:
+        return None
+    streams = [torch.cuda.Stream(device=index) for index in (0, 1)]
+    sources = [filled(MIB, 3), words(4, MIB).to("cuda:1")]
+    with CaptureGuard(stream=streams[1]) as outer:
+        where = [torch.cuda.current_device()]
+        first = sources[1].clone()
+        with CaptureGuard(stream=streams[0]) as inner:
+            where.append(torch.cuda.current_device())
+            second = sources[0].clone()
+        where.append(torch.cuda.current_device())
+        third = first.clone()
+    where.append(torch.cuda.current_device())
+    graphs_of = inner.graph, outer.graph
+    wrong = error_of(lambda: graphs_of[0].launch(streams[1]))[0]
+    for graph in graphs_of:
+        graph.launch()
+    torch.cuda.synchronize(1)
+    places = [graph.device for graph in graphs_of]
+    scalar = DeviceScalar(torch.int32, 5, device=1)
+    scalar.update(6)
+    values = has(second, 3), has(third, 4), int(scalar.tensor.cpu()), str(scalar.tensor.device)
+    return where, places, wrong, *values
+
+
+@check
+def a_thousand_failed_captures_leave_nothing():
+    def fail(number):
+        with CaptureGuard():
+            take(MIB)
+            if number % 2:
+                torch.cuda.synchronize()
+            raise KeyError("stop")
+
+    def held():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        counts = {name: count.calls for name, count in sim.counters().items()}
+        pairs = (
+            ("cuMemCreate", "cuMemRelease"),
+            ("cuMemMap", "cuMemUnmap"),
+            ("cuEventCreate", "cuEventDestroy_v2"),
+            ("cuGraphInstantiateWithFlags", "cuGraphExecDestroy"),
+        )
+        left = [counts.get(made, 0) - counts.get(gone, 0) for made, gone in pairs]
+        return [sim.memory()[0].allocated, torch.cuda.memory_reserved(), *left]
+
+    for number in range(4):
+        error_of(lambda number=number: fail(number))
+    before, kinds = held(), set()
+    for number in range(1000 if FERRO else 100):  # each leaves a page under native
+        kinds.add(error_of(lambda number=number: fail(number))[0])
+    after = held()
+    return sorted(kinds), before == after, usable()
+
+
+# ---- device scalars
+
+
+VALUES = {
+    "bool": True,
+    "uint8": 200,
+    "int8": -3,
+    "int16": -300,
+    "int32": 70_000,
+    "int64": -(1 << 40),
+    "float16": 1.5,
+    "bfloat16": -2.5,
+    "float32": 0.1,
+    "float64": 0.1,
+    "complex64": 1 + 2j,
+}
+
+
+@check
+def scalars_of_every_type():
+    wrong = []
+    for name, value in VALUES.items():
+        dtype = getattr(torch, name)
+        scalar = DeviceScalar(dtype, 0)
+        address = scalar.tensor.data_ptr()
+        scalar.update(value)
+        expected = torch.tensor(value, dtype=dtype)
+        if (
+            not scalar.tensor.cpu().equal(expected)
+            or scalar.tensor.data_ptr() != address
+            or scalar.tensor.shape != ()
+        ):
+            wrong.append(name)
+    return wrong
+
+
+@check
+def what_a_scalar_refuses():
+    small = DeviceScalar(torch.int8, 1)
+    made = []
+    with CaptureGuard():
+        take(KIB).zero_()
+        made.append(error_of(lambda: DeviceScalar(torch.int32, 1))[0])
+    return [
+        error_of(lambda: DeviceScalar(torch.complex128, 1))[0],
+        error_of(lambda: small.update(300))[0],
+        error_of(lambda: small.update(1 << 70))[0],
+        error_of(lambda: small.update("1"))[0],
+        error_of(lambda: small.update(1, stream=3))[0],
+        *made,
+        int(small.tensor.cpu()),
+    ]
+
+
+@check
+def each_launch_reads_the_value_before_it():
+    """Far ahead of the device, on the stream of the launches and on another one."""
+    scalar = DeviceScalar(torch.int64, -1)
+    slot = torch.zeros((), dtype=torch.int64, device="cuda")
+    with CaptureGuard() as guard:
+        slot.copy_(scalar.tensor)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    copies = []
+    main = torch.cuda.current_stream()
+    for value in range(200):
+        stream, other = (side, main) if value % 3 == 0 else (main, side)
+        scalar.update(value, side if stream is side else None)
+        guard.graph.launch(stream)
+        with torch.cuda.stream(stream):
+            copies.append(slot.clone())
+        other.wait_stream(stream)
+    torch.cuda.synchronize()
+    return [int(copy.cpu()) for copy in copies] == list(range(200))
+
+
+@check
+def the_memory_of_a_scalar_outlives_its_updates():
+    side = torch.cuda.Stream()
+    scalar = DeviceScalar(torch.int32, 0)
+    for _ in range(50):
+        scalar.update(7, side)
+    del scalar
+    taken = [filled(4, 0) for _ in range(8)]
+    torch.cuda.synchronize()
+    return [int(tensor.cpu()) for tensor in taken]
+
+
+@check
+def an_update_in_a_capture_belongs_to_the_graph():
+    scalar = DeviceScalar(torch.float64, 0.0)
+    with CaptureGuard() as guard:
+        scalar.update(2.5)
+    before = float(scalar.tensor.cpu())
+    scalar.update(1.0)
+    guard.graph.launch()
+    return before, float(scalar.tensor.cpu())
+
+
+# ---- graphed callables
+
+
+@check
+def a_callable_runs_on_what_it_is_given():
+    def function(pair, number):
+        return {"first": pair[0].clone(), "second": pair[1].clone(), "number": number}
+
+    samples = (filled(MIB, 1), filled(KIB, 2))
+    graphed = graphs.make_graphed_callable(function, (samples, 3))
+    seen = []
+    for tag in (5, 6):
+        out = graphed((filled(MIB, tag), filled(KIB, tag + 1)), 3)
+        seen += [has(out["first"], tag), has(out["second"], tag + 1), out["number"]]
+    errors = [
+        error_of(lambda: graphed(samples, 4)),
+        error_of(lambda: graphed(samples)),
+        error_of(lambda: graphed((samples[0], samples[0]), 3)),
+        error_of(lambda: graphed((samples[0], 1), 3)),
+    ]
+    kinds = [kind for kind, _ in errors]
+    return seen, kinds, graphed.graph.num_replays, calls("cuGraphLaunch") > 0
+
+
+@check
+def a_callable_that_raises_captures_nothing():
+    handle = graphs.graph_pool_handle()
+    runs = []
+
+    def function(tensor):
+        runs.append(torch.cuda.is_current_stream_capturing())
+        copy = tensor.clone()
+        if runs[-1]:
+            raise KeyError("stop")
+        return copy
+
+    kind, _ = error_of(
+        lambda: graphs.make_graphed_callable(function, (filled(MIB, 1),), pool=handle, warmup=2)
+    )
+    graphs.release_graph_pool_handle(handle)
+    gone = graphs.capture_pool_for_handle(handle) is None
+    wrong = error_of(lambda: graphs.make_graphed_callable(function, (), warmup=-1))[0]
+    return kind, runs, gone, wrong, usable()
+
+
+@check
+def a_callable_keeps_its_inputs():
+    sample = filled(MIB, 1)
+    seen = weakref.ref(sample)
+    graph = graphs.make_graphed_callable(lambda tensor: tensor.clone(), (sample,)).graph
+    del sample
+    gc.collect()
+    kept = seen() is not None
+    del graph
+    gc.collect()
+    return kept, seen() is None
+
+
+finish()

@@ -1,0 +1,108 @@
+"""What a program is told when memory cannot be shared, and that the memory is unharmed."""
+
+import json
+from functools import partial
+from typing import Any
+
+from tests.python.feature_checks import MIB, error_of, filled, words
+
+import torch
+
+from ferro_alloc import _C, sim
+
+UNKNOWN, OUT_OF_MEMORY, NOT_SUPPORTED = 999, 2, 801
+SIZE = 80 * MIB
+results: dict[str, Any] = {}
+
+
+def share(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage()._share_cuda_()
+
+
+def release(shared: Any) -> None:
+    torch.UntypedStorage._release_ipc_counter_cuda(shared[4], shared[5])
+
+
+def is_intact(tensor: torch.Tensor, tag: int) -> bool:
+    return bool(torch.equal(tensor.cpu(), words(tag, 4 * tensor.numel())))
+
+
+def with_fault(function: str, lasting: bool, result: int) -> list[Any]:
+    """The error of sharing, whether the bytes are still right, and whether it works afterwards."""
+    tensor = filled(SIZE, 5)
+    torch.cuda.synchronize()
+    if lasting:
+        sim.fault(function, after=0, result=result)
+    else:
+        sim.fault(function, call=1, result=result)
+    kind, text = error_of(partial(share, tensor))
+    sim.clear_faults()
+    _C.check_invariants(0)
+    intact = is_intact(tensor, 5)
+    again = share(tensor)
+    intact_again = is_intact(tensor, 5)
+    release(again)
+    del tensor
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    return [kind, text, intact, intact_again]
+
+
+for name in ("cuMemExportToShareableHandle", "cuCtxSynchronize", "cuMemcpyDtoDAsync"):
+    results[f"{name} unknown"] = with_fault(name, False, UNKNOWN)
+for name in ("cuMemCreate", "cuMemMap"):
+    results[f"{name} out of memory"] = with_fault(name, True, OUT_OF_MEMORY)
+# Once, while the pages are exchanged; later calls find the first part done.
+results["cuMemUnmap out of memory"] = with_fault("cuMemUnmap", True, UNKNOWN)
+
+tensor = filled(SIZE, 6)
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    results["under a capture"] = error_of(lambda: share(tensor))
+    graph.capture_end()
+del graph
+
+
+def open_changed(change: Any) -> tuple[str, str]:
+    small = filled(4 * MIB, 7)
+    device, handle, size, offset, counter, counter_offset, event, _ = share(small)
+    arguments = (device, change(handle), size, offset, counter, counter_offset, event, False)
+    error = error_of(lambda: torch.UntypedStorage._new_shared_cuda(*arguments))
+    torch.UntypedStorage._release_ipc_counter_cuda(counter, counter_offset)
+    return error
+
+
+results["a process that is gone"] = open_changed(
+    lambda handle: (
+        handle[:2]
+        + (4_000_000).to_bytes(4, "little")
+        + handle[6:].replace(b"ferro_alloc-", b"ferro_gone!-")
+    )
+)
+results["a type nobody knows"] = open_changed(lambda handle: handle[:1] + b"x" + handle[2:])
+results["half a handle"] = open_changed(lambda handle: handle[:20])
+
+
+def given_back() -> tuple[str, str]:
+    small = filled(4 * MIB, 8)
+    shared = share(small)
+    release(shared)
+    del small
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    gone = (4_000_000).to_bytes(4, "little")
+    device, handle, size, offset, counter, counter_offset, event, _ = shared
+    arguments = (device, handle[:2] + gone + handle[6:], size, offset, counter, counter_offset)
+    return error_of(lambda: torch.UntypedStorage._new_shared_cuda(*arguments, event, False))
+
+
+results["memory given back"] = given_back()
+
+# The other device has created nothing yet.
+sim.fault("cuMemCreate", call=1, result=NOT_SUPPORTED)
+other = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda:1")
+sim.clear_faults()
+results["not exportable"] = error_of(lambda: share(other))
+print(json.dumps(results))

@@ -1,0 +1,86 @@
+"""Unmodified PyTorch on the simulated GPU."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from benchmarks.harness.processes import SIMULATED_ALLOCATORS
+from tests.conftest import Completed, RunSimulated
+from tests.python.torch_programs import Result, simulated
+
+NATIVE: dict[str, str] = {}
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+both_allocators = pytest.mark.parametrize("env", [NATIVE, EXPANDABLE], ids=["native", "expandable"])
+
+
+def last_line(completed: Completed) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+    return result
+
+
+@both_allocators
+def test_the_parts_of_torch_that_programs_use(
+    run_simulated: RunSimulated, env: dict[str, str]
+) -> None:
+    result = last_line(run_simulated("sim_features.py", env=env))
+    assert len(result["done"]) == 16
+    assert result["unsupported"] == []
+
+
+@both_allocators
+def test_training_is_fast_and_its_memory_plausible(
+    run_simulated: RunSimulated, env: dict[str, str]
+) -> None:
+    result = last_line(run_simulated("sim_llama.py", env=env))
+    parameters = result["parameters"]
+    assert 150e6 < parameters < 250e6
+    # bfloat16 weights, gradients and two moments, and activations on top.
+    assert result["allocated"] > 8 * parameters
+    assert result["allocated"] <= result["reserved"] < 80 << 30
+    assert result["unsupported"] == []
+    # 10 to 30 ms on an idle core.
+    assert result["median_step_ms"] < 500
+
+
+@cache
+def compiled(allocator: str) -> Result:
+    return simulated("sim_compile.py", allocator)
+
+
+@pytest.mark.parametrize("allocator", SIMULATED_ALLOCATORS)
+def test_compiled_models_replay_graphs(allocator: str) -> None:
+    result = compiled(allocator)
+    assert result["unsupported"] == []
+    # Each of two shapes is warmed up once: then forward and backward come from graphs. So do the
+    # forward passes without gradients, and the ones behind them.
+    assert result["graph_launches"] >= 2 * 3 * 2 + 5 + 2
+
+
+@pytest.mark.parametrize("allocator", ["native", "expandable"])
+def test_compiled_models_reserve_no_more_than_under(allocator: str) -> None:
+    ferro, other = compiled("ferro_alloc"), compiled(allocator)
+    assert ferro["graph_launches"] == other["graph_launches"]
+    assert 0 < ferro["peak_reserved"] <= other["peak_reserved"]
+    assert 0 < ferro["reserved"] <= other["reserved"]
+
+
+def test_two_devices(run_simulated: RunSimulated) -> None:
+    result = last_line(run_simulated("sim_devices.py", count=2))
+    assert result["equal"]
+    assert all(count > 0 for count in result["allocated"])
+    assert all(used >= mine for used, mine in zip(result["used"], result["allocated"], strict=True))
+
+
+@both_allocators
+def test_driver_failures_reach_torch_as_out_of_memory(
+    run_simulated: RunSimulated, env: dict[str, str]
+) -> None:
+    assert last_line(run_simulated("sim_faults.py", env=env)) == {
+        "fault": "OutOfMemoryError",
+        "after": 64 << 20,
+        "too_large": "OutOfMemoryError",
+    }

@@ -1,0 +1,79 @@
+"""The house: no folder has too many sources, no file is too long, no module imports itself."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("csrc", "ferro_alloc", "tests", "benchmarks", "tools")
+SUFFIXES = (".h", ".cpp", ".py", ".pyi", ".sh")
+MOST_SOURCES = 24
+"""Directly in one folder."""
+SHORT = ("csrc/ferro", "ferro_alloc")
+MOST_LINES = 420
+PACKAGES = ("ferro_alloc", "benchmarks", "tools")
+
+# Files and folders that are known to be too large. An entry that no longer is has to go.
+TOO_LARGE: set[str] = set()
+
+
+def sources(*folders: str) -> list[Path]:
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    # The last is none of the repository's: setup.py writes it.
+    return sorted(p for p in paths if p.suffix in SUFFIXES and p.name != "_build_info.py")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def crowded_folders() -> set[str]:
+    folders = [name_of(path.parent) for path in sources(*CODE)]
+    return {folder for folder in folders if folders.count(folder) > MOST_SOURCES}
+
+
+def long_files() -> set[str]:
+    return {
+        name_of(path) for path in sources(*SHORT) if len(path.read_text().splitlines()) > MOST_LINES
+    }
+
+
+def test_folders_and_files_stay_small() -> None:
+    assert crowded_folders() | long_files() == TOO_LARGE
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sources(*PACKAGES):
+        if path.suffix == ".py":
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """Modules that a file imports anywhere in it, of those that are known."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{name.name}" for name in node.names}
+            # A name is a module of the package, or else the package's own.
+            found |= {name if name in known else node.module for name in names}
+    return found & set(known)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_imports_itself_through_others(package: str) -> None:
+    known = modules()
+    graph = {name: imports(path, known) for name, path in known.items() if name.startswith(package)}
+    assert graph
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules that import each other: {' -> '.join(error.args[1])}")
