@@ -93,11 +93,11 @@ MemoryInfo Driver::memory_info() {
   return info;
 }
 
-std::optional<DevicePtr> Driver::reserve(std::size_t bytes, std::size_t alignment) {
+std::optional<DevicePtr> Driver::reserve(std::size_t bytes, std::size_t alignment, DevicePtr wish) {
   const CallScope scope(*this);
   count(DriverCall::kReserve);
   CUdeviceptr base = 0;
-  const CUresult result = api_.mem_address_reserve(&base, bytes, alignment, 0, 0);
+  const CUresult result = api_.mem_address_reserve(&base, bytes, alignment, raw(wish), 0);
   if (expect_memory(result, "cuMemAddressReserve", bytes) == Status::kOutOfMemory) {
     return std::nullopt;
   }

@@ -47,8 +47,10 @@ class Driver {
   // Does not create a context.
   std::size_t total_memory() const;
   MemoryInfo memory_info();
-  // Reserves addresses without memory behind them; none when the address space is exhausted.
-  std::optional<DevicePtr> reserve(std::size_t bytes, std::size_t alignment);
+  // Reserves addresses without memory behind them; none when the address space is exhausted. From
+  // `wish` on when they are free, else anywhere.
+  std::optional<DevicePtr> reserve(std::size_t bytes, std::size_t alignment,
+                                   DevicePtr wish = kNull);
   bool unreserve(DevicePtr base, std::size_t bytes) noexcept;
   // Creates one physical page; none when the device is full. It can be exported where the device
   // allows that.

@@ -32,6 +32,21 @@ inline void reservation_honours_alignment(Env& env) {
   CONTRACT_CHECK(aligned);
 }
 
+inline void free_addresses_are_had_by_wish_and_others_are_not(Env& env) {
+  CUdeviceptr gone = 0;
+  constexpr std::size_t kAlignment = std::size_t{64} << 20;
+  CONTRACT_OK(env.api.mem_address_reserve(&gone, kAlignment, kAlignment, 0, 0));
+  CONTRACT_OK(env.api.mem_address_free(gone, kAlignment));
+  CUdeviceptr again = 0;
+  CONTRACT_OK(env.api.mem_address_reserve(&again, kAlignment, kAlignment, gone, 0));
+  CUdeviceptr elsewhere = 0;
+  CONTRACT_OK(env.api.mem_address_reserve(&elsewhere, kAlignment, kAlignment, gone, 0));
+  CONTRACT_OK(env.api.mem_address_free(elsewhere, kAlignment));
+  CONTRACT_OK(env.api.mem_address_free(again, kAlignment));
+  CONTRACT_CHECK(again == gone);
+  CONTRACT_CHECK(elsewhere != gone && is_aligned(elsewhere, kAlignment));
+}
+
 inline void mapped_memory_keeps_what_is_written(Env& env) {
   const Memory memory(env, 2);
   const Stream stream(env);
@@ -306,6 +321,8 @@ inline std::vector<Case> memory_case_list() {
       {"memory.copies_between_device_addresses", copies_between_device_addresses},
       {"memory.handle_is_mapped_whole", handle_is_mapped_whole},
       {"memory.occupied_addresses_are_refused", occupied_addresses_are_refused},
+      {"memory.free_addresses_are_had_by_wish_and_others_are_not",
+       free_addresses_are_had_by_wish_and_others_are_not},
       {"memory.unreserved_addresses_are_refused", unreserved_addresses_are_refused},
       {"memory.alias_shows_the_same_bytes", alias_shows_the_same_bytes},
       {"memory.page_moves_with_its_contents", page_moves_with_its_contents},

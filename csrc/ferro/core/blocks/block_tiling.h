@@ -38,7 +38,8 @@ class BlockTiling {
  public:
   using Spans = std::map<DevicePtr, std::unique_ptr<Span>>;  // by their first address
 
-  explicit BlockTiling(std::size_t page_bytes) : page_bytes_(page_bytes) {}
+  explicit BlockTiling(std::size_t page_bytes, FreeIndex::Ties ties = FreeIndex::Ties::kAny)
+      : page_bytes_(page_bytes), free_(ties) {}
 
   // Spans. A new one is one block in state kGap, in no index.
   Block* add_span(std::unique_ptr<Span> span);

@@ -18,19 +18,19 @@ struct Recount {
   const Block* last = nullptr;
 };
 
-void recount(const Block* block, Recount& seen) {
+void recount(const Block* block, std::size_t largest_binned, Recount& seen) {
   if (block == nullptr) {
     return;
   }
   FERRO_CHECK(block->left == nullptr || treap_priority(block->left) <= treap_priority(block));
   FERRO_CHECK(block->right == nullptr || treap_priority(block->right) <= treap_priority(block));
-  recount(block->left, seen);
+  recount(block->left, largest_binned, seen);
   FERRO_CHECK(seen.last == nullptr || precedes(seen.last, block));
-  FERRO_CHECK(block->is_free() && block->size > FreeIndex::kMaxSmall);
+  FERRO_CHECK(block->is_free() && block->size > largest_binned);
   seen.last = block;
   ++seen.count;
   seen.bytes += block->size;
-  recount(block->right, seen);
+  recount(block->right, largest_binned, seen);
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ Block* FreeIndex::largest() const {
 
 void FreeIndex::check_invariants() const {
   Recount seen;
-  recount(root_, seen);
+  recount(root_, largest_binned_, seen);
   for (std::size_t bin = 0; bin < kBins; ++bin) {
     const bool is_filled = bins_[bin] != nullptr;
     FERRO_CHECK(is_filled == ((words_[bin / 64] >> (bin % 64) & 1) != 0));

@@ -1,12 +1,13 @@
 // Best fit: the smallest free block that is large enough. Small blocks lie in a bin of their exact
 // size, so that their number does not matter; large ones, of which there are few, in a treap, where
 // among equals the lowest address comes first, which keeps the far end of the arena empty. A bin
-// keeps the lower of its two first addresses in front, which on recorded traces does as well.
+// keeps the lower of its two first addresses in front, which on recorded traces does as well. Who
+// needs the lowest address at every size (the segments, as PyTorch does) has no bins.
 // Threaded through the blocks, so no operation allocates host memory. Not thread-safe.
 //
-// Cost: insert, remove and best fit of small blocks O(1), of large ones O(log of their number).
+// Cost: insert, remove and best fit of blocks in bins O(1), of others O(log of their number).
 //
-// Invariants: a block of `size` <= kMaxSmall is in bin size / kBlockAlignment, doubly linked by left
+// Invariants: a block of `size` <= largest_binned is in bin size / kBlockAlignment, doubly linked by left
 // and right; bit i of the bitmap == bin i is not empty; larger ones are in the treap, whose in-order
 // traversal is ascending in (size, address) and in which a parent's priority is not below its
 // children's; every block in the index is in state kFree.
@@ -27,20 +28,25 @@ class FreeIndex {
   // A unit below a page: whole pages are in the treap, in order of size.
   static constexpr std::size_t kMaxSmall = kMiB;
 
+  enum class Ties { kAny, kLowestAddress };
+
+  explicit FreeIndex(Ties ties = Ties::kAny)
+      : largest_binned_(ties == Ties::kAny ? kMaxSmall : 0) {}
+
   void insert(Block* block) {
-    block->size <= kMaxSmall ? insert_small(block) : insert_large(block);
+    block->size <= largest_binned_ ? insert_small(block) : insert_large(block);
     ++count_;
     bytes_ += block->size;
   }
   // `block` is in the index.
   void remove(Block* block) {
-    block->size <= kMaxSmall ? remove_small(block) : remove_large(block);
+    block->size <= largest_binned_ ? remove_small(block) : remove_large(block);
     --count_;
     bytes_ -= block->size;
   }
   // Null when no block has at least `size` bytes. Leaves the index as it is.
   Block* best_fit(std::size_t size) const {
-    if (size <= kMaxSmall) {
+    if (size <= largest_binned_) {
       if (Block* block = first_small(ceil_div(size, kBlockAlignment))) {
         return block;
       }
@@ -134,6 +140,7 @@ class FreeIndex {
                                 descend_below(block->left, visit));
   }
 
+  const std::size_t largest_binned_;
   Block* root_ = nullptr;
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;

@@ -64,7 +64,8 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
 AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
                                          Request request) {
   const RecursiveMutexLock lock(climb_mutex_);
-  request.no_split = pools_.traits(id).no_split;
+  const PoolTable::Traits traits = pools_.traits(id);
+  request.no_split = traits.no_split;
   for (Heap* heap : pools_.heaps_of(id)) {
     // The segments of one size class hold no block of the other.
     const bool may_hold = is_paged(heap->kind()) || heap->kind() == segment_kind(request.size);
@@ -75,7 +76,24 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
       return {block.ptr, block.size, nullptr};
     }
   }
-  return {};
+  // Addresses go with the cache that is emptied; a program that kept them may have them back.
+  const bool has_arenas =
+      layout_ == Layout::kPages && !traits.is_special && pools_.use_count(id) >= 0;
+  if (!has_arenas || request.size > total_memory_ ||
+      address_of(ptr) >> AddressIndex::kAddressBits != 0) {
+    return {};
+  }
+  const Driver::Session session(driver_);
+  check_granularity();
+  ArenaHeap& arena = pools_.arena(id, stream, is_small_in(id, request));
+  if (!arena.try_reserve_at(ptr, request.size)) {
+    return {};
+  }
+  const BlockView block = arena.allocate_at(ptr, request);
+  if (block.ptr == kNull) {
+    arena.release_empty_spans();
+  }
+  return {block.ptr, block.size, nullptr};
 }
 
 void DeviceMemory::check_granularity() {

@@ -149,7 +149,7 @@ class DeviceMemory {
   std::size_t held_bytes() const { return parts_.held_bytes(); }
   // The same in PyTorch's form.
   std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(climb_mutex_);
-  // The same for every private pool that had memory and still exists.
+  // The same for every private pool that had memory, of those that are gone the last few.
   std::map<PoolId, std::array<StatValue, kStatClasses>> reserved_by_pool() {
     return pools_.reserved();
   }
@@ -162,11 +162,13 @@ class DeviceMemory {
  private:
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
       FERRO_EXCLUDES(climb_mutex_);
+  // The pages of a graph's pool stay where they are. A small block between two holes would keep them
+  // apart for good: eight captures from small to large held 850 MiB instead of 514.
+  static bool is_small_in(const PoolId& pool, const Request& request) {
+    return pool != kDefaultPool && request.size <= kSmallRequest;
+  }
   AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request) {
-    // The pages of a graph's pool stay where they are. A small block between two holes would keep
-    // them apart for good: eight captures from small to large held 850 MiB instead of 514.
-    const bool is_small = pool != kDefaultPool && request.size <= kSmallRequest;
-    ArenaHeap& heap = pools_.arena(pool, stream, is_small);
+    ArenaHeap& heap = pools_.arena(pool, stream, is_small_in(pool, request));
     const DevicePtr ptr = heap.allocate_hit(request);
     if (ptr != kNull) [[likely]] {
       return {ptr, request.size, nullptr};

@@ -305,7 +305,6 @@ void PoolTable::reset_accumulated() {
       value.increased = value.decreased = 0;
     }
   }
-  std::erase_if(gone_, [](const auto& gone) { return gone.second[kAll].peak == 0; });
 }
 
 void PoolTable::reset_peaks() {
@@ -320,7 +319,6 @@ void PoolTable::reset_peaks() {
       value.peak = 0;
     }
   }
-  std::erase_if(gone_, [](const auto& gone) { return gone.second[kAll].increased == 0; });
 }
 
 }  // namespace ferro

@@ -98,8 +98,8 @@ class PoolTable {
   void drop_if_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
   void drop_unused() FERRO_EXCLUDES(mutex_);
 
-  // Bytes held by each private pool that has or had memory. The numbers of pools that are gone stay
-  // until they are reset, of the last kMaxGone.
+  // Bytes held by each private pool that has or had memory. The numbers of pools that are gone
+  // stay, as native's do, but of the last kMaxGone alone.
   std::map<PoolId, std::array<StatValue, kStatClasses>> reserved() FERRO_EXCLUDES(mutex_);
   void reset_accumulated() FERRO_EXCLUDES(mutex_);
   void reset_peaks() FERRO_EXCLUDES(mutex_);

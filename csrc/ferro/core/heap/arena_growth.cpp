@@ -37,17 +37,39 @@ GrowResult ArenaHeap::allocate_grown(const Request& request, GrowFrom from, Devi
 // In a gap with room for `spare` pages more than the request takes.
 GrowResult ArenaHeap::grow(const Request& request, std::size_t spare, GrowFrom from,
                            DevicePtr* out) {
+  Span* added = nullptr;
+  GrowResult result = GrowResult::kNoAddresses;
+  try {
+    result = grow_with(request, spare, from, &added, out);
+  } catch (...) {
+    release_if_empty(added);
+    throw;
+  }
+  release_if_empty(added);
+  return result;
+}
+
+// `*added`: a span that was reserved for it.
+GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowFrom from,
+                                Span** added, DevicePtr* out) {
   // Another thread of the stream may have taken what the new pages were to complete, or a capture
   // may have begun; then there is another plan.
   for (;;) {
     Growth growth;
+    GrowResult begun = GrowResult::kGrown;
     {
       const HeapLock lock(mutex_);
       tiling_.merge_all();
-      const GrowResult begun = begin_growth(request, spare, from, growth);
-      if (begun != GrowResult::kGrown) {
-        return begun;
+      begun = begin_growth(request, spare, from, growth);
+    }
+    if (begun == GrowResult::kNoAddresses && *added == nullptr) {
+      *added = add_span(request.size + spare * page_bytes_);
+      if (*added != nullptr) {
+        continue;
       }
+    }
+    if (begun != GrowResult::kGrown) {
+      return begun;
     }
     const std::optional<GrowResult> filled = fill(growth, request, from);
     if (filled && *filled != GrowResult::kGrown) {
@@ -75,6 +97,7 @@ std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t sp
 }
 
 // Chooses a gap and own holes, and sets them aside. Nothing is changed unless the result is kGrown.
+// kNoAddresses: no gap has room.
 GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, GrowFrom from,
                                    Growth& growth) {
   std::vector<Block*> gaps;
@@ -97,12 +120,7 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
     return GrowResult::kTooFewPages;
   }
   if (!planned) {
-    growth.new_span = add_span(request.size + spare * page_bytes_);
-    if (growth.new_span == nullptr) {
-      return GrowResult::kNoAddresses;
-    }
-    planned = plan(request, spare, gaps);
-    FERRO_CHECK(planned.has_value());
+    return GrowResult::kNoAddresses;
   }
   growth.plan = *planned;
   growth.gap = gaps[planned->gap];
@@ -115,32 +133,56 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
 // Null when there are no addresses.
 Span* ArenaHeap::add_span(std::size_t at_least) {
   const std::size_t least = std::max(kSpanAlignment, page_bytes_);
-  const ArenaAddresses arena{tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
   const std::size_t shortest = align_up(at_least, least);
-  std::size_t bytes = plan_span(arena, at_least, least);
+  std::size_t bytes = 0;
+  {
+    const HeapLock lock(mutex_);
+    bytes = plan_span(addresses(), at_least, least);
+  }
   std::optional<DevicePtr> base = context_.driver.reserve(bytes, kSpanAlignment);
   if (!base && bytes > shortest) {
     bytes = shortest;
     base = context_.driver.reserve(bytes, kSpanAlignment);
   }
-  if (!base) {
-    return nullptr;
-  }
-  FERRO_CHECK(is_aligned(address_of(*base), kSpanAlignment));
+  return base ? add_span(*base, bytes) : nullptr;
+}
+
+// Of addresses that were just reserved. Null: the index has no room for them, and they are free
+// again.
+Span* ArenaHeap::add_span(DevicePtr base, std::size_t bytes) {
   std::unique_ptr<Span> span;
   try {
-    span = std::make_unique<Span>(*base, bytes, page_bytes_, this);
+    FERRO_CHECK(is_aligned(address_of(base), kSpanAlignment));
+    span = std::make_unique<Span>(base, bytes, page_bytes_, this);
   } catch (...) {
-    context_.driver.unreserve(*base, bytes);
+    context_.driver.unreserve(base, bytes);
     throw;
   }
-  if (!context_.addresses.add(span.get())) {
-    context_.driver.unreserve(*base, bytes);
-    return nullptr;
-  }
   Span* added = span.get();
-  tiling_.make_gap(tiling_.add_span(std::move(span)));
-  return added;
+  {
+    const HeapLock lock(mutex_);
+    if (context_.addresses.add(added)) {
+      tiling_.make_gap(tiling_.add_span(std::move(span)));
+      return added;
+    }
+  }
+  context_.driver.unreserve(base, bytes);
+  return nullptr;
+}
+
+bool ArenaHeap::try_reserve_at(DevicePtr ptr, std::size_t bytes) {
+  const DevicePtr base{align_down(address_of(ptr), kSpanAlignment)};
+  const std::size_t length =
+      align_up(distance(base, ptr) + bytes, std::max(kSpanAlignment, page_bytes_));
+  const std::optional<DevicePtr> got = context_.driver.reserve(length, kSpanAlignment, base);
+  if (!got) {
+    return false;
+  }
+  if (*got != base) {
+    context_.driver.unreserve(*got, length);
+    return false;
+  }
+  return add_span(base, length) != nullptr;
 }
 
 TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
@@ -283,16 +325,9 @@ Status ArenaHeap::map(DevicePtr begin, std::span<const HandleRange> handles) {
 }
 
 void ArenaHeap::undo_growth(Growth& growth) {
-  std::unique_ptr<Span> unused;
-  {
-    const HeapLock lock(mutex_);
-    restore(growth.own);
-    tiling_.make_gap(growth.gap);
-    if (growth.new_span != nullptr) {
-      unused = detach_if_empty(*growth.new_span);
-    }
-  }
-  unreserve(std::move(unused));
+  const HeapLock lock(mutex_);
+  restore(growth.own);
+  tiling_.make_gap(growth.gap);
 }
 
 BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {

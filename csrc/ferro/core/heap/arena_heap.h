@@ -18,6 +18,7 @@
 #include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/relocation.h"
+#include "ferro/core/policy/span_sizes.h"
 
 #include <atomic>
 #include <cstddef>
@@ -77,8 +78,12 @@ class ArenaHeap final : public Heap {
   DevicePtr allocate_ordered(const Request& request, std::size_t at_most) FERRO_EXCLUDES(mutex_);
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
-  // Where pages have left the arena, others come from the store.
+  // Where pages have left the arena, others come from the store; where its addresses went, they are
+  // reserved again, if nobody has them.
   BlockView allocate_at(DevicePtr ptr, const Request& request) override FERRO_EXCLUDES(mutex_);
+
+  // Reserves the addresses of a range of which no heap has any; false: somebody else has them.
+  bool try_reserve_at(DevicePtr ptr, std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
   // Of pending blocks that a stream wait would free; 0 in private pools.
   std::size_t reclaimable_by_stream_wait() FERRO_EXCLUDES(mutex_);
@@ -141,12 +146,13 @@ class ArenaHeap final : public Heap {
     Block* gap = nullptr;
     GrowthPlan plan;
     SetAside own;
-    Span* new_span = nullptr;  // that was reserved for it
   };
 
   // Growing (arena_growth.cpp).
   GrowResult grow(const Request& request, std::size_t spare, GrowFrom from, DevicePtr* out)
       FERRO_EXCLUDES(mutex_);
+  GrowResult grow_with(const Request& request, std::size_t spare, GrowFrom from, Span** added,
+                       DevicePtr* out) FERRO_EXCLUDES(mutex_);
   GrowResult begin_growth(const Request& request, std::size_t spare, GrowFrom from, Growth& growth)
       FERRO_REQUIRES(mutex_);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare,
@@ -157,10 +163,15 @@ class ArenaHeap final : public Heap {
       FERRO_EXCLUDES(mutex_);
   Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
-  Span* add_span(std::size_t at_least) FERRO_REQUIRES(mutex_);
+  Span* add_span(std::size_t at_least) FERRO_EXCLUDES(mutex_);
+  Span* add_span(DevicePtr base, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  void release_if_empty(Span* span) FERRO_EXCLUDES(mutex_);
   std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
   void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
   bool is_capturing();
+  ArenaAddresses addresses() const FERRO_REQUIRES(mutex_) {
+    return {tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
+  }
 
   // Pages that leave (arena_release.cpp).
   std::vector<Hole> candidates(std::size_t wanted, const Block* gap) FERRO_REQUIRES(mutex_);

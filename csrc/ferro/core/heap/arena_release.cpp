@@ -256,10 +256,18 @@ void ArenaHeap::on_mapping_removed(Block* block) {
     const HeapLock lock(mutex_);
     Span& span = *block->span;
     tiling_.make_gap(block);
-    const ArenaAddresses arena{tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
-    if (!keeps_empty_span(arena, kSpanAlignment)) {
+    if (!keeps_empty_span(addresses(), kSpanAlignment)) {
       unused = detach_if_empty(span);
     }
+  }
+  unreserve(std::move(unused));
+}
+
+void ArenaHeap::release_if_empty(Span* span) {
+  std::unique_ptr<Span> unused;
+  if (span != nullptr) {
+    const HeapLock lock(mutex_);
+    unused = detach_if_empty(*span);
   }
   unreserve(std::move(unused));
 }

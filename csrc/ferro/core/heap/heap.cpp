@@ -15,7 +15,8 @@ Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind ki
       stream_(stream),
       kind_(kind),
       page_bytes_(context.store.page_bytes()),
-      tiling_(page_bytes_),
+      tiling_(page_bytes_,
+              is_paged(kind) ? FreeIndex::Ties::kAny : FreeIndex::Ties::kLowestAddress),
       // Segments do as PyTorch's own do.
       pending_(
           context.driver, context.events, stream,

@@ -9,6 +9,7 @@
 #include <deque>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace ferro {
@@ -100,11 +101,15 @@ TEST_F(FreeIndexTest, TheRecountNoticesABlockThatChangedInside) {
   index_.check_invariants();
 }
 
-class FreeIndexModelTest : public FreeIndexTest, public ::testing::WithParamInterface<unsigned> {};
+class FreeIndexModelTest
+    : public FreeIndexTest,
+      public ::testing::WithParamInterface<std::tuple<unsigned, FreeIndex::Ties>> {};
 
 TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
   using Key = std::pair<std::size_t, std::uint64_t>;
-  std::mt19937_64 random(GetParam());
+  const auto [seed, ties] = GetParam();
+  FreeIndex index(ties);
+  std::mt19937_64 random(seed);
   std::set<Key> model;
   std::vector<Block*> outside;
   std::vector<Block*> inside;
@@ -124,42 +129,45 @@ TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
   for (int step = 0; step < 4000; ++step) {
     if (!outside.empty() && (inside.empty() || random() % 2 == 0)) {
       Block* block = move_random(outside, inside);
-      index_.insert(block);
+      index.insert(block);
       model.insert({block->size, address_of(block->ptr)});
       bytes += block->size;
     } else {
       Block* block = move_random(inside, outside);
-      index_.remove(block);
+      index.remove(block);
       model.erase({block->size, address_of(block->ptr)});
       bytes -= block->size;
     }
-    ASSERT_EQ(index_.count(), model.size());
-    ASSERT_EQ(index_.bytes(), bytes);
+    ASSERT_EQ(index.count(), model.size());
+    ASSERT_EQ(index.bytes(), bytes);
     const std::size_t least = random() % 2 == 0 ? 0 : FreeIndex::kMaxSmall - 14 * 512;
     const std::size_t wanted = least + 512 * (1 + random() % 28);
     const auto expected = model.lower_bound({wanted, 0});
-    const Block* found = index_.best_fit(wanted);
+    const Block* found = index.best_fit(wanted);
     ASSERT_EQ(found == nullptr, expected == model.end());
     if (found != nullptr) {
       ASSERT_EQ(found->size, expected->first);
       ASSERT_TRUE(model.contains({found->size, address_of(found->ptr)}));
-      if (found->size > FreeIndex::kMaxSmall) {
-        ASSERT_EQ(address_of(found->ptr), expected->second) << "the lowest of large ones";
+      if (found->size > FreeIndex::kMaxSmall || ties == FreeIndex::Ties::kLowestAddress) {
+        ASSERT_EQ(address_of(found->ptr), expected->second) << "the lowest of them";
       }
     }
-    const Block* largest = index_.largest();
+    const Block* largest = index.largest();
     ASSERT_EQ(largest == nullptr, model.empty());
     if (largest != nullptr) {
       ASSERT_EQ(largest->size, model.rbegin()->first);
       ASSERT_TRUE(model.contains({largest->size, address_of(largest->ptr)}));
     }
     if (step % 16 == 0) {
-      index_.check_invariants();
+      index.check_invariants();
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, FreeIndexModelTest, ::testing::Range(1U, 6U));
+INSTANTIATE_TEST_SUITE_P(Seeds, FreeIndexModelTest,
+                         ::testing::Combine(::testing::Range(1U, 6U),
+                                            ::testing::Values(FreeIndex::Ties::kAny,
+                                                              FreeIndex::Ties::kLowestAddress)));
 
 }  // namespace
 }  // namespace ferro

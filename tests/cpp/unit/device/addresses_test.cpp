@@ -54,6 +54,55 @@ TEST_F(AddressesTest, ThousandsOfPoolsLiveSideBySideAndLeaveNothing) {
   device_->check_invariants();
 }
 
+TEST_F(AddressesTest, AnExactAddressMayBeOneThatWentWithTheCache) {
+  const DevicePtr a = allocate(6 * kPageBytes);
+  free(a);
+  device_->empty_cache();
+  ASSERT_EQ(SimGpu::reserved_bytes(), 0U);
+  const auto place = [this](DevicePtr ptr, std::size_t size) {
+    const AllocateResult result = device_->allocate_at(kDefaultPool, stream_, ptr, bytes(size));
+    EXPECT_EQ(result.failure, nullptr);
+    device_->check_invariants();
+    return result.ptr;
+  };
+  const DevicePtr middle = a + 2 * kPageBytes + kBlockAlignment;
+  EXPECT_EQ(place(middle, 3 * kPageBytes), middle);
+  EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);
+  EXPECT_EQ(pages().held, 4U) << "those that it touches";
+  EXPECT_EQ(place(a, kPageBytes), a);
+  free(middle);
+  free(a);
+}
+
+TEST_F(AddressesTest, AnExactAddressThatIsNotToBeHadLeavesNothing) {
+  const DevicePtr a = allocate(kPageBytes);
+  free(a);
+  device_->empty_cache();
+  const auto place = [this](const PoolId& pool, DevicePtr ptr, std::size_t size) {
+    const AllocateResult result = device_->allocate_at(pool, stream_, ptr, bytes(size));
+    device_->check_invariants();
+    return result.ptr;
+  };
+  EXPECT_EQ(place(kGraphPool, a, 512), kNull) << "a pool that there is not";
+  EXPECT_EQ(place(kDefaultPool, kNull, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, DevicePtr{~std::uint64_t{511}}, 512), kNull);
+  EXPECT_EQ(place(kDefaultPool, a, 65 * kPageBytes), kNull) << "more than the device has";
+  FaultyApi::fail_only("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(place(kDefaultPool, a, 512), kNull);
+  EXPECT_EQ(SimGpu::reserved_bytes(), 0U);
+  {
+    // Somebody else has them.
+    AddressIndex addresses;
+    DeviceMemory other(FaultyApi::table(), 0, addresses, {}, nullptr);
+    const AllocateResult first = other.allocate(kDefaultPool, stream_, bytes(512));
+    ASSERT_EQ(first.ptr, a) << "the first addresses that are free";
+    EXPECT_EQ(place(kDefaultPool, a + kPageBytes, 512), kNull);
+    EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);
+    Span& span = *addresses.find(first.ptr);
+    EXPECT_EQ(span.heap()->free(span, first.ptr).error, FreeError::kNone);
+  }
+}
+
 TEST_F(AddressesTest, ASpanThatNothingIsBehindGoesWhenAnotherOneIsThere) {
   const std::size_t pages_of_span = kSpanAlignment / kPageBytes;
   const DevicePtr a = allocate(pages_of_span * kPageBytes);
