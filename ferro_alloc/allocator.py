@@ -28,15 +28,15 @@ class DeviceStatus:
     """Those of them that back no address at the moment."""
     pages_moved: int
     """How often a page moved to where its stream needed it, instead of a new one being taken."""
-    pages_handed_over: int
-    """How often a page passed to another stream without the host waiting: because its own had
+    pages_transferred: int
+    """How often a page went to another stream without the host waiting: because its own had
     nothing to do, or behind the work of its own."""
     ladder: Mapping[str, int]
     """How often each step ended the search of a request that found no free block."""
     ladder_ms: Mapping[str, float]
     """The host's time in each step, in milliseconds, whether it helped or not."""
     ladder_pages: Mapping[str, int]
-    """How many pages moved or were handed over in each step, which is the reason."""
+    """How many pages moved or were transferred in each step, which is the reason."""
     driver_calls: Mapping[str, int]
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class DeviceStatus:
             return f"in segments; driver calls: {calls or 'none'}"
         return (
             f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle, "
-            f"{self.pages_moved:,} moved, {self.pages_handed_over:,} handed over; "
+            f"{self.pages_moved:,} moved, {self.pages_transferred:,} transferred; "
             f"driver calls: {calls or 'none'}"
         )
 

@@ -72,7 +72,7 @@ py::dict device_report(int device) {
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;
   report["pages_moved"] = core.view().pages_moved;
-  report["pages_handed_over"] = counters.pages_handed_over;
+  report["pages_transferred"] = counters.pages_transferred;
   report["ladder"] = ladder;
   report["ladder_ms"] = ladder_ms;
   report["ladder_pages"] = ladder_pages;

@@ -34,7 +34,7 @@ bool take(CUdeviceptr at, std::size_t bytes) {
   return memory == wanted;
 }
 
-bool give_back(CUdeviceptr at, std::size_t bytes) { return munmap(host_address(at), bytes) == 0; }
+bool unmap_host(CUdeviceptr at, std::size_t bytes) { return munmap(host_address(at), bytes) == 0; }
 
 // Where the kernel likes, which is below the last such range: neighbours become one entry of the
 // process's map, and multiples of an alignment stay aligned without a gap.
@@ -50,14 +50,14 @@ std::optional<CUdeviceptr> take_anywhere(std::size_t bytes, std::size_t alignmen
     const auto begin = reinterpret_cast<CUdeviceptr>(memory);
     const CUdeviceptr base = align_up(begin, alignment);
     if (base - begin > slack) {
-      give_back(begin, bytes);
+      unmap_host(begin, bytes);
       continue;
     }
     if (base > begin) {
-      give_back(begin, base - begin);
+      unmap_host(begin, base - begin);
     }
     if (const std::size_t tail = begin + slack - base; tail > 0) {
-      give_back(base + bytes, tail);
+      unmap_host(base + bytes, tail);
     }
     return base;
   }
@@ -94,7 +94,7 @@ AddressSpace::AddressSpace(std::size_t limit) : limit_(limit) {
 
 AddressSpace::~AddressSpace() {
   for (const auto& [base, bytes] : reservations_) {
-    give_back(base, bytes);
+    unmap_host(base, bytes);
   }
 }
 
@@ -147,7 +147,7 @@ CUresult AddressSpace::unreserve(CUdeviceptr base, std::size_t bytes) {
   if (find_mapping(base) != nullptr || (first != mappings_.end() && first->first < base + bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!give_back(base, bytes)) {
+  if (!unmap_host(base, bytes)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const auto [begin, part] = fixed_part(base, bytes);

@@ -37,7 +37,7 @@ std::optional<CUdeviceptr> Allocations::take_pages(std::size_t bytes) {
   return base;
 }
 
-void Allocations::give_back_pages(CUdeviceptr base, std::size_t bytes) {
+void Allocations::release_pages(CUdeviceptr base, std::size_t bytes) {
   space_.unmap_plain(base);
   space_.unreserve(base, bytes);
 }
@@ -87,14 +87,14 @@ bool Allocations::free(CUdeviceptr at) {
   live_.erase(found);
   bytes_ -= block.bytes;
   if (block.chunk == 0) {
-    give_back_pages(at, block.rounded);
+    release_pages(at, block.rounded);
     return true;
   }
   const CUdeviceptr chunk_end = block.chunk + kGranularity;
   if (--chunk_blocks_.at(block.chunk) == 0) {
     free_.erase(free_.lower_bound(block.chunk), free_.lower_bound(chunk_end));
     chunk_blocks_.erase(block.chunk);
-    give_back_pages(block.chunk, kGranularity);
+    release_pages(block.chunk, kGranularity);
     return true;
   }
   // Neighbours merge within a chunk only, because chunks leave one by one.

@@ -45,7 +45,7 @@ class Allocations {
   };
   void add_live(CUdeviceptr at, const Block& block);
   std::optional<CUdeviceptr> take_pages(std::size_t bytes);
-  void give_back_pages(CUdeviceptr base, std::size_t bytes);
+  void release_pages(CUdeviceptr base, std::size_t bytes);
 
   AddressSpace& space_;
   PhysicalMemory& memory_;

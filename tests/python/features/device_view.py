@@ -46,7 +46,7 @@ seen["numbers"] = [
 seen["one by one"] = all(getattr(view, name) == value for name, value in vars(numbers).items())
 seen["forecast of what is there"] = view.bytes_from_driver(3 * MIB)
 with torch.cuda.stream(torch.cuda.Stream()):
-    seen["forecast on another stream"] = view.bytes_from_driver(3 * MIB) // MIB  # a page is at rest
+    seen["forecast on another stream"] = view.bytes_from_driver(3 * MIB) // MIB  # a page of an idle stream
 view.reset_peak()
 seen["peak"] = view.peak_allocated_bytes == torch.cuda.max_memory_allocated() == 9 * MIB
 del kept

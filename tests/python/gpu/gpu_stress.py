@@ -39,7 +39,7 @@ class Worker:
         self.random = random.Random(number)
         self.tensors = []
         self.live = 0
-        self.counts = {"allocated": 0, "lent": 0, "checked": 0, "out_of_memory": 0}
+        self.counts = {"allocated": 0, "transferred": 0, "checked": 0, "out_of_memory": 0}
         self.failure = None
 
     def run(self, deadline):
@@ -89,7 +89,7 @@ class Worker:
         self.check(tensor, tag, other)
         if mistake != "record_stream":
             tensor.record_stream(other)
-        self.counts["lent"] += 1
+        self.counts["transferred"] += 1
         if self.random.random() < 0.8:
             self.live -= tensor.nbytes
             self.tensors.pop(place)
@@ -138,7 +138,7 @@ if allocator == "ferro_alloc":
     device = ferro_alloc.status().devices[0]
     result["device"] = {
         "moved": device.pages_moved,
-        "handed_over": device.pages_handed_over,
+        "transferred": device.pages_transferred,
         "ladder": dict(device.ladder),
     }
 print(json.dumps(result))

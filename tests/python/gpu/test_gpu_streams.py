@@ -45,7 +45,7 @@ def test_many_streams_and_threads_under_a_limit(run_program: RunProgram) -> None
     assert found["counts"]["checked"] > 1000
     device = found["device"]
     assert device["moved"] > 100
-    assert device["handed_over"] > 100
+    assert device["transferred"] > 100
     assert device["ladder"]["stream_wait"] > 0
 
 

@@ -66,7 +66,7 @@ def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:
     result = seeded("--seed", str(seed), "--programs", "5", *words)
     assert_clean(result, 10_000)
     devices = 2 if "peers" in words else 1
-    assert words or result["report"]["ladder"]["pages_at_rest"] > 0
+    assert words or result["report"]["ladder"]["idle_streams"] > 0
     streams = [] if "graphs" in words else list(range(devices * STREAMS))
     assert result["captured_on"] == result["replayed_on"] == streams
     assert (result["replays_of_scalars"] > 50) == ("scalars" in words)
@@ -79,9 +79,9 @@ def test_requests_that_wait_for_memory_get_it_in_order() -> None:
     assert_clean(result, 10_000)
     ladder = result["report"]["ladder"]
     assert ladder["stream_wait"] > 10
-    assert ladder["hand_over"] > 10
+    assert ladder["transfer"] > 10
     assert ladder["collect_pending"] > 0
-    assert result["report"]["pages_handed_over"] > 20
+    assert result["report"]["pages_transferred"] > 20
 
 
 @pytest.mark.parametrize(

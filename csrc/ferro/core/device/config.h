@@ -4,8 +4,8 @@
 #include "ferro/base/bytes.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/policy/handle_sizes.h"
-#include "ferro/core/policy/passing.h"
 #include "ferro/core/policy/segment_policy.h"
+#include "ferro/core/policy/transfers.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
@@ -28,9 +28,9 @@ struct AllocatorConfig {
   std::size_t idle_bytes = 0;  // that `empty_cache` keeps (pages only)
   Layout layout = Layout::kPages;
   // How much more than its peak of live bytes the program may hold before requests wait for other
-  // streams, as a share of that peak (waiting.h); negative: it grows as long as it can.
+  // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
   double in_flight_share = 0.3;
-  PassingRules passing = {};  // of pages between streams, rather than growing
+  TransferRules transfers = {};  // of pages between streams, rather than growing
   // Old mappings are removed by a thread of the allocator's own, not within requests.
   bool background_unmap = false;
   // Asked on every request in segments, because programs change these settings as they run; null:

@@ -15,7 +15,7 @@ struct DeviceCounters {
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
-  std::uint64_t pages_handed_over = 0;  // from heap to heap, without a host wait
+  std::uint64_t pages_transferred = 0;  // from heap to heap, without a host wait
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
   LadderCounts ladder{};

@@ -1,6 +1,6 @@
 #include "ferro/core/device/ladder.h"
 
-#include "ferro/core/policy/waiting.h"
+#include "ferro/core/policy/stream_waits.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,13 +17,13 @@ const std::array<Ladder::Step, 12> Ladder::kSteps = {{
     {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
     {LadderStep::kMovePages, &Ladder::move_pages},
     {LadderStep::kIdlePages, &Ladder::take_idle_pages},
-    {LadderStep::kPagesAtRest, &Ladder::take_pages_of_idle_streams},
+    {LadderStep::kIdleStreams, &Ladder::take_pages_of_idle_streams},
     {LadderStep::kStreamWait, &Ladder::wait_rather_than_grow},
-    {LadderStep::kHandOver, &Ladder::transfer_rather_than_grow},
+    {LadderStep::kTransfer, &Ladder::transfer_rather_than_grow},
     {LadderStep::kGrow, &Ladder::grow},
     {LadderStep::kStreamWait, &Ladder::wait_on_stream},
-    {LadderStep::kHandOver, &Ladder::transfer_pages},
-    {LadderStep::kGiveBack, &Ladder::ask_to_give_back},
+    {LadderStep::kTransfer, &Ladder::transfer_pages},
+    {LadderStep::kReclaim, &Ladder::reclaim},
     {LadderStep::kWait, &Ladder::wait_for_memory},
 }};
 
@@ -37,7 +37,7 @@ DevicePtr Ladder::climb(Climb& climb) {
     parts_.stale.remove_passed();
   }
   const auto pages_so_far = [&] {
-    return climb.heap.pages_moved() + parts_.counters.pages_handed_over;
+    return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
   for (const Step& step : kSteps) {
     const std::uint64_t pages = pages_so_far();
@@ -134,7 +134,8 @@ DevicePtr Ladder::take_pages_of_idle_streams(Climb& climb) {
 }
 
 bool Ladder::may_transfer() {
-  return prefers_passing(handles_transferred_, parts_.stats.allocations(), parts_.config.passing);
+  return prefers_transfer(handles_transferred_, parts_.stats.allocations(),
+                          parts_.config.transfers);
 }
 
 DevicePtr Ladder::grow(Climb& climb) {
@@ -145,8 +146,8 @@ DevicePtr Ladder::grow(Climb& climb) {
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
   const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
   peak_live_ = std::max(peak_live_, peak);
-  const WaitingView view{request.size, pending, parts_.held_bytes(), peak_live_};
-  return prefers_waiting(view, parts_.config.in_flight_share);
+  const StreamWaitView view{request.size, pending, parts_.held_bytes(), peak_live_};
+  return prefers_stream_wait(view, parts_.config.in_flight_share);
 }
 
 DevicePtr Ladder::wait_rather_than_grow(Climb& climb) {
@@ -231,7 +232,7 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
 DevicePtr Ladder::allocate_transferred(Climb& climb, GrowFrom from) {
   const std::uint64_t before = parts_.store.counts().transferred;
   const DevicePtr ptr = allocate_grown(climb, from);
-  parts_.counters.pages_handed_over += parts_.store.counts().transferred - before;
+  parts_.counters.pages_transferred += parts_.store.counts().transferred - before;
   return ptr;
 }
 
@@ -258,7 +259,7 @@ DevicePtr Ladder::grow_from(const std::vector<Heap*>& givers, Climb& climb) {
   return kNull;
 }
 
-DevicePtr Ladder::ask_to_give_back(Climb& climb) {
+DevicePtr Ladder::reclaim(Climb& climb) {
   // A callback frees memory through the ordinary way in; no heap is locked here.
   if (parts_.ask_program_for_memory()) {
     if (const DevicePtr ptr = climb.heap.allocate_collected(climb.request); ptr != kNull) {

@@ -58,11 +58,11 @@ class Ladder {
   DevicePtr grow(Climb& climb);
   DevicePtr wait_on_stream(Climb& climb);
   DevicePtr transfer_pages(Climb& climb);
-  DevicePtr ask_to_give_back(Climb& climb);
+  DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
 
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
-  // The same, and what other heaps had left counts as handed over.
+  // The same, and what other heaps had left counts as transferred.
   DevicePtr allocate_transferred(Climb& climb, GrowFrom from);
   DevicePtr order_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);

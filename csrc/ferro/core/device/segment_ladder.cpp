@@ -37,7 +37,7 @@ SegmentLadder::Outcome SegmentLadder::climb(Search& search) {
   };
   if (parts_.ask_program_for_memory()) {
     if (const BlockView block = find_cached(search); block.ptr != kNull) {
-      return ended(LadderStep::kGiveBack, block);
+      return ended(LadderStep::kReclaim, block);
     }
   }
   if (collects(rules)) {
@@ -53,12 +53,12 @@ SegmentLadder::Outcome SegmentLadder::climb(Search& search) {
     if (const BlockView block =
             parts_.pools.borrow({search.stream, search.heap.kind()}, search.request, rules);
         block.ptr != kNull) {
-      return ended(LadderStep::kHandOver, block);
+      return ended(LadderStep::kTransfer, block);
     }
   }
   if (rules.max_split != SegmentRules::kUnlimited && release_oversize_segments(search)) {
     if (const BlockView block = allocate_in_new_segment(search); block.ptr != kNull) {
-      return ended(LadderStep::kGiveBack, block);
+      return ended(LadderStep::kReclaim, block);
     }
   }
   if (parts_.captures.load(std::memory_order_relaxed) == 0) {

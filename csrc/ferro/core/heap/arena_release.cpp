@@ -201,7 +201,8 @@ std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
       restore(aside);
       return 0;
     }
-    left = leave(aside, fence, after == ReleaseAfter::kStream ? "lent" : "given_back", context);
+    left =
+        leave(aside, fence, after == ReleaseAfter::kStream ? "transferred" : "released", context);
   }
   hand_to_store(std::move(left), MovedHandles::kAreFree);
   return pages;

@@ -36,7 +36,7 @@ std::string size_text(std::size_t bytes) {
 std::string verdict_text(const OutOfMemoryFacts& facts) {
   const std::string stranded = size_text(facts.free_default);
   const std::string pending = size_text(facts.pending);
-  switch (judge(facts)) {
+  switch (diagnose(facts)) {
     case Verdict::kFragmentation:
       return "FRAGMENTATION: " + stranded +
              " are free in pages that also hold live blocks, enough if they were together.";
@@ -71,7 +71,7 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
 
 }  // namespace
 
-Verdict judge(const OutOfMemoryFacts& facts) {
+Verdict diagnose(const OutOfMemoryFacts& facts) {
   if (facts.no_addresses) {
     return Verdict::kAddresses;
   }

@@ -41,7 +41,7 @@ enum class Verdict {
   kCapacity,       // live memory plus the request exceed the device
 };
 
-Verdict judge(const OutOfMemoryFacts& facts);
+Verdict diagnose(const OutOfMemoryFacts& facts);
 
 // One or two sentences: the verdict and the numbers it rests on.
 std::string explain(const OutOfMemoryFacts& facts);

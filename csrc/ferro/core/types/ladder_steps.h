@@ -14,11 +14,11 @@ enum class LadderStep : std::uint8_t {
   kMergeUnmerged,   // 2  merge what was kept unmerged
   kMovePages,       // 3  whole free pages of this heap's own holes
   kIdlePages,       // 4  idle pages of the store
-  kPagesAtRest,     // 4  free pages of other heaps whose streams have nothing to do
+  kIdleStreams,     // 4  free pages of other heaps whose streams have nothing to do
   kStreamWait,      // 5  the stream, not the host, waits for memory that other streams use
   kGrow,            // 6  create pages while the limit allows
-  kHandOver,        // 6  free pages of other heaps, with a stream wait
-  kGiveBack,        // 7  callbacks; free pages of pools that allow it
+  kTransfer,        // 6  free pages of other heaps, with a stream wait
+  kReclaim,         // 7  callbacks; free pages of pools that allow it
   kWait,            // 8  the host waits for what covers the deficit
   kOutOfMemory,     // 9  nothing helped
 };
@@ -27,8 +27,8 @@ inline constexpr std::size_t kLadderSteps = 11;
 constexpr const char* name_of(LadderStep step) {
   constexpr std::array<const char*, kLadderSteps> kNames = {
       "collect_pending", "merge_unmerged", "move_pages",   "idle_pages",
-      "pages_at_rest",   "stream_wait",    "grow",         "hand_over",
-      "give_back",       "wait",           "out_of_memory"};
+      "idle_streams",    "stream_wait",    "grow",         "transfer",
+      "reclaim",         "wait",           "out_of_memory"};
   return kNames[static_cast<std::size_t>(step)];
 }
 

@@ -123,7 +123,7 @@ TEST_F(AddressesTest, WithoutAddressesTheVerdictSaysSo) {
   OutOfMemoryFacts none;
   none.no_addresses = true;
   none.request = kPageBytes;
-  EXPECT_EQ(judge(none), Verdict::kAddresses);
+  EXPECT_EQ(diagnose(none), Verdict::kAddresses);
   EXPECT_NE(explain(none).find("ADDRESSES"), std::string::npos);
 }
 

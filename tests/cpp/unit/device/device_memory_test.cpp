@@ -41,8 +41,8 @@ class SteadyStateTest : public testing::DeviceFixture {
  protected:
   SteadyStateTest()
       : DeviceFixture(32, SimGpu::kManual,
-                      AllocatorConfig{.passing = {.handles_at_start = 100,
-                                                  .allocations_per_handle = 1'000'000}}) {}
+                      AllocatorConfig{.transfers = {.handles_at_start = 100,
+                                                    .allocations_per_handle = 1'000'000}}) {}
 };
 
 // Until they have what they need, streams that take turns pass pages, which ends.
@@ -61,7 +61,7 @@ TEST_F(SteadyStateTest, MakesNoDriverCall) {
   for (int i = 0; i < 50; ++i) {
     iteration(i % 2 == 0 ? stream_ : side_);
   }
-  EXPECT_GE(device_->counters().pages_handed_over, 100U);
+  EXPECT_GE(device_->counters().pages_transferred, 100U);
   const std::uint64_t calls = FaultyApi::calls();
   const LadderCounts ladder = device_->counters().ladder;
   for (int i = 0; i < 1000; ++i) {

@@ -260,7 +260,7 @@ const std::vector<Scenario>& scenarios() {
          SimGpu::begin_capture(w.stream, CU_STREAM_CAPTURE_MODE_RELAXED);
        },
        [](World& w) { return w.allocate(2 * kPageBytes, w.stream, kPool) != kNull; }},
-      {"GiveBack", 16, Promise::kProgramUnharmed,
+      {"Reclaim", 16, Promise::kProgramUnharmed,
        [](World& w) {
          const DevicePtr a = w.allocate(3 * kPageBytes, w.stream);
          w.blocks.push_back(w.allocate(kPageBytes, w.stream));
@@ -371,7 +371,7 @@ const std::vector<Scenario>& scenarios() {
          w.allocate(512, w.stream);
        },
        [](World& w) { return w.share(w.blocks[0]) && w.shared.units.size() <= 16; }},
-      {"GiveBackWhatWasShared", 64, Promise::kProgramUnharmed,
+      {"ReclaimWhatWasShared", 64, Promise::kProgramUnharmed,
        [](World& w) {
          w.allocate(512, w.stream);
          w.blocks.push_back(w.allocate(20 * kPageBytes, w.stream));

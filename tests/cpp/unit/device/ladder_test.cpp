@@ -98,21 +98,21 @@ TEST_F(LadderTest, TooFewIdlePagesAreCompletedByNewOnes) {
   EXPECT_EQ(pages().created, 5U);
 }
 
-TEST_F(LadderTest, GiveBackFromThePoolsThatAllowIt) {
+TEST_F(LadderTest, ReclaimFromThePoolsThatAllowIt) {
   device_->hold_pool(kGraphPool);
   device_->set_use_on_oom(kGraphPool, true);
   free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
-  expect_ended_by(LadderStep::kGiveBack, [this] { allocate(2 * kPageBytes, side_); });
+  expect_ended_by(LadderStep::kReclaim, [this] { allocate(2 * kPageBytes, side_); });
   EXPECT_EQ(pages().created, kDevicePages);
   EXPECT_EQ(device_->counters().retries, 0U) << "the host did not have to wait for step 8";
   EXPECT_EQ(layout_of(kGraphPool), "F14p") << "only what was needed was taken";
 }
 
-TEST_F(LadderTest, GiveBackFromPoolsThatNobodyHolds) {
+TEST_F(LadderTest, ReclaimFromPoolsThatNobodyHolds) {
   device_->hold_pool(kGraphPool);
   free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
   EXPECT_TRUE(device_->release_pool(kGraphPool));
-  expect_ended_by(LadderStep::kGiveBack, [this] { allocate(2 * kPageBytes); });
+  expect_ended_by(LadderStep::kReclaim, [this] { allocate(2 * kPageBytes); });
 }
 
 TEST_F(LadderTest, ACallbackThatFreesEndsTheClimb) {
@@ -123,7 +123,7 @@ TEST_F(LadderTest, ACallbackThatFreesEndsTheClimb) {
     free(a);
     return true;
   };
-  expect_ended_by(LadderStep::kGiveBack, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  expect_ended_by(LadderStep::kReclaim, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
   EXPECT_EQ(asked, 1);
 }
 
@@ -136,7 +136,7 @@ TEST_F(LadderTest, ACallbackMayFreeWhatMustBeMerged) {
     free(b);
     return true;
   };
-  expect_ended_by(LadderStep::kGiveBack, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
+  expect_ended_by(LadderStep::kReclaim, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
 }
 
 TEST_F(LadderTest, ACallbackMayAllocateItself) {
@@ -224,11 +224,11 @@ TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
   free(b);
   expect_ended_by(LadderStep::kMovePages, [this] { allocate(4 * kPageBytes); });
   free(allocate(3 * kPageBytes, side_));
-  expect_ended_by(LadderStep::kPagesAtRest, [this] { allocate(2 * kPageBytes); });
+  expect_ended_by(LadderStep::kIdleStreams, [this] { allocate(2 * kPageBytes); });
   const LadderCosts costs = device_->counters().ladder_costs;
   const auto of = [&](LadderStep step) { return costs[static_cast<std::size_t>(step)]; };
   EXPECT_EQ(of(LadderStep::kMovePages).pages, 4U);
-  EXPECT_EQ(of(LadderStep::kPagesAtRest).pages, 2U);
+  EXPECT_EQ(of(LadderStep::kIdleStreams).pages, 2U);
   EXPECT_EQ(of(LadderStep::kGrow).pages, 0U);
   std::uint64_t all = 0;
   for (const StepCost& cost : costs) {
@@ -241,15 +241,15 @@ TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
   EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
 }
 
-TEST_F(LadderTest, PagesAtRestPassToAnyStream) {
+TEST_F(LadderTest, PagesOfIdleStreamsGoToAnyStream) {
   const DevicePtr a = allocate(6 * kPageBytes, side_);
   SimGpu::fill(side_, a, 1, 1);
   free(a);
   SimGpu::finish(side_);
-  expect_ended_by(LadderStep::kPagesAtRest, [this] { allocate(4 * kPageBytes); });
+  expect_ended_by(LadderStep::kIdleStreams, [this] { allocate(4 * kPageBytes); });
   EXPECT_EQ(pages().created, 6U);
   EXPECT_EQ(layout_of(kDefaultPool), "F2p | L4p");
-  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(device_->counters().pages_transferred, 4U);
   EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
 }
@@ -268,10 +268,10 @@ TEST_F(LadderTest, PagesInUseAreNotAtRest) {
   EXPECT_EQ(layout_of(kDefaultPool), "F6p | L1p");
 }
 
-TEST_F(LadderTest, PagesAtRestPassToAPoolAndNotFromOne) {
+TEST_F(LadderTest, PagesOfIdleStreamsGoToAPoolAndNotFromOne) {
   device_->hold_pool(kGraphPool);
   free(allocate(2 * kPageBytes, side_));
-  expect_ended_by(LadderStep::kPagesAtRest,
+  expect_ended_by(LadderStep::kIdleStreams,
                   [&] { free(allocate(2 * kPageBytes, stream_, kGraphPool)); });
   EXPECT_EQ(pages().created, 2U);
   expect_ended_by(LadderStep::kGrow, [&] { allocate(2 * kPageBytes, side_); });
@@ -288,29 +288,29 @@ TEST_F(LadderTest, NothingIsAtRestWhileTheDeviceCaptures) {
   SimGpu::end_capture(side_);  // was not invalidated
 }
 
-TEST_F(LadderTest, HandOverFreePagesOfAnotherStream) {
+TEST_F(LadderTest, TransferFreePagesOfAnotherStream) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
   SimGpu::fill(side_, a, 1, kPageBytes);
   free(a);
   DevicePtr b{};
-  expect_ended_by(LadderStep::kHandOver, [&] { b = allocate(4 * kPageBytes); });
+  expect_ended_by(LadderStep::kTransfer, [&] { b = allocate(4 * kPageBytes); });
   EXPECT_EQ(device_->driver().calls().event_wait, 0U) << "the host did not wait";
   EXPECT_GT(ferro_sim_pending(), 0U);
   SimGpu::fill(stream_, b, 2, 4 * kPageBytes);
   SimGpu::finish(stream_);
   EXPECT_EQ(ferro_sim_pending(), 0U) << "the work on the pages came first";
   EXPECT_EQ(SimGpu::peek(b), 2);
-  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(device_->counters().pages_transferred, 4U);
   EXPECT_EQ(pages().created, kDevicePages);
   EXPECT_EQ(pages().released, 0U);
   // And back again.
   free(b);
   allocate(kDevicePages * kPageBytes, side_);
-  EXPECT_EQ(device_->counters().pages_handed_over, 8U);
+  EXPECT_EQ(device_->counters().pages_transferred, 8U);
   EXPECT_EQ(layout_of(kDefaultPool), "L16p");
 }
 
-TEST_F(LadderTest, HandOverRatherThanGrowFarBeyondThePeak) {
+TEST_F(LadderTest, TransferRatherThanGrowFarBeyondThePeak) {
   const DevicePtr a = allocate(6 * kPageBytes, side_);
   const auto busy = [&](DevicePtr block) {
     SimGpu::fill(side_, block, 1, 1);
@@ -319,21 +319,21 @@ TEST_F(LadderTest, HandOverRatherThanGrowFarBeyondThePeak) {
   busy(a);
   // 1.3 times the peak of six pages are seven.
   expect_ended_by(LadderStep::kGrow, [this] { free(allocate(kPageBytes)); });
-  expect_ended_by(LadderStep::kHandOver, [this] { allocate(3 * kPageBytes); });
+  expect_ended_by(LadderStep::kTransfer, [this] { allocate(3 * kPageBytes); });
   EXPECT_EQ(pages().created, 7U);
-  EXPECT_EQ(device_->counters().pages_handed_over, 2U);
+  EXPECT_EQ(device_->counters().pages_transferred, 2U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
   // What is free elsewhere would not do.
   expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
-  EXPECT_EQ(device_->counters().pages_handed_over, 2U);
+  EXPECT_EQ(device_->counters().pages_transferred, 2U);
 }
 
-TEST_F(LadderTest, HandOverWhatAnotherStreamWaitsForItself) {
+TEST_F(LadderTest, TransferWhatAnotherStreamWaitsForItself) {
   const StreamId third = SimGpu::make_stream();
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
   free_used_by(a, third);
   DevicePtr b{};
-  expect_ended_by(LadderStep::kHandOver, [&] { b = allocate(4 * kPageBytes); });
+  expect_ended_by(LadderStep::kTransfer, [&] { b = allocate(4 * kPageBytes); });
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
   SimGpu::fill(stream_, b, 2, 1);
   SimGpu::finish(stream_);
@@ -344,7 +344,7 @@ TEST_F(LadderTest, HandOverWhatAnotherStreamWaitsForItself) {
 TEST_F(LadderTest, WhatWasLentGoesToTheDriverWithoutAnyMapping) {
   free(allocate(kDevicePages * kPageBytes, side_));
   free(allocate(4 * kPageBytes));
-  EXPECT_EQ(device_->counters().pages_handed_over, 4U);
+  EXPECT_EQ(device_->counters().pages_transferred, 4U);
   device_->empty_cache();
   EXPECT_EQ(SimGpu::used_pages(), 0U) << "no old mapping keeps a page";
 }
@@ -355,7 +355,7 @@ TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
   SimGpu::fill(side_, a, 1, 1);
   free(a);
   refuse(11 * kPageBytes, stream_);
-  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+  EXPECT_EQ(device_->counters().pages_transferred, 0U);
   EXPECT_EQ(pages().held, 6U);
 }
 
@@ -369,7 +369,7 @@ TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes); });
   SimGpu::end_capture(stream_);
-  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+  EXPECT_EQ(device_->counters().pages_transferred, 0U);
 }
 
 using GoneStreamTest = testing::GoneStreamFixture;
@@ -410,7 +410,7 @@ TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
     EXPECT_EQ(facts->live, 10 * kPageBytes);
     EXPECT_EQ(facts->pending + facts->free_default + facts->free_private, 0U);
     EXPECT_FALSE(facts->limit.has_value());
-    EXPECT_EQ(judge(*facts), Verdict::kCapacity);
+    EXPECT_EQ(diagnose(*facts), Verdict::kCapacity);
   });
   EXPECT_EQ(device_->counters().out_of_memory, 1U);
   EXPECT_EQ(layout_of(kDefaultPool), before);
@@ -437,7 +437,7 @@ TEST_F(LadderTest, WhatWasGatheredInVainGoesToTheDriver) {
   const auto facts = refuse((kDevicePages - 1) * kPageBytes, stream_);
   EXPECT_EQ(pages().idle, 0U);
   EXPECT_EQ(pages().held, 2U);
-  EXPECT_EQ(judge(*facts), Verdict::kFragmentation) << explain(*facts);
+  EXPECT_EQ(diagnose(*facts), Verdict::kFragmentation) << explain(*facts);
 }
 
 TEST_F(LadderTest, TheFactsOfPrivatePoolsAreApart) {
@@ -451,7 +451,7 @@ TEST_F(LadderTest, TheFactsOfPrivatePoolsAreApart) {
   EXPECT_EQ(facts->live_private, 4 * kPageBytes);
   EXPECT_EQ(facts->free_private, 8 * kPageBytes);
   EXPECT_EQ(facts->free_default, 0U);
-  EXPECT_EQ(judge(*facts), Verdict::kPrivatePools);
+  EXPECT_EQ(diagnose(*facts), Verdict::kPrivatePools);
 }
 
 TEST_F(LadderTest, TheLimitHoldsAndIsNamed) {
@@ -459,7 +459,7 @@ TEST_F(LadderTest, TheLimitHoldsAndIsNamed) {
   const DevicePtr a = allocate(4 * kPageBytes);
   const auto facts = refuse(kPageBytes, side_);
   EXPECT_EQ(facts->limit, 4 * kPageBytes);
-  EXPECT_EQ(judge(*facts), Verdict::kLimit);
+  EXPECT_EQ(diagnose(*facts), Verdict::kLimit);
   free(a);
   allocate(4 * kPageBytes, side_);
   EXPECT_EQ(pages().peak_held, 4U);
@@ -472,7 +472,7 @@ TEST_F(LadderTest, BlocksThatACaptureDefersAreNotWaitedFor) {
   free(a);
   const auto facts = refuse(kPageBytes, stream_);
   EXPECT_EQ(facts->pending, kDevicePages * kPageBytes);
-  EXPECT_EQ(judge(*facts), Verdict::kWaiting);
+  EXPECT_EQ(diagnose(*facts), Verdict::kWaiting);
   SimGpu::end_capture(side_);
   expect_ended_by(LadderStep::kCollectPending, [this] { allocate(kPageBytes); });
 }

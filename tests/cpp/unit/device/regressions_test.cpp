@@ -234,7 +234,7 @@ TEST_F(LoansTest, WhatWouldNotBeEnoughIsNotReleased) {
   const std::uint64_t waits = device_->driver().calls().stream_wait;
   refuse(6 * kPageBytes, stream_);
   EXPECT_EQ(device_->driver().calls().stream_wait - waits, 1U) << "of the pending block";
-  EXPECT_EQ(device_->counters().pages_handed_over, 0U);
+  EXPECT_EQ(device_->counters().pages_transferred, 0U);
   expect_pages_in_place();
 }
 

@@ -137,7 +137,7 @@ TEST_F(SegmentsTest, OversizeSegmentsGoBeforeTheRestOfTheCache) {
   free(allocate(50 * kMiB));
   free(allocate(40 * kMiB, side_));
   allocate(40 * kMiB);  // of 128: needs the 50, not the 10 or another stream's 40
-  EXPECT_EQ(ended_by(LadderStep::kGiveBack), 1U);
+  EXPECT_EQ(ended_by(LadderStep::kReclaim), 1U);
   EXPECT_EQ(device_->counters().retries, 0U);
   EXPECT_EQ(held(), 90 * kMiB);
 }
@@ -179,7 +179,7 @@ TEST_F(SegmentsTest, APoolMayLendACachedBlockBeforeTheCacheIsEmptied) {
   allocate(80 * kMiB);
   EXPECT_EQ(allocate(30 * kMiB), lent);
   EXPECT_EQ(heap_of(lent).pool(), kGraphPool);
-  EXPECT_EQ(ended_by(LadderStep::kHandOver), 1U);
+  EXPECT_EQ(ended_by(LadderStep::kTransfer), 1U);
   EXPECT_TRUE(device_->release_pool(kGraphPool));
 }
 

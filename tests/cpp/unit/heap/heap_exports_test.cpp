@@ -42,7 +42,7 @@ class HeapExportsTest : public testing::HeapFixture {
     }
     return pages;
   }
-  std::size_t give_back() {
+  std::size_t release_all() {
     const std::size_t given = release(heap_, kAll);
     check(heap_);
     return given;
@@ -147,7 +147,7 @@ TEST_F(HeapExportsTest, SharedPagesGoBackToTheDriver) {
   const DevicePtr block = grow(heap_, 2 * kPageBytes);
   const SharedRange range = share(block);
   free(heap_, block);
-  EXPECT_EQ(give_back(), 2U);
+  EXPECT_EQ(release_all(), 2U);
   EXPECT_EQ(store_.counts().held, 0U) << "another process may still have them";
   for (const SharedUnit& unit : range.units) {
     EXPECT_FALSE(is_open(unit.descriptor));
@@ -162,7 +162,7 @@ TEST_F(HeapExportsTest, AHandleOfManyPagesGoesBackAsAWhole) {
   free(heap_, block);
   const DevicePtr small = allocate(heap_, 512);
   ASSERT_EQ(small, block);
-  EXPECT_EQ(give_back(), 0U);
+  EXPECT_EQ(release_all(), 0U);
   EXPECT_EQ(store_.counts().held, 20U);
   EXPECT_TRUE(is_open(range.units[0].descriptor));
   free(heap_, small);
@@ -182,7 +182,7 @@ TEST_F(HeapExportsTest, FreePagesAroundAPinnedOneGoBack) {
     free(heap_, block);
   }
   EXPECT_EQ(heap_.free_pages() * kPageBytes, 3 * kPageBytes);
-  EXPECT_EQ(give_back(), 3U);
+  EXPECT_EQ(release_all(), 3U);
   EXPECT_EQ(idle(), 2U) << "only the pinned page left the store";
 }
 
@@ -255,7 +255,7 @@ TEST_F(HeapExportsShortageTest, IdlePagesMakeRoom) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   const DevicePtr other = grow(heap_, 20 * kPageBytes);
   free(heap_, other);
-  give_back();
+  release_all();
   ASSERT_EQ(idle(), 20U);
   EXPECT_EQ(sizes(share(block)), Sizes({20}));
 }
@@ -311,7 +311,7 @@ TEST_F(ImportsTest, AnImportOutlivesTheExport) {
   SimGpu::fill(stream_, block, 9, 2 * kPageBytes);
   const DevicePtr there = imports_.open(foreign(share(block)));
   free(heap_, block);
-  EXPECT_EQ(give_back(), 2U);
+  EXPECT_EQ(release_all(), 2U);
   EXPECT_EQ(SimGpu::peek(there + (2 * kPageBytes - 1)), 9);
   imports_.close(there);
 }
@@ -372,7 +372,7 @@ TEST_F(ExportsOfLargeHandlesTest, FewPagesAreSharedAsTheHandlesThatTheyLieOn) {
   EXPECT_EQ(release(heap_, kAll), 0U) << "they are pinned";
   free(heap_, block);
   free(heap_, before);
-  EXPECT_EQ(give_back(), 16U);
+  EXPECT_EQ(release_all(), 16U);
 }
 
 TEST_F(ImportsTest, ClosingWaitsForTheDevice) {

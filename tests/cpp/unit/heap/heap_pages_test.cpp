@@ -24,7 +24,7 @@ class HeapPagesTest : public testing::HeapFixture {
     check(heap_);
     return result;
   }
-  std::size_t give_back(std::size_t pages) {
+  std::size_t release_pages(std::size_t pages) {
     const std::size_t given = release(heap_, pages);
     check(heap_);
     return given;
@@ -70,7 +70,7 @@ TEST_F(HeapPagesTest, AHoleIsFilledBeforeTheLineGetsLonger) {
   }
   free(heap_, blocks[1]);
   free(heap_, blocks[2]);
-  EXPECT_EQ(give_back(kAll), 2U);
+  EXPECT_EQ(release_pages(kAll), 2U);
   EXPECT_EQ(layout_of(heap_), "L1p | L1p L1p");
   EXPECT_EQ(grow(heap_, kPageBytes), blocks[1]);
   EXPECT_EQ(grow(heap_, kPageBytes), blocks[2]);
@@ -85,7 +85,7 @@ TEST_F(HeapPagesTest, FillingAHoleJoinsTheFreeBlocksOfBothSides) {
   const DevicePtr tail = allocate(heap_, 5 * kPageBytes);
   ASSERT_EQ(layout_of(heap_), "L1p L1p L5p");
   free(heap_, middle);
-  ASSERT_EQ(give_back(kAll), 1U);
+  ASSERT_EQ(release_pages(kAll), 1U);
   free(heap_, head);
   const DevicePtr half = allocate(heap_, kMiB + 512);
   ASSERT_EQ(half, head);
@@ -119,40 +119,40 @@ TEST_F(HeapPagesTest, ALimitOrAFullDeviceLeavesTheLineAsItWas) {
   free(heap_, a);
 }
 
-TEST_F(HeapPagesTest, GiveBackReturnsWholePagesOnly) {
+TEST_F(HeapPagesTest, ReleasesWholePagesOnly) {
   const DevicePtr a = grow(heap_, 5 * kPageBytes);
   free(heap_, a);
   const DevicePtr head = allocate(heap_, 512);
   EXPECT_EQ(head, a);
   EXPECT_EQ(heap_.free_pages() * kPageBytes, 4 * kPageBytes);
-  EXPECT_EQ(give_back(kAll), 4U);
+  EXPECT_EQ(release_pages(kAll), 4U);
   EXPECT_EQ(layout_of(heap_), "L512 F2096640");
   EXPECT_EQ(store_.counts().idle, 4U);
   EXPECT_EQ(driver_.calls().unmap, 1U) << "one call for a run of pages";
   EXPECT_EQ(driver_.calls().release, 0U);
 }
 
-TEST_F(HeapPagesTest, GiveBackTakesAtMostWhatIsAskedForFromTheFarEnd) {
+TEST_F(HeapPagesTest, ReleasesAtMostWhatIsAskedForFromTheFarEnd) {
   free(heap_, grow(heap_, 6 * kPageBytes));
   const DevicePtr a = allocate(heap_, 2 * kPageBytes);
   const DevicePtr b = allocate(heap_, kPageBytes);
   static_cast<void>(b);
   free(heap_, a);
   ASSERT_EQ(layout_of(heap_), "F2p L1p F3p");
-  EXPECT_EQ(give_back(0), 0U);
+  EXPECT_EQ(release_pages(0), 0U);
   EXPECT_EQ(driver_.calls().event_wait, 0U);
-  EXPECT_EQ(give_back(2), 2U);
+  EXPECT_EQ(release_pages(2), 2U);
   EXPECT_EQ(layout_of(heap_), "F2p L1p F1p");
-  EXPECT_EQ(give_back(2), 2U) << "from the hole that has them all";
+  EXPECT_EQ(release_pages(2), 2U) << "from the hole that has them all";
   EXPECT_EQ(layout_of(heap_), "L1p F1p");
 }
 
-TEST_F(HeapPagesTest, GiveBackWaitsForTheHeapsOwnStream) {
+TEST_F(HeapPagesTest, ReleasingWaitsForTheHeapsOwnStream) {
   const DevicePtr a = grow(heap_, 2 * kPageBytes);
   SimGpu::fill(stream_, a, 7, 2 * kPageBytes);
   free(heap_, a);
   ASSERT_NE(ferro_sim_pending(), 0U);
-  EXPECT_EQ(give_back(kAll), 2U);
+  EXPECT_EQ(release_pages(kAll), 2U);
   EXPECT_EQ(ferro_sim_pending(), 0U) << "the work on the pages came first";
   EXPECT_EQ(driver_.calls().event_wait, 1U);
 }
@@ -173,7 +173,7 @@ TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
 
 TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
   const DevicePtr a = grow(heap_, 512);
-  EXPECT_EQ(give_back(kAll), 0U);
+  EXPECT_EQ(release_pages(kAll), 0U);
   EXPECT_EQ(driver_.calls().event_record, 0U);
   static_cast<void>(a);
 }
@@ -181,16 +181,16 @@ TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
 TEST_F(HeapPagesTest, ACapturingStreamGivesNothingBack) {
   free(heap_, grow(heap_, 2 * kPageBytes));
   SimGpu::begin_capture(stream_);
-  EXPECT_EQ(give_back(kAll), 0U);
+  EXPECT_EQ(release_pages(kAll), 0U);
   EXPECT_EQ(driver_.capture_info(stream_).status, CaptureStatus::kActive);
   SimGpu::end_capture(stream_);
-  EXPECT_EQ(give_back(kAll), 2U);
+  EXPECT_EQ(release_pages(kAll), 2U);
 }
 
 TEST_F(HeapPagesTest, ARefusedUnmapKeepsThePages) {
   free(heap_, grow(heap_, 2 * kPageBytes));
   FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(give_back(kAll), 2U);
+  EXPECT_EQ(release_pages(kAll), 2U);
   EXPECT_EQ(layout_of(heap_), "") << "they have left";
   EXPECT_EQ(store_.trim(2), 0U) << "a handle that is mapped somewhere is not for the driver";
   EXPECT_EQ(store_.counts().idle, 2U);
@@ -203,15 +203,15 @@ TEST_F(HeapPagesTest, PendingBlocksKeepTheirPages) {
   record(heap_, a, side_);
   make_busy(side_, a);
   free(heap_, a);
-  EXPECT_EQ(give_back(kAll), 0U);
+  EXPECT_EQ(release_pages(kAll), 0U);
   SimGpu::finish(side_);
-  EXPECT_EQ(give_back(kAll), 2U) << "what is complete is collected first";
+  EXPECT_EQ(release_pages(kAll), 2U) << "what is complete is collected first";
 }
 
 TEST_F(HeapPagesTest, APageGivenBackServesAnotherHeap) {
   ArenaHeap other(context_, kDefaultPool, side_);
   free(heap_, grow(heap_, 2 * kPageBytes));
-  ASSERT_EQ(give_back(kAll), 2U);
+  ASSERT_EQ(release_pages(kAll), 2U);
   const DevicePtr ptr = [&] {
     DevicePtr out = kNull;
     EXPECT_EQ(other.allocate_grown(bytes(2 * kPageBytes), GrowFrom::kIdlePages, &out),
@@ -257,7 +257,7 @@ TEST_F(LongLineTest, ALineOfSeveralSpans) {
   EXPECT_EQ(segments[a_first ? 0 : 1].ptr, a);
   EXPECT_LT(segments[a_first ? 0 : 1].span_number, segments[a_first ? 1 : 0].span_number);
   free(heap_, a);
-  EXPECT_EQ(give_back(kAll), kSpanPages - 10);
+  EXPECT_EQ(release_pages(kAll), kSpanPages - 10);
   free(heap_, b);
 }
 
@@ -333,7 +333,7 @@ TEST_F(HeapPagesTest, PagesThatAreGoneCannotBeRestored) {
   const std::vector<BlockView> recorded = heap_.live_blocks();
   free(heap_, a);
   EXPECT_TRUE(heap_.can_restore(recorded));
-  ASSERT_EQ(give_back(1), 1U);
+  ASSERT_EQ(release_pages(1), 1U);
   EXPECT_FALSE(heap_.can_restore(recorded));
 }
 

@@ -128,7 +128,7 @@ TEST_F(ObserverTest, RangesSayWhichStepMappedThemAndWhatBecameOfThem) {
   recorder_.reasons.clear();
   SimGpu::finish_all();
   device_->empty_cache();
-  EXPECT_EQ(recorder_.reasons, (Lines{"given_back 0"}));
+  EXPECT_EQ(recorder_.reasons, (Lines{"released 0"}));
   EXPECT_NE(wall, kNull);
 }
 

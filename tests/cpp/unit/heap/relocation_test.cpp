@@ -160,7 +160,7 @@ TEST_F(RelocationTest, APrivatePoolKeepsItsPagesWhereTheyAre) {
   EXPECT_EQ(release(pool, 4), 4U);
 }
 
-TEST_F(RelocationTest, GiveBackRemovesOldMappingsFirst) {
+TEST_F(RelocationTest, ReclaimRemovesOldMappingsFirst) {
   make_busy(stream_, blocks_[0]);
   const DevicePtr ptr = move(4);
   ASSERT_NE(ptr, kNull);

@@ -43,7 +43,7 @@ class VerdictTest : public ::testing::TestWithParam<VerdictCase> {};
 
 TEST_P(VerdictTest, IsReachedAndExplained) {
   const VerdictCase& given = GetParam();
-  EXPECT_EQ(judge(given.facts), given.verdict);
+  EXPECT_EQ(diagnose(given.facts), given.verdict);
   EXPECT_NE(explain(given.facts).find("verdict = " + given.word), std::string::npos)
       << explain(given.facts);
 }

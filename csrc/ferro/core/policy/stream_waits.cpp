@@ -1,8 +1,8 @@
-#include "ferro/core/policy/waiting.h"
+#include "ferro/core/policy/stream_waits.h"
 
 namespace ferro {
 
-bool prefers_waiting(const WaitingView& view, double in_flight_share) {
+bool prefers_stream_wait(const StreamWaitView& view, double in_flight_share) {
   if (in_flight_share < 0 || view.pending < view.request) {
     return false;
   }

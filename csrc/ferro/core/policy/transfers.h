@@ -11,13 +11,13 @@
 
 namespace ferro {
 
-struct PassingRules {
+struct TransferRules {
   std::uint64_t handles_at_start = 1024;        // 64 GiB in the largest ones; 45 ms of the driver's
   std::uint64_t allocations_per_handle = 1000;  // so that 45 us of the driver's are less than 1 %
 };
 
 // Units: handles that were passed and allocations that were made, both since the program began.
-bool prefers_passing(std::uint64_t handles_passed, std::uint64_t allocations,
-                     const PassingRules& rules);
+bool prefers_transfer(std::uint64_t handles_transferred, std::uint64_t allocations,
+                      const TransferRules& rules);
 
 }  // namespace ferro

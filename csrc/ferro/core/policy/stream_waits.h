@@ -11,7 +11,7 @@
 namespace ferro {
 
 // Units: bytes of one device.
-struct WaitingView {
+struct StreamWaitView {
   std::size_t request = 0;
   std::size_t pending = 0;    // that a stream wait would bring, in blocks or in whole free pages
   std::size_t held = 0;       // by the allocator
@@ -19,6 +19,6 @@ struct WaitingView {
 };
 
 // `in_flight_share` is a share of `peak_live`; negative: always grow.
-bool prefers_waiting(const WaitingView& view, double in_flight_share);
+bool prefers_stream_wait(const StreamWaitView& view, double in_flight_share);
 
 }  // namespace ferro

@@ -1,0 +1,25 @@
+// When pages are transferred between streams rather than be created.
+#include "ferro/core/policy/transfers.h"
+
+#include <gtest/gtest.h>
+
+namespace ferro {
+namespace {
+
+constexpr TransferRules kRules{.handles_at_start = 10, .allocations_per_handle = 100};
+
+TEST(Transfers, SomeAreFree) {
+  EXPECT_TRUE(prefers_transfer(9, 0, kRules));
+  EXPECT_FALSE(prefers_transfer(10, 0, kRules));
+  EXPECT_FALSE(prefers_transfer(10, 99, kRules));
+}
+
+TEST(Transfers, TheOthersAreFewBesideTheAllocations) {
+  EXPECT_TRUE(prefers_transfer(10, 100, kRules));
+  EXPECT_FALSE(prefers_transfer(11, 100, kRules));
+  EXPECT_TRUE(prefers_transfer(1009, 100'000, kRules));
+  EXPECT_FALSE(prefers_transfer(1010, 100'000, kRules));
+}
+
+}  // namespace
+}  // namespace ferro
