@@ -146,7 +146,10 @@ void DeviceStats::fold(const HeapStats* held) {
       counted = {share.current, share.increased};
     });
     const bool leaves = heap != active && !is_held && (locked || heap->lock == nullptr);
-    heap->listed = !leaves && heap->listed;
+    // Without its lock nothing of it is written: its own thread reads this under that lock alone.
+    if (leaves) {
+      heap->listed = false;
+    }
     if (locked) {
       heap->lock->unlock();
     }
