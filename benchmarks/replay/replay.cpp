@@ -175,7 +175,7 @@ class Replay {
 
  private:
   std::uint64_t misses_so_far() {
-    const LadderCounts ladder = memory_.counters().ladder;
+    const LadderCounts ladder = memory_.report().counters().ladder;
     return std::accumulate(ladder.begin(), ladder.end(), std::uint64_t{0});
   }
 
@@ -191,12 +191,12 @@ class Replay {
 void print_results(DeviceMemory& memory, const std::string& calls_at_half, double slowest,
                    double seconds, std::size_t events) {
   const StatTable stats = memory.stats().read();
-  const DeviceCounters counters = memory.counters();
+  const DeviceCounters counters = memory.report().counters();
   const PageCounts pages = memory.store().counts();
   std::cout << "{\"page_bytes\": " << memory.store().page_bytes()
             << ", \"peak_allocated\": " << stats[kBytes][kAll].peak
             << ", \"peak_active\": " << stats[kActiveBytes][kAll].peak
-            << ", \"peak_reserved\": " << memory.reserved()[kAll].peak
+            << ", \"peak_reserved\": " << memory.report().reserved()[kAll].peak
             << ", \"pages_created\": " << pages.created
             << ", \"host_waits\": " << TracedEvents::host_waits()
             << ", \"slowest_microseconds\": " << slowest
@@ -240,7 +240,7 @@ int run(const char* path, std::size_t page_mib) {
     }
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  replay.memory().check_invariants();
+  replay.memory().report().check_invariants();
   print_results(replay.memory(), calls_at_half, replay.take_slowest(), spent.count(),
                 events.size());
   return 0;

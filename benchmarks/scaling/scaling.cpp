@@ -69,10 +69,10 @@ Figures two_streams(World& world, const Effort& effort) {
 
 Figures hit_beside_no_split(World& world, const Effort& effort) {
   const PoolId pool = World::extra_pool(0);
-  world.memory().hold_pool(pool);
-  world.memory().set_no_split(pool);
+  world.memory().pools().hold(pool);
+  world.memory().pools().set_no_split(pool);
   const double time = effort.of_loops([&] { pair(world, kRepeating); });
-  world.memory().release_pool(pool);
+  world.memory().pools().release(pool);
   world.memory().empty_pool(pool);
   return {time};
 }
@@ -123,10 +123,10 @@ Figures small_frees(World& world, const Effort&) {
 
 // Allocates what `step` has to make room for.
 DevicePtr miss(World& world, std::size_t bytes, LadderStep step, double* time) {
-  const LadderCounts before = world.memory().counters().ladder;
+  const LadderCounts before = world.memory().report().counters().ladder;
   DevicePtr ptr = kNull;
   *time = time_of([&] { ptr = world.allocate(bytes); });
-  const LadderCounts after = world.memory().counters().ladder;
+  const LadderCounts after = world.memory().report().counters().ladder;
   const auto [changed, ignored] = std::ranges::mismatch(after, before);
   const auto by = static_cast<LadderStep>(changed - after.begin());
   if (by != step) {
@@ -214,13 +214,13 @@ Figures pool_events(World& world, const Effort&) {
            }) /
            static_cast<double>(kNewPools);
   };
-  const double held = each([&](const PoolId& pool, DevicePtr&) { memory.hold_pool(pool); });
+  const double held = each([&](const PoolId& pool, DevicePtr&) { memory.pools().hold(pool); });
   const double first = each([&](const PoolId& pool, DevicePtr& block) {
     block = world.allocate(kRepeating, World::stream(0), pool);
   });
   std::ranges::for_each(blocks, [&](DevicePtr ptr) { world.free(ptr); });
   const double gone = each([&](const PoolId& pool, DevicePtr&) {
-    memory.release_pool(pool);
+    memory.pools().release(pool);
     memory.empty_pool(pool);
   });
   return {held, first, gone};
@@ -232,7 +232,7 @@ Figures diversion(World& world, const Effort& effort) {
   const double time = effort.of_loops([&] {
     world.router().begin(pool, nothing, World::stream(0));
     world.router().end(pool);
-    world.memory().release_pool(pool);
+    world.memory().pools().release(pool);
   });
   world.memory().empty_pool(pool);
   return {time};
@@ -291,24 +291,28 @@ std::vector<Operation> operations() {
       {{"collect while 100 frees wait"}, false, collect_in_vain},
       statistic("DeviceStats::read",
                 [](DeviceMemory& memory) { return memory.stats().read()[kBytes][kAll].current; }),
-      statistic("reserved", [](DeviceMemory& memory) { return memory.reserved()[kAll].current; }),
-      statistic("view", [](DeviceMemory& memory) { return memory.view().live_blocks; }),
+      statistic("reserved",
+                [](DeviceMemory& memory) { return memory.report().reserved()[kAll].current; }),
+      statistic("view", [](DeviceMemory& memory) { return memory.report().view().live_blocks; }),
       statistic("largest_free_block",
-                [](DeviceMemory& memory) { return memory.largest_free_block(); }),
-      statistic("counters", [](DeviceMemory& memory) { return memory.counters().retries; }),
-      statistic("bytes_from_driver",
-                [](DeviceMemory& memory) {
-                  return memory.bytes_from_driver(World::stream(0), {4 * kPage, 4 * kPage});
-                }),
+                [](DeviceMemory& memory) { return memory.report().largest_free_block(); }),
+      statistic("counters",
+                [](DeviceMemory& memory) { return memory.report().counters().retries; }),
       statistic(
-          "reserved_by_pool", [](DeviceMemory& memory) { return memory.reserved_by_pool().size(); },
-          true),
+          "bytes_from_driver",
+          [](DeviceMemory& memory) {
+            return memory.report().bytes_from_driver(World::stream(0), {4 * kPage, 4 * kPage});
+          }),
+      statistic(
+          "reserved_by_pool",
+          [](DeviceMemory& memory) { return memory.report().reserved_by_pool().size(); }, true),
       {{"hold_pool", "first allocation in a pool", "release_pool, empty_pool"}, false, pool_events},
       {{"diversion: begin, end, release_pool"}, false, diversion},
       {{"export_block"}, false, share},
       {{"live_block_around"}, true, block_around},
       statistic(
-          "segments", [](DeviceMemory& memory) { return memory.segments(nullptr).size(); }, true),
+          "segments", [](DeviceMemory& memory) { return memory.report().segments(nullptr).size(); },
+          true),
   };
 }
 
@@ -424,7 +428,7 @@ int run(const Options& options) {
   std::cout << "\n]\n";
   for (const Side& side : sides) {
     if (side.world != nullptr) {
-      side.world->memory().check_invariants();
+      side.world->memory().report().check_invariants();
     }
   }
   return 0;

@@ -39,7 +39,7 @@ class World {
         memory_(api_, device, addresses_, config(), nullptr),
         router_(memory_) {
     for (std::size_t i = 0; i < shape_.pools; ++i) {
-      memory_.hold_pool(pool(i));
+      memory_.pools().hold(pool(i));
     }
     fill();
   }
@@ -55,7 +55,7 @@ class World {
     const AllocateResult result = memory_.allocate(pool, on, {bytes, bytes});
     if (result.ptr == kNull) [[unlikely]] {
       throw Problem("out of memory or addresses with " +
-                    std::to_string(memory_.held_bytes() / kMiB) + " MiB held");
+                    std::to_string(memory_.report().held_bytes() / kMiB) + " MiB held");
     }
     return result.ptr;
   }

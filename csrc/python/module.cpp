@@ -52,7 +52,7 @@ ferro::DeviceMemory& core_of(int device) {
 
 py::dict device_report(int device) {
   ferro::DeviceMemory& core = core_of(device);
-  const ferro::DeviceCounters counters = core.counters();
+  const ferro::DeviceCounters counters = core.report().counters();
   py::dict ladder;
   py::dict ladder_ms;
   py::dict ladder_pages;
@@ -71,7 +71,7 @@ py::dict device_report(int device) {
   report["page_bytes"] = core.store().page_bytes();
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;
-  report["pages_moved"] = core.view().pages_moved;
+  report["pages_moved"] = core.report().view().pages_moved;
   report["pages_transferred"] = counters.pages_transferred;
   report["ladder"] = ladder;
   report["ladder_ms"] = ladder_ms;
@@ -82,19 +82,19 @@ py::dict device_report(int device) {
 
 py::dict device_view(int device) {
   ferro::DeviceMemory& core = core_of(device);
-  const ferro::DeviceView view = core.view();
+  const ferro::DeviceView view = core.report().view();
   const ferro::StatValue allocated = core.stats().read()[ferro::kBytes][ferro::kAll];
   py::dict numbers;
   numbers["allocated_bytes"] = allocated.current;
   numbers["peak_allocated_bytes"] = allocated.peak;
-  numbers["reserved_bytes"] = core.held_bytes();
+  numbers["reserved_bytes"] = core.report().held_bytes();
   numbers["cached_bytes"] =
       view.free_bytes + core.store().counts().idle * core.store().page_bytes();
   numbers["blocks"] = view.live_blocks;
   numbers["free_blocks"] = view.free_blocks;
   numbers["hits"] = view.hits;
   numbers["misses"] = view.misses;
-  numbers["slowest_miss_ms"] = static_cast<double>(core.slowest_nanoseconds()) / 1e6;
+  numbers["slowest_miss_ms"] = static_cast<double>(core.report().slowest_nanoseconds()) / 1e6;
   return numbers;
 }
 
@@ -108,13 +108,13 @@ void reset_peak(int device) {
   ferro::installed_allocator()->resetPeakStats(static_cast<std::int8_t>(device));
 }
 
-void reset_slowest_miss(int device) { core_of(device).reset_slowest(); }
+void reset_slowest_miss(int device) { core_of(device).report().reset_slowest(); }
 
 std::size_t bytes_from_driver(int device, std::size_t size) {
   return ferro::bytes_from_driver(core_of(device), size);
 }
 
-void check_invariants(int device) { core_of(device).check_invariants(); }
+void check_invariants(int device) { core_of(device).report().check_invariants(); }
 
 // For tests that put a faulty driver between the allocator and the simulated GPU.
 std::uintptr_t driver_table_address() {

@@ -9,7 +9,7 @@ HeapKey key_of(const Heap& heap) { return {heap.stream(), heap.kind()}; }
 
 CheckpointError check_pool(DeviceMemory& device, const PoolId& pool,
                            const std::vector<Heap*>& heaps) {
-  const int use_count = device.pool_use_count(pool);
+  const int use_count = device.pools().use_count(pool);
   if (use_count < 0) {
     return CheckpointError::kUnknownPool;
   }

@@ -17,7 +17,7 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
   diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
                          device_.stream_lasts(current), std::this_thread::get_id()});
   if (hold == PoolHold::kHere) {
-    device_.hold_pool(pool);
+    device_.pools().hold(pool);
   }
   publish_counts();
   return true;
@@ -39,7 +39,7 @@ bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
 
 void PoolRouter::release(const Diversion& diversion) {
   if (diversion.hold == PoolHold::kHere) {
-    device_.release_pool(diversion.pool);
+    device_.pools().release(diversion.pool);
     released_.push_back(diversion.pool);
   }
 }

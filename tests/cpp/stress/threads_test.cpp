@@ -123,9 +123,9 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
     if (thread % 3 == 1) {
       source = std::make_shared<testing::TestSource>(source_segments_[thread]);
     } else if (thread % 3 == 2) {
-      device_.set_no_split(pool);
+      device_.pools().set_no_split(pool);
     }
-    wrong_answers_ += device_.hold_pool(pool, std::move(source)) ? 0 : 1;
+    wrong_answers_ += device_.pools().hold(pool, std::move(source)) ? 0 : 1;
   }
   void free(const HeldBlock& block) {
     ownership_.give(block);
@@ -229,13 +229,13 @@ void ThreadsTest::work(std::size_t thread) {
       device_.add_peer(1);
     } else {
       device_.stats().read();
-      device_.largest_free_block();
+      device_.report().largest_free_block();
     }
   }
   while (!mine.empty()) {
     free_one_of_mine();
   }
-  wrong_answers_ += device_.release_pool(own_pool) ? 0 : 1;
+  wrong_answers_ += device_.pools().release(own_pool) ? 0 : 1;
 }
 
 TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
@@ -253,14 +253,14 @@ TEST_P(ThreadsTest, EndWithAnEmptyDevice) {
   EXPECT_EQ(wrong_answers_, 0U);
   if (GetParam().most_pages() < kDevicePages) {
     EXPECT_LE(device_.store().counts().peak_bytes, GetParam().most_pages() * kPageBytes);
-    EXPECT_GT(device_.counters().retries, 0U) << "the limit is there to be met";
+    EXPECT_GT(device_.report().counters().retries, 0U) << "the limit is there to be met";
   } else {
     EXPECT_EQ(refused_, 0U);
   }
-  device_.check_invariants();
+  device_.report().check_invariants();
   device_.empty_cache();
-  device_.check_invariants();
-  EXPECT_EQ(device_.segments(nullptr).size(), 0U);
+  device_.report().check_invariants();
+  EXPECT_EQ(device_.report().segments(nullptr).size(), 0U);
   EXPECT_EQ(SimGpu::used_pages(), 0U);
   EXPECT_EQ(device_.exports().count(), 0U);
   for (const std::set<std::uint64_t>& segments : source_segments_) {

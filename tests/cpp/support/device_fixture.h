@@ -15,7 +15,7 @@
 namespace ferro::testing {
 
 inline std::uint64_t ended_by(DeviceMemory& device, LadderStep step) {
-  return device.counters().ladder[static_cast<std::size_t>(step)];
+  return device.report().counters().ladder[static_cast<std::size_t>(step)];
 }
 
 class DeviceFixture : public ::testing::Test {
@@ -34,15 +34,15 @@ class DeviceFixture : public ::testing::Test {
   ~DeviceFixture() override {
     FaultyApi::reset();
     free_everything();
-    device_->check_invariants();
+    device_->report().check_invariants();
     device_.reset();
     EXPECT_EQ(SimGpu::used_pages(), 0U);
   }
 
   AllocateResult try_allocate(std::size_t size, StreamId stream, const PoolId& pool) {
     AllocateResult result = device_->allocate(pool, stream, bytes(size));
-    device_->check_invariants();
-    EXPECT_EQ(SimGpu::used_pages() * kPageBytes, device_->held_bytes());
+    device_->report().check_invariants();
+    EXPECT_EQ(SimGpu::used_pages() * kPageBytes, device_->report().held_bytes());
     return result;
   }
   DevicePtr allocate(std::size_t size, StreamId stream, const PoolId& pool = kDefaultPool) {
@@ -80,7 +80,7 @@ class DeviceFixture : public ::testing::Test {
     EXPECT_TRUE(heap_of(ptr).has_pending());
   }
   void free_everything() {
-    for (const SegmentView& segment : device_->segments(nullptr)) {
+    for (const SegmentView& segment : device_->report().segments(nullptr)) {
       for (const BlockView& block : segment.blocks) {
         if (block.state == BlockState::kLive) {
           free(block.ptr);
@@ -91,7 +91,7 @@ class DeviceFixture : public ::testing::Test {
     device_->collect_pending();
   }
   PageCounts pages() { return device_->store().counts(); }
-  std::string layout_of(const PoolId& pool) { return layout(device_->segments(&pool)); }
+  std::string layout_of(const PoolId& pool) { return layout(device_->report().segments(&pool)); }
   std::uint64_t ended_by(LadderStep step) { return testing::ended_by(*device_, step); }
 
   SimGpu gpu_;

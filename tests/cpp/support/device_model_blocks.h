@@ -10,8 +10,8 @@ inline void DeviceModel::operator()(const Allocate& i) {
   be_held(pool);
   const StreamId stream = traffic_.stream(i.stream);
   const std::uint64_t created = device_->store().counts().created;
-  const std::uint64_t segments = device_->counters().segments_created;
-  const std::size_t held_before = device_->held_bytes();
+  const std::uint64_t segments = device_->report().counters().segments_created;
+  const std::size_t held_before = device_->report().held_bytes();
   AllocateResult result;
   bool answered = false;
   guarded([&] {
@@ -19,9 +19,10 @@ inline void DeviceModel::operator()(const Allocate& i) {
     answered = true;
   });
   if (device_->store().counts().created != created ||
-      device_->counters().segments_created != segments) {
-    expect(device_->held_bytes() <= limit_, "the limit holds");
-    expect(device_->held_bytes() + others_bytes_ + world_.headroom * kPageBytes <= kDeviceBytes,
+      device_->report().counters().segments_created != segments) {
+    expect(device_->report().held_bytes() <= limit_, "the limit holds");
+    expect(device_->report().held_bytes() + others_bytes_ + world_.headroom * kPageBytes <=
+               kDeviceBytes,
            "the headroom is left free");
   }
   if (!answered) {
@@ -117,7 +118,7 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
 // Is all of it one free block, as the allocator shows it, that serves such requests?
 inline bool DeviceModel::is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr,
                                        std::size_t size) {
-  for (const SegmentView& segment : device_->segments(&pool)) {
+  for (const SegmentView& segment : device_->report().segments(&pool)) {
     const bool serves = is_paged(segment.kind) || segment.kind == segment_kind(size);
     for (const BlockView& block : segment.blocks) {
       if (serves && segment.stream == stream && block.state == BlockState::kFree &&

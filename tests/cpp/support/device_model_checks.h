@@ -30,14 +30,14 @@ inline void DeviceModel::check_order() {
 
 inline void DeviceModel::check_pages() {
   const PageCounts pages = device_->store().counts();
-  expect(SimGpu::used_pages() * kPageBytes == device_->held_bytes() + others_bytes_,
+  expect(SimGpu::used_pages() * kPageBytes == device_->report().held_bytes() + others_bytes_,
          "the device's pages are the allocator's");
   expect(pages.created - pages.released == pages.held, "created and released");
 }
 
 inline void DeviceModel::check_everything() {
-  device_->check_invariants();
-  const std::vector<SegmentView> segments = device_->segments(nullptr);
+  device_->report().check_invariants();
+  const std::vector<SegmentView> segments = device_->report().segments(nullptr);
   auto next = live_.begin();
   for (const SegmentView& segment : segments) {
     for (const BlockView& block : segment.blocks) {
@@ -128,7 +128,7 @@ inline void DeviceModel::finish() {
   check_step();
   traffic_.verify();
   for (unsigned pool = 1; pool < kPools.size(); ++pool) {
-    while (device_->release_pool(kPools[pool])) {
+    while (device_->pools().release(kPools[pool])) {
       --holds_[kPools[pool]];
     }
     expect(holds_[kPools[pool]] == 0, "as often as it was held");
@@ -136,7 +136,8 @@ inline void DeviceModel::finish() {
   device_->empty_cache();
   check_everything();
   check_step();
-  expect(device_->segments(nullptr).empty() && SimGpu::used_pages() == 0, "nothing is left");
+  expect(device_->report().segments(nullptr).empty() && SimGpu::used_pages() == 0,
+         "nothing is left");
   expect(source_.expired() && source_segments_.empty(), "every segment came back");
   expect(device_->exports().count() == 0, "no descriptor is left");
   device_.reset();

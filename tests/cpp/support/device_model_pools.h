@@ -7,12 +7,12 @@ namespace ferro::testing {
 
 // A pool that is new gets what makes it special.
 inline void DeviceModel::hold(const PoolId& pool) {
-  const bool is_new = device_->pool_use_count(pool) < 0;
+  const bool is_new = device_->pools().use_count(pool) < 0;
   if (is_new) {
     lenders_.erase(pool);
   }
   if (is_new && pool == kNoSplitPool) {
-    device_->set_no_split(pool);
+    device_->pools().set_no_split(pool);
   }
   std::shared_ptr<SegmentSource> source;
   if (is_new && pool == kSourcePool) {
@@ -20,13 +20,13 @@ inline void DeviceModel::hold(const PoolId& pool) {
     source = std::make_shared<TestSource>(source_segments_);
     source_ = source;
   }
-  expect(device_->hold_pool(pool, std::move(source)), "a pool can be held");
+  expect(device_->pools().hold(pool, std::move(source)), "a pool can be held");
   ++holds_[pool];
 }
 
 inline void DeviceModel::operator()(const ReleasePool& i) {
   int& holds = holds_[private_pool(i.pool)];
-  expect(device_->release_pool(private_pool(i.pool)) == (holds > 0),
+  expect(device_->pools().release(private_pool(i.pool)) == (holds > 0),
          "a pool is released as often as it was held");
   holds -= holds > 0 ? 1 : 0;
 }
@@ -34,10 +34,10 @@ inline void DeviceModel::operator()(const ReleasePool& i) {
 inline void DeviceModel::operator()(const SetUseOnOom& i) {
   const PoolId pool = private_pool(i.pool);
   const bool lends_parts = known::kWholeSegmentsAreLentInParts && pool == kNoSplitPool;
-  if (device_->pool_use_count(pool) < 0 || lends_parts) {
+  if (device_->pools().use_count(pool) < 0 || lends_parts) {
     return;
   }
-  device_->set_use_on_oom(pool, i.use);
+  device_->pools().set_use_on_oom(pool, i.use);
   if (i.use) {
     lenders_.insert(pool);
   } else {

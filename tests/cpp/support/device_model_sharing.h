@@ -50,8 +50,8 @@ inline void DeviceModel::operator()(const Export& i) {
       return;
     case ExportResult::kOutOfMemory:
       // A handle at either end may reach beyond the block.
-      expect(fault_struck() ||
-                 (!block.shared && budget() < device_->held_bytes() + block.size + 16 * kPageBytes),
+      expect(fault_struck() || (!block.shared && budget() < device_->report().held_bytes() +
+                                                                block.size + 16 * kPageBytes),
              "only without room for a copy");
       return;
     case ExportResult::kOk:
@@ -115,7 +115,7 @@ inline void DeviceModel::check_peer() {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = 1;
-  for (const SegmentView& segment : device_->segments(nullptr)) {
+  for (const SegmentView& segment : device_->report().segments(nullptr)) {
     for (std::size_t at = 0; at < (is_paged(segment.kind) ? segment.size : 0); at += kPageBytes) {
       unsigned long long flags = 0;
       SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(segment.ptr) + at));

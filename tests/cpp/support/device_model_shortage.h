@@ -91,7 +91,7 @@ inline std::size_t DeviceModel::bytes_for(const PoolId& pool, std::size_t size) 
 inline std::size_t DeviceModel::bytes_in_use() {
   std::map<DriverLedger::Handle, std::size_t> handles;
   std::size_t in_segments = 0;
-  for (const SegmentView& segment : device_->segments(nullptr)) {
+  for (const SegmentView& segment : device_->report().segments(nullptr)) {
     const bool shared_out = segment.pool == kDefaultPool;
     const bool kept = !shared_out && holds_[segment.pool] > 0;
     bool used = kept;
@@ -119,7 +119,7 @@ inline void DeviceModel::check_failure(const PoolId& pool, std::size_t size,
       return;
     }
     expect(facts.rejected_beyond == rejection_limit_ && rejection_limit_ < limit_ &&
-               rejection_limit_ < device_->held_bytes() + needed,
+               rejection_limit_ < device_->report().held_bytes() + needed,
            "rejected only beyond that limit");
     return;
   }
@@ -129,7 +129,7 @@ inline void DeviceModel::check_failure(const PoolId& pool, std::size_t size,
   const bool went_in_vain = world_.oversize_rules && in_segments(pool) && traffic_.captures() != 0;
   // What the driver refused to take back once goes when a request has failed.
   const std::size_t held =
-      std::max(device_->held_bytes(), ever_failed_ ? held_before : std::size_t{0});
+      std::max(device_->report().held_bytes(), ever_failed_ ? held_before : std::size_t{0});
   expect(fault_struck() || with_idle_pages || went_in_vain || budget() < held + needed,
          "out of memory only when new memory cannot help");
   // After a fault something may be lost until the driver takes it back.

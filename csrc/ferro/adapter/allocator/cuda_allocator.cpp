@@ -259,7 +259,7 @@ void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, vo
                                        std::int64_t bytes) {
   c10::reportMemoryUsageToProfiler(
       ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
-      owner.core.held_bytes(), c10::Device(c10::kCUDA, index));
+      owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 void CudaAllocator::free(void* ptr) {

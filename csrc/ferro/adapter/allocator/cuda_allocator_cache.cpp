@@ -47,7 +47,7 @@ c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::Devi
 void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
   core.stats().reset_accumulated();
-  core.reset_accumulated_counters();
+  core.report().reset_accumulated();
   if (previous_.is_in_use()) {
     previous_.allocator().resetAccumulatedStats(index);
   }
@@ -55,7 +55,7 @@ void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
 
 void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  core.reset_peaks();
+  core.report().reset_peaks();
   if (previous_.is_in_use()) {
     previous_.allocator().resetPeakStats(index);
     previous_.forget_peaks(index);
@@ -90,7 +90,7 @@ void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block
   if (*largest_block == 0) {
     *largest_block = core.driver().memory_info().free_bytes;
   }
-  *largest_block = std::max(*largest_block, core.largest_free_block());
+  *largest_block = std::max(*largest_block, core.report().largest_free_block());
   if (previous_.is_in_use()) {
     previous_.allocator().cacheInfo(index, largest_block);
   }

@@ -47,7 +47,7 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
     Device& owner = device(index);
     owner.core.collect_for_a_look();
     std::vector<SegmentInfo> segments =
-        to_segments(owner.core.segments(pool == kDefaultPool ? nullptr : &pool), index);
+        to_segments(owner.core.report().segments(pool == kDefaultPool ? nullptr : &pool), index);
     std::size_t active_bytes = 0;
     for (const SegmentInfo& segment : segments) {
       active_bytes += segment.active_size;

@@ -125,7 +125,7 @@ void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().releasePool(index, id);
   } else {
-    const bool released = owner.core.release_pool(to_pool_id(id));
+    const bool released = owner.core.pools().release(to_pool_id(id));
     TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
                           ") is unknown or held by nobody");
   }
@@ -134,7 +134,7 @@ void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
 
 bool CudaAllocator::holds_pool(const PoolId& id) const {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    if (device(i).core.pool_use_count(id) > 0 ||
+    if (device(i).core.pools().use_count(id) > 0 ||
         previous_.pool_use_count(i, to_mempool_id(id)) > 0) {
       return true;
     }
@@ -170,7 +170,7 @@ int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) 
   if (is_previous_pool(owner, index, id)) {
     return previous_.allocator().getPoolUseCount(index, id);
   }
-  const int count = owner.core.pool_use_count(to_pool_id(id));
+  const int count = owner.core.pools().use_count(to_pool_id(id));
   TORCH_INTERNAL_ASSERT(count >= 0, "getPoolUseCount: pool (", id.first, ", ", id.second,
                         ") is unknown");
   return count;
@@ -187,7 +187,7 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
   if (allocator != nullptr) {
     source = std::make_shared<UserSegments>(index, std::move(allocator));
   }
-  const bool held = owner.core.hold_pool(to_pool_id(id), std::move(source));
+  const bool held = owner.core.pools().hold(to_pool_id(id), std::move(source));
   TORCH_INTERNAL_ASSERT(held, "createOrIncrefPool: pool (", id.first, ", ", id.second,
                         ") exists already and cannot be given an allocator");
 }
@@ -198,7 +198,7 @@ void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, boo
     previous_.allocator().setUseOnOOM(index, id, use);
     return;
   }
-  owner.core.set_use_on_oom(to_pool_id(id), use);
+  owner.core.pools().set_use_on_oom(to_pool_id(id), use);
 }
 
 void CudaAllocator::setNoSplit(c10::DeviceIndex index, c10::MempoolId_t id) {
@@ -207,7 +207,7 @@ void CudaAllocator::setNoSplit(c10::DeviceIndex index, c10::MempoolId_t id) {
     previous_.allocator().setNoSplit(index, id);
     return;
   }
-  owner.core.set_no_split(to_pool_id(id));
+  owner.core.pools().set_no_split(to_pool_id(id));
 }
 
 bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::MempoolId_t id,
@@ -217,8 +217,8 @@ bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::Mempoo
     return previous_.allocator().checkPoolLiveAllocations(index, id, expected);
   }
   DeviceMemory& core = owner.core;
-  TORCH_CHECK(core.pool_use_count(to_pool_id(id)) >= 0, "Could not find pool of id");
-  const std::vector<BlockView> live = core.live_blocks(to_pool_id(id));
+  TORCH_CHECK(core.pools().use_count(to_pool_id(id)) >= 0, "Could not find pool of id");
+  const std::vector<BlockView> live = core.report().live_blocks(to_pool_id(id));
   return live.size() == expected.size() &&
          std::ranges::all_of(live, [&expected](const BlockView& block) {
            return expected.contains(to_void_ptr(block.ptr));
@@ -263,7 +263,7 @@ CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
 
 std::vector<StreamSegmentSize> CudaAllocator::getExpandableSegmentSizes(c10::DeviceIndex index) {
   std::vector<StreamSegmentSize> sizes;
-  for (const SegmentView& segment : device(index).core.segments(nullptr)) {
+  for (const SegmentView& segment : device(index).core.report().segments(nullptr)) {
     if (segment.stream != StreamId{0}) {
       sizes.emplace_back(reinterpret_cast<cudaStream_t>(segment.stream), false, segment.size);
     }

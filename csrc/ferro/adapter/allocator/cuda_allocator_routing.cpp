@@ -52,7 +52,7 @@ CudaAllocator::Destination CudaAllocator::destination(Device& owner, StreamId st
     return {route, kDefaultPool};
   }
   // A diversion holds its pool where the pool lives.
-  const bool theirs = previous_.is_in_use() && owner.core.pool_use_count(pool) < 0;
+  const bool theirs = previous_.is_in_use() && owner.core.pools().use_count(pool) < 0;
   return {theirs ? Route::kPrevious : Route::kOurs, pool};
 }
 
@@ -96,9 +96,9 @@ void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId strea
   } catch (const c10::OutOfMemoryError&) {
     // It cannot know that some of the memory is our cache.
     DeviceMemory& core = device(index).core;
-    const std::size_t held = core.held_bytes();
+    const std::size_t held = core.report().held_bytes();
     core.empty_cache();
-    if (core.held_bytes() == held) {
+    if (core.report().held_bytes() == held) {
       throw;
     }
   }
@@ -114,7 +114,7 @@ void CudaAllocator::free_elsewhere(void* ptr) {
 
 bool CudaAllocator::is_previous_pool(Device& owner, c10::DeviceIndex index, c10::MempoolId_t id,
                                      IfUnknown unknown) const {
-  if (!previous_.is_in_use() || owner.core.pool_use_count(to_pool_id(id)) >= 0) {
+  if (!previous_.is_in_use() || owner.core.pools().use_count(to_pool_id(id)) >= 0) {
     return false;
   }
   return (unknown == IfUnknown::kIsMade && !serves()) || previous_.knows_pool(index, id);

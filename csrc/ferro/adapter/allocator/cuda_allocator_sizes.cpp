@@ -41,13 +41,13 @@ void CudaAllocator::note_captured(Device& owner, const PoolId& pool, StreamId st
 std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::DeviceIndex index) const {
   Device& owner = device(index);
   std::vector<PrivatePool> pools;
-  for (const auto& [id, reserved] : owner.core.reserved_by_pool()) {
+  for (const auto& [id, reserved] : owner.core.report().reserved_by_pool()) {
     PrivatePool pool{id, name_of(id), {}};
     pool.sizes.private_bytes = static_cast<std::size_t>(reserved[kAll].current);
     if (pool.sizes.private_bytes == 0) {
       continue;
     }
-    for (const BlockView& block : owner.core.live_blocks(id)) {
+    for (const BlockView& block : owner.core.report().live_blocks(id)) {
       pool.sizes.live_bytes += block.size;
     }
     pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
@@ -60,10 +60,10 @@ std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::Device
 std::optional<GraphSizes> CudaAllocator::graph_sizes(c10::DeviceIndex index, const PoolId& pool,
                                                      std::uint64_t capture) const {
   Device& owner = device(index);
-  if (owner.core.pool_use_count(pool) < 0) {
+  if (owner.core.pools().use_count(pool) < 0) {
     return std::nullopt;
   }
-  return owner.footprints.sizes_of(pool, capture, owner.core.live_blocks(pool));
+  return owner.footprints.sizes_of(pool, capture, owner.core.report().live_blocks(pool));
 }
 
 void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
@@ -74,7 +74,7 @@ void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
 std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_names(
     c10::DeviceIndex index) const {
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> names;
-  for (const auto& [id, reserved] : device(index).core.reserved_by_pool()) {
+  for (const auto& [id, reserved] : device(index).core.report().reserved_by_pool()) {
     const std::string name = reserved[kAll].current == 0 ? "" : name_of(id);
     if (!name.empty()) {
       names.emplace_back(index, c10::getApproximateTime());

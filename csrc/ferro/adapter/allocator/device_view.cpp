@@ -21,7 +21,7 @@ std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes) {
   }
   const auto index = static_cast<c10::DeviceIndex>(device.driver().device());
   const StreamId stream = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
-  return device.bytes_from_driver(stream, {round_size(bytes), bytes});
+  return device.report().bytes_from_driver(stream, {round_size(bytes), bytes});
 }
 
 }  // namespace ferro

@@ -42,7 +42,7 @@ SegmentRules current_segment_rules() {
 
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   const StatTable table = device.stats().read();
-  const DeviceCounters counters = device.counters();
+  const DeviceCounters counters = device.report().counters();
   const SegmentTable segments = device.segment_stats().read();
   c10::CachingDeviceAllocator::DeviceStats stats;
   stats.allocation = to_stat_array(table[kBlocks]);
@@ -50,7 +50,7 @@ c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   stats.active = to_stat_array(table[kActiveBlocks]);
   stats.active_bytes = to_stat_array(table[kActiveBytes]);
   stats.requested_bytes = to_stat_array(table[kRequested]);
-  stats.reserved_bytes = to_stat_array(device.reserved());
+  stats.reserved_bytes = to_stat_array(device.report().reserved());
   stats.segment = to_stat_array(segments.of[kSegments]);
   stats.inactive_split = to_stat_array(segments.of[kSplitBlocks]);
   stats.inactive_split_bytes = to_stat_array(segments.of[kSplitBytes]);
@@ -60,7 +60,7 @@ c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   stats.num_ooms = static_cast<std::int64_t>(counters.out_of_memory);
   stats.num_sync_all_streams = static_cast<std::int64_t>(counters.synchronisations);
   set_oom_rejections(stats, static_cast<std::int64_t>(counters.rejected));
-  for (const auto& [id, bytes] : device.reserved_by_pool()) {
+  for (const auto& [id, bytes] : device.report().reserved_by_pool()) {
     set_reserved_bytes_of_pool(stats, to_mempool_id(id), to_stat_array(bytes));
   }
   stats.num_device_alloc =

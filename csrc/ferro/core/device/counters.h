@@ -18,6 +18,7 @@ struct DeviceCounters {
   std::uint64_t pages_transferred = 0;  // from heap to heap, without a host wait
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
+  std::uint64_t slowest_nanoseconds = 0;  // of the host, in a climb; has a reset of its own
   LadderCounts ladder{};
   LadderCosts ladder_costs{};
 

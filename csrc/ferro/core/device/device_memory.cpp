@@ -1,5 +1,3 @@
-// The owner: requests, pools, and what gives memory back. What it tells of itself is in
-// device_report.cpp.
 #include "ferro/core/device/device_memory.h"
 
 #include "ferro/base/check.h"
@@ -25,6 +23,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       on_shortage_(std::move(on_shortage)),
       parts_{config_,  driver_,   store_,    stale_,  pools_,       stats_,   segment_stats_,
              imports_, searches_, captures_, layout_, on_shortage_, counters_},
+      report_(parts_, climb_mutex_),
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_),
       segment_ladder_(parts_, reclaimer_) {
@@ -156,7 +155,7 @@ void DeviceMemory::read_rejection_limit() {
 AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses) {
   ++counters_.ended_by(LadderStep::kOutOfMemory);
   ++counters_.out_of_memory;
-  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
+  auto failure = std::make_unique<OutOfMemoryFacts>(report_.facts_of_failure(wanted));
   failure->no_addresses = no_addresses;
   // What was gathered in vain is of more use to the other libraries of the process.
   reclaimer_.trim(Reclaimer::kAllPages);
@@ -166,7 +165,7 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses
 AllocateResult DeviceMemory::reject(std::size_t wanted) {
   ++counters_.ended_by(LadderStep::kOutOfMemory);
   ++counters_.rejected;
-  auto failure = std::make_unique<OutOfMemoryFacts>(facts_of_failure(wanted));
+  auto failure = std::make_unique<OutOfMemoryFacts>(report_.facts_of_failure(wanted));
   failure->rejected_beyond = rejection_limit_;
   return {kNull, 0, std::move(failure)};
 }
@@ -225,29 +224,6 @@ void DeviceMemory::add_peer(DeviceId peer) {
 void DeviceMemory::collect_pending() {
   const RecursiveMutexLock lock(climb_mutex_);
   pools_.for_each_with_pending([](Heap& heap) { heap.collect_pending(); });
-}
-
-std::size_t DeviceMemory::bytes_from_driver(StreamId stream, const Request& request) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  if (layout_ == Layout::kSegments) {
-    const SegmentRules rules = parts_.segment_rules();
-    Heap* heap = pools_.find(kDefaultPool, {stream, segment_kind(request.size)});
-    const bool hit =
-        heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
-    return hit ? 0 : segment_bytes(request.size, rules);
-  }
-  ArenaHeap& heap = pools_.arena(kDefaultPool, stream, false);
-  PageRequest wanted;
-  wanted.pages = heap.pages_missing_for(request);
-  wanted.stream = stream;
-  std::size_t at_hand = store_.available(wanted);
-  pools_.for_each_with_free_pages([&](ArenaHeap& giver) {
-    if (&giver != &heap) {
-      at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kNothing);
-    }
-    return at_hand < wanted.pages;
-  });
-  return (wanted.pages - std::min(wanted.pages, at_hand)) * store_.page_bytes();
 }
 
 }  // namespace ferro

@@ -1,5 +1,6 @@
 // The memory of one device: its pools, its page store, and the ladder that a request climbs when it
-// misses. An owner of parts: PoolTable, Ladder, SegmentLadder and Reclaimer do the work.
+// misses. An owner of parts: PoolTable, Ladder, SegmentLadder, Reclaimer and DeviceReport do the
+// work.
 //
 // Thread-safe. Lock order: climb_mutex_ > StaleMappings' removal > the pool table's > a heap's >
 // locks of store, events and statistics. On a hit a thread takes one heap's lock and nothing else. A
@@ -14,16 +15,14 @@
 #include "ferro/base/mutex.h"
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/device_parts.h"
+#include "ferro/core/device/device_report.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/device/segment_ladder.h"
-#include "ferro/core/policy/report.h"
 #include "ferro/core/stats/stats.h"
 
-#include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -33,17 +32,6 @@ struct [[nodiscard]] AllocateResult {
   DevicePtr ptr = kNull;  // kNull: out of memory, and `failure` says why
   std::size_t size = 0;   // bytes of the block
   std::unique_ptr<OutOfMemoryFacts> failure;
-};
-
-// What is in the heaps, all pools together, and what became of the requests since construction.
-struct DeviceView {
-  std::size_t live_blocks = 0;
-  std::size_t free_blocks = 0;
-  std::size_t free_bytes = 0;          // in free blocks
-  std::uint64_t hits = 0;              // requests that found a free block at once
-  std::uint64_t misses = 0;            // requests that climbed the ladder
-  std::uint64_t pages_moved = 0;       // in the arenas of heaps that are still there
-  std::size_t reserved_addresses = 0;  // bytes, by arenas
 };
 
 class DeviceMemory {
@@ -72,19 +60,9 @@ class DeviceMemory {
   AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr, Request request)
       FERRO_EXCLUDES(climb_mutex_);
 
-  // Pools. Ids other than the default pool's.
-  // Makes the pool, held once, or holds it once more. `source` is for a new pool only: false, and
-  // nothing changed, when the pool is known already.
-  bool hold_pool(const PoolId& id, std::shared_ptr<SegmentSource> source = nullptr) {
-    return pools_.hold(id, std::move(source));
-  }
-  // False: unknown, or held by nobody.
-  bool release_pool(const PoolId& id) { return pools_.release(id); }
-  // -1: unknown.
-  int pool_use_count(const PoolId& id) { return pools_.use_count(id); }
-  // Flags may be set before the pool exists.
-  void set_no_split(const PoolId& id) { pools_.set_no_split(id); }
-  void set_use_on_oom(const PoolId& id, bool use) { pools_.set_use_on_oom(id, use); }
+  // Who holds pools, their flags, their heaps.
+  PoolTable& pools() { return pools_; }
+  DeviceReport& report() { return report_; }
 
   // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
   void set_observer(MemoryObserver* observer) {
@@ -125,8 +103,6 @@ class DeviceMemory {
     }
   }
 
-  // Looks. `only`: segments of that pool alone, which may be unknown.
-  std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(climb_mutex_);
   // Calls `function(const std::vector<Heap*>&)` with the heaps of one pool, in order of stream and
   // kind; none of them goes meanwhile.
   template <typename Function>
@@ -134,30 +110,6 @@ class DeviceMemory {
     const RecursiveMutexLock lock(climb_mutex_);
     function(pools_.heaps_of(id));
   }
-  // The live blocks of one pool, which may be unknown.
-  std::vector<BlockView> live_blocks(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
-  std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
-  DeviceView view() FERRO_EXCLUDES(climb_mutex_);
-  // Bytes that a request would take from the driver, if it came now to the default pool.
-  std::size_t bytes_from_driver(StreamId stream, const Request& request)
-      FERRO_EXCLUDES(climb_mutex_);
-  DeviceCounters counters() FERRO_EXCLUDES(climb_mutex_);
-  // Host time of the slowest climb, once it had the lock, since its last reset or that of the peaks.
-  std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
-  void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
-  // Bytes of pages and segments held.
-  std::size_t held_bytes() const { return parts_.held_bytes(); }
-  // The same in PyTorch's form.
-  std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(climb_mutex_);
-  // The same for every private pool that had memory, of those that are gone the last few.
-  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved_by_pool() {
-    return pools_.reserved();
-  }
-  void reset_accumulated_counters() FERRO_EXCLUDES(climb_mutex_);
-  void reset_peaks() FERRO_EXCLUDES(climb_mutex_);
-  // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
-  // counted under its own lock, and the sums are compared afterwards.
-  void check_invariants() FERRO_EXCLUDES(climb_mutex_);
 
  private:
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
@@ -183,7 +135,6 @@ class DeviceMemory {
   // `wanted`: bytes that the driver was to give.
   AllocateResult out_of_memory(std::size_t wanted, bool no_addresses) FERRO_REQUIRES(climb_mutex_);
   AllocateResult reject(std::size_t wanted) FERRO_REQUIRES(climb_mutex_);
-  OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_REQUIRES(climb_mutex_);
 
   const AllocatorConfig config_;
   Driver driver_;
@@ -205,10 +156,10 @@ class DeviceMemory {
   RecursiveMutex climb_mutex_;
   DeviceCounters counters_ FERRO_GUARDED_BY(climb_mutex_);
   const DeviceParts parts_;
+  DeviceReport report_;
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
   SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
-  PageCounts pages_at_reset_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
 };

@@ -1,49 +1,49 @@
-// What a DeviceMemory tells of itself: views, statistics, the facts of a failure, the recount.
+#include "ferro/core/device/device_report.h"
+
 #include "ferro/base/check.h"
-#include "ferro/core/device/device_memory.h"
 
 #include <algorithm>
 #include <iterator>
 
 namespace ferro {
 
-std::vector<SegmentView> DeviceMemory::segments(const PoolId* only) {
+std::vector<SegmentView> DeviceReport::segments(const PoolId* only) {
   const RecursiveMutexLock lock(climb_mutex_);
   std::vector<SegmentView> segments;
-  for (Heap* heap : only != nullptr ? pools_.heaps_of(*only) : pools_.all_heaps()) {
+  for (Heap* heap : only != nullptr ? parts_.pools.heaps_of(*only) : parts_.pools.all_heaps()) {
     std::ranges::move(heap->segments(), std::back_inserter(segments));
   }
   std::ranges::sort(segments, {}, &SegmentView::ptr);
   return segments;
 }
 
-std::vector<BlockView> DeviceMemory::live_blocks(const PoolId& id) {
+std::vector<BlockView> DeviceReport::live_blocks(const PoolId& id) {
+  const RecursiveMutexLock lock(climb_mutex_);
   std::vector<BlockView> live;
-  with_heaps_of(id, [&live](const std::vector<Heap*>& heaps) {
-    for (Heap* heap : heaps) {
-      std::ranges::move(heap->live_blocks(), std::back_inserter(live));
-    }
-  });
+  for (Heap* heap : parts_.pools.heaps_of(id)) {
+    std::ranges::move(heap->live_blocks(), std::back_inserter(live));
+  }
   return live;
 }
 
-std::size_t DeviceMemory::largest_free_block() {
+std::size_t DeviceReport::largest_free_block() {
   const RecursiveMutexLock lock(climb_mutex_);
   std::size_t largest = 0;
-  for (Heap* heap : pools_.all_heaps()) {
+  for (Heap* heap : parts_.pools.all_heaps()) {
     largest = std::max(largest, heap->view().largest_free);
   }
   return largest;
 }
 
-DeviceView DeviceMemory::view() {
+DeviceView DeviceReport::view() {
   const RecursiveMutexLock lock(climb_mutex_);
   DeviceView view;
-  for (const std::uint64_t climbs : counters_.ladder) {
+  for (const std::uint64_t climbs : parts_.counters.ladder) {
     view.misses += climbs;
   }
-  view.hits = stats_.allocations() - (view.misses - counters_.ended_by(LadderStep::kOutOfMemory));
-  for (Heap* heap : pools_.all_heaps()) {
+  view.hits = parts_.stats.allocations() -
+              (view.misses - parts_.counters.ended_by(LadderStep::kOutOfMemory));
+  for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView part = heap->view();
     view.live_blocks += part.live_blocks;
     view.free_blocks += part.free_blocks;
@@ -54,32 +54,56 @@ DeviceView DeviceMemory::view() {
   return view;
 }
 
-DeviceCounters DeviceMemory::counters() {
+std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
-  DeviceCounters counters = counters_;
-  const PageCounts pages = store_.counts();
+  if (parts_.layout == Layout::kSegments) {
+    const SegmentRules rules = parts_.segment_rules();
+    Heap* heap = parts_.pools.find(kDefaultPool, {stream, segment_kind(request.size)});
+    const bool hit =
+        heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
+    return hit ? 0 : segment_bytes(request.size, rules);
+  }
+  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, false);
+  PageRequest wanted;
+  wanted.pages = heap.pages_missing_for(request);
+  wanted.stream = stream;
+  std::size_t at_hand = parts_.store.available(wanted);
+  parts_.pools.for_each_with_free_pages([&](ArenaHeap& giver) {
+    if (&giver != &heap) {
+      at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kNothing);
+    }
+    return at_hand < wanted.pages;
+  });
+  return (wanted.pages - std::min(wanted.pages, at_hand)) * parts_.store.page_bytes();
+}
+
+DeviceCounters DeviceReport::counters() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  DeviceCounters counters = parts_.counters;
+  const PageCounts pages = parts_.store.counts();
   counters.pages_created = pages.created - pages_at_reset_.created;
   counters.pages_released = pages.released - pages_at_reset_.released;
   return counters;
 }
 
-std::uint64_t DeviceMemory::slowest_nanoseconds() {
+std::uint64_t DeviceReport::slowest_nanoseconds() {
   const RecursiveMutexLock lock(climb_mutex_);
-  return ladder_.slowest_nanoseconds();
+  return parts_.counters.slowest_nanoseconds;
 }
 
-void DeviceMemory::reset_slowest() {
+void DeviceReport::reset_slowest() {
   const RecursiveMutexLock lock(climb_mutex_);
-  ladder_.reset_slowest();
+  parts_.counters.slowest_nanoseconds = 0;
 }
 
-std::array<StatValue, kStatClasses> DeviceMemory::reserved() {
+std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   const RecursiveMutexLock lock(climb_mutex_);
-  const PageCounts pages = store_.counts();
+  const PageCounts pages = parts_.store.counts();
   const auto bytes = [this](std::uint64_t count) {
-    return static_cast<std::int64_t>(count * store_.page_bytes());
+    return static_cast<std::int64_t>(count * parts_.store.page_bytes());
   };
-  const std::array<StatValue, kStatClasses> segments = segment_stats_.read().of[kSegmentBytes];
+  const std::array<StatValue, kStatClasses> segments =
+      parts_.segment_stats.read().of[kSegmentBytes];
   const auto plus_pages = [&](StatValue value) FERRO_REQUIRES(climb_mutex_) {
     value.current += bytes(pages.held);
     value.increased += bytes(pages.created - pages_at_reset_.created);
@@ -98,36 +122,39 @@ std::array<StatValue, kStatClasses> DeviceMemory::reserved() {
   return reserved;
 }
 
-void DeviceMemory::reset_peaks() {
+void DeviceReport::reset_peaks() {
   const RecursiveMutexLock lock(climb_mutex_);
-  ladder_.reset_slowest();
-  stats_.reset_peaks();
-  store_.reset_peak();
-  segment_stats_.reset_peaks();
-  pools_.reset_peaks();
+  parts_.counters.slowest_nanoseconds = 0;
+  parts_.stats.reset_peaks();
+  parts_.store.reset_peak();
+  parts_.segment_stats.reset_peaks();
+  parts_.pools.reset_peaks();
 }
 
-void DeviceMemory::reset_accumulated_counters() {
+void DeviceReport::reset_accumulated() {
   const RecursiveMutexLock lock(climb_mutex_);
-  counters_ = {.ladder = counters_.ladder, .ladder_costs = counters_.ladder_costs};
-  pages_at_reset_ = store_.counts();
-  segment_stats_.reset_accumulated();
-  pools_.reset_accumulated();
+  parts_.counters = {.slowest_nanoseconds = parts_.counters.slowest_nanoseconds,
+                     .ladder = parts_.counters.ladder,
+                     .ladder_costs = parts_.counters.ladder_costs};
+  pages_at_reset_ = parts_.store.counts();
+  parts_.segment_stats.reset_accumulated();
+  parts_.pools.reset_accumulated();
 }
 
-OutOfMemoryFacts DeviceMemory::facts_of_failure(std::size_t wanted) {
+OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
+  const RecursiveMutexLock lock(climb_mutex_);
   OutOfMemoryFacts facts;
-  facts.device = driver_.device();
+  facts.device = parts_.driver.device();
   facts.request = wanted;
-  const MemoryInfo info = driver_.memory_info();
+  const MemoryInfo info = parts_.driver.memory_info();
   facts.capacity = info.total_bytes;
   facts.device_free = info.free_bytes;
-  if (const std::size_t limit = store_.limit(); limit != PageStore::kNoLimit) {
+  if (const std::size_t limit = parts_.store.limit(); limit != PageStore::kNoLimit) {
     facts.limit = limit;
   }
-  facts.headroom = config_.headroom;
+  facts.headroom = parts_.config.headroom;
   facts.held = held_bytes();
-  for (Heap* heap : pools_.all_heaps()) {
+  for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView view = heap->view();
     const std::size_t live = view.backed_bytes - view.free_bytes - view.pending_bytes;
     const bool is_default = heap->pool() == kDefaultPool;
@@ -139,12 +166,12 @@ OutOfMemoryFacts DeviceMemory::facts_of_failure(std::size_t wanted) {
   return facts;
 }
 
-void DeviceMemory::check_invariants() {
+void DeviceReport::check_invariants() {
   const RecursiveMutexLock lock(climb_mutex_);
   std::size_t backed = 0;
   std::size_t in_segments = 0;
   std::int64_t live = 0;
-  pools_.for_each_pool([&](const PoolId& id, const Pool& pool) {
+  parts_.pools.for_each_pool([&](const PoolId& id, const Pool& pool) {
     const std::size_t before = backed + in_segments;
     for (const auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
@@ -155,13 +182,14 @@ void DeviceMemory::check_invariants() {
     FERRO_CHECK(id == kDefaultPool || static_cast<std::size_t>(pool.bytes.of[kAll].current.get()) ==
                                           backed + in_segments - before);
   });
-  const PageCounts pages = store_.counts();
-  FERRO_CHECK(pages.held * store_.page_bytes() == backed + pages.idle * store_.page_bytes());
+  const PageCounts pages = parts_.store.counts();
+  FERRO_CHECK(pages.held * parts_.store.page_bytes() ==
+              backed + pages.idle * parts_.store.page_bytes());
   FERRO_CHECK(pages.charged_bytes == in_segments);
-  const SegmentTable segments = segment_stats_.read();
+  const SegmentTable segments = parts_.segment_stats.read();
   FERRO_CHECK(segments.of[kSegmentBytes][kAll].current == static_cast<std::int64_t>(in_segments));
   FERRO_CHECK(pages.created - pages.released == pages.held && pages.peak_held >= pages.held);
-  FERRO_CHECK(stats_.read()[kBytes][kAll].current == live);
+  FERRO_CHECK(parts_.stats.read()[kBytes][kAll].current == live);
 }
 
 }  // namespace ferro

@@ -55,9 +55,9 @@ DevicePtr Ladder::climb(Climb& climb) {
       break;
     }
   }
-  slowest_nanoseconds_ =
-      std::max(slowest_nanoseconds_,
-               static_cast<std::uint64_t>(std::chrono::nanoseconds(last - began).count()));
+  std::uint64_t& slowest = parts_.counters.slowest_nanoseconds;
+  slowest =
+      std::max(slowest, static_cast<std::uint64_t>(std::chrono::nanoseconds(last - began).count()));
   return ptr;
 }
 

@@ -35,10 +35,6 @@ class Ladder {
   // kNull: nothing helped, or the request is beyond the rejection limit.
   DevicePtr climb(Climb& climb);
 
-  // Host time of the slowest climb since the last reset.
-  std::uint64_t slowest_nanoseconds() const { return slowest_nanoseconds_; }
-  void reset_slowest() { slowest_nanoseconds_ = 0; }
-
  private:
   struct Step;
   static const std::array<Step, 12> kSteps;
@@ -77,7 +73,6 @@ class Ladder {
   Reclaimer& reclaimer_;
   std::uint64_t handles_transferred_ = 0;  // rather than growing
   std::size_t peak_live_ = 0;              // as climbs saw it
-  std::uint64_t slowest_nanoseconds_ = 0;
 };
 
 }  // namespace ferro

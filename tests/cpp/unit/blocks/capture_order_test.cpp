@@ -149,7 +149,7 @@ TEST_F(CaptureOrderTest, EachNodeIsLookedAtOnce) {
 
 // The same through the device: what the graph's order allows is reused inside of the capture.
 TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
-  ASSERT_TRUE(device_->hold_pool(kGraphPool));
+  ASSERT_TRUE(device_->pools().hold(kGraphPool));
   SimGpu::begin_capture(stream_);
   const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
   SimGpu::fork(stream_, side_);
@@ -158,15 +158,15 @@ TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
   EXPECT_NE(other, block) << "the side stream is still away";
   free(other);
   SimGpu::fork(side_, stream_);
-  const std::size_t held = device_->held_bytes();
+  const std::size_t held = device_->report().held_bytes();
   const DevicePtr first = allocate(3 * kPageBytes, stream_, kGraphPool);
   const DevicePtr second = allocate(3 * kPageBytes, stream_, kGraphPool);
-  EXPECT_EQ(device_->held_bytes(), held);
+  EXPECT_EQ(device_->report().held_bytes(), held);
   EXPECT_TRUE(first == block || second == block);
   SimGpu::end_capture(stream_);
   free(first);
   free(second);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(CaptureOrderTest, ABlockOfAnotherStreamWaitsForTheEndOfTheCapture) {

@@ -32,26 +32,26 @@ TEST_F(AddressesTest, TwoThousandStreamsTakeALeastSpanEach) {
   SimGpu::finish_all();
   device_->empty_cache();
   EXPECT_EQ(SimGpu::reserved_bytes(), 0U) << "nothing is behind any of them";
-  device_->check_invariants();
+  device_->report().check_invariants();
 }
 
 TEST_F(AddressesTest, ThousandsOfPoolsLiveSideBySideAndLeaveNothing) {
   constexpr std::uint64_t kPools = 3000;
   for (std::uint64_t i = 1; i <= kPools; ++i) {
     const PoolId pool{0, 100 + i};
-    device_->hold_pool(pool);
+    device_->pools().hold(pool);
     const AllocateResult result = device_->allocate(pool, stream_, bytes(512));
     ASSERT_NE(result.ptr, kNull) << i;
     free(result.ptr);
     if (i % 32 == 0) {  // the device has 64 pages
       for (std::uint64_t gone = i - 31; gone <= i; ++gone) {
-        EXPECT_TRUE(device_->release_pool({0, 100 + gone}));
+        EXPECT_TRUE(device_->pools().release({0, 100 + gone}));
         device_->empty_pool({0, 100 + gone});
       }
     }
   }
   EXPECT_LE(SimGpu::reserved_bytes(), 32 * kSpanAlignment);
-  device_->check_invariants();
+  device_->report().check_invariants();
 }
 
 TEST_F(AddressesTest, AnExactAddressMayBeOneThatWentWithTheCache) {
@@ -62,7 +62,7 @@ TEST_F(AddressesTest, AnExactAddressMayBeOneThatWentWithTheCache) {
   const auto place = [this](DevicePtr ptr, std::size_t size) {
     const AllocateResult result = device_->allocate_at(kDefaultPool, stream_, ptr, bytes(size));
     EXPECT_EQ(result.failure, nullptr);
-    device_->check_invariants();
+    device_->report().check_invariants();
     return result.ptr;
   };
   const DevicePtr middle = a + 2 * kPageBytes + kBlockAlignment;
@@ -80,7 +80,7 @@ TEST_F(AddressesTest, AnExactAddressThatIsNotToBeHadLeavesNothing) {
   device_->empty_cache();
   const auto place = [this](const PoolId& pool, DevicePtr ptr, std::size_t size) {
     const AllocateResult result = device_->allocate_at(pool, stream_, ptr, bytes(size));
-    device_->check_invariants();
+    device_->report().check_invariants();
     return result.ptr;
   };
   EXPECT_EQ(place(kGraphPool, a, 512), kNull) << "a pool that there is not";

@@ -16,14 +16,14 @@ using testing::SimGpu;
 
 class DeviceMemoryTest : public testing::DeviceFixture {
  protected:
-  std::size_t segment_count(const PoolId& pool) { return device_->segments(&pool).size(); }
+  std::size_t segment_count(const PoolId& pool) { return device_->report().segments(&pool).size(); }
 };
 
 TEST_F(DeviceMemoryTest, AnUnusedDeviceIsUntouched) {
   EXPECT_EQ(pages().held, 0U);
-  EXPECT_EQ(device_->segments(nullptr).size(), 0U);
+  EXPECT_EQ(device_->report().segments(nullptr).size(), 0U);
   EXPECT_EQ(device_->driver().context_if_created(), nullptr);
-  EXPECT_EQ(device_->largest_free_block(), 0U);
+  EXPECT_EQ(device_->report().largest_free_block(), 0U);
 }
 
 TEST_F(DeviceMemoryTest, StreamsHaveHeapsOfTheirOwn) {
@@ -61,14 +61,14 @@ TEST_F(SteadyStateTest, MakesNoDriverCall) {
   for (int i = 0; i < 50; ++i) {
     iteration(i % 2 == 0 ? stream_ : side_);
   }
-  EXPECT_GE(device_->counters().pages_transferred, 100U);
+  EXPECT_GE(device_->report().counters().pages_transferred, 100U);
   const std::uint64_t calls = FaultyApi::calls();
-  const LadderCounts ladder = device_->counters().ladder;
+  const LadderCounts ladder = device_->report().counters().ladder;
   for (int i = 0; i < 1000; ++i) {
     iteration(i % 2 == 0 ? stream_ : side_);
   }
   EXPECT_EQ(FaultyApi::calls(), calls) << "12,000 calls of the program later";
-  LadderCounts after = device_->counters().ladder;
+  LadderCounts after = device_->report().counters().ladder;
   // Merging what was kept unmerged needs no driver.
   after[static_cast<std::size_t>(LadderStep::kMergeUnmerged)] =
       ladder[static_cast<std::size_t>(LadderStep::kMergeUnmerged)];
@@ -92,7 +92,7 @@ TEST_F(DeviceMemoryTest, RandomOrderInAWarmHeapMakesNoDriverCall) {
     }
   }
   EXPECT_EQ(FaultyApi::calls(), calls);
-  device_->check_invariants();
+  device_->report().check_invariants();
 }
 
 TEST_F(DeviceMemoryTest, EmptyCacheReturnsWhatCarriesNoLiveByte) {
@@ -101,13 +101,14 @@ TEST_F(DeviceMemoryTest, EmptyCacheReturnsWhatCarriesNoLiveByte) {
   allocate(512, side_);
   free(allocate(3 * kPageBytes, side_));
   device_->empty_cache();
-  device_->check_invariants();
+  device_->report().check_invariants();
   EXPECT_EQ(pages().held, 2U);
   EXPECT_EQ(pages().idle, 0U);
   EXPECT_EQ(SimGpu::used_pages(), 2U);
   EXPECT_EQ(layout_of(kDefaultPool), "L512 F2096640 | L512 F2096640");
-  EXPECT_EQ(device_->counters().pages_released, 4U) << "the side stream had two from the other";
-  EXPECT_EQ(device_->counters().synchronisations, 1U);
+  EXPECT_EQ(device_->report().counters().pages_released, 4U)
+      << "the side stream had two from the other";
+  EXPECT_EQ(device_->report().counters().synchronisations, 1U);
   free(a);
 }
 
@@ -128,7 +129,7 @@ TEST_F(IdleMemoryTest, EmptyCacheKeepsSomeWhereItIs) {
   free(allocate(6 * kPageBytes, side_));
   device_->empty_cache();
   EXPECT_EQ(pages().held, 5U) << "one live, four free";
-  device_->check_invariants();
+  device_->report().check_invariants();
 }
 
 TEST_F(DeviceMemoryTest, EmptyCacheWaitsForWhatOtherStreamsUse) {
@@ -151,19 +152,19 @@ TEST_F(DeviceMemoryTest, CollectPendingAsksAndDoesNotWait) {
 }
 
 TEST_F(DeviceMemoryTest, HoldingIsCounted) {
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1);
-  EXPECT_FALSE(device_->release_pool(kGraphPool));
-  device_->hold_pool(kGraphPool);
-  device_->hold_pool(kGraphPool);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 2);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
-  EXPECT_FALSE(device_->release_pool(kGraphPool));
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
+  EXPECT_FALSE(device_->pools().release(kGraphPool));
+  device_->pools().hold(kGraphPool);
+  device_->pools().hold(kGraphPool);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 2);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
+  EXPECT_FALSE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPages) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   free(allocate(3 * kPageBytes, stream_, kGraphPool));
   device_->empty_cache();
   EXPECT_EQ(layout_of(kGraphPool), "F3p");
@@ -172,30 +173,30 @@ TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPages) {
   const auto facts = refuse(14 * kPageBytes, stream_);
   EXPECT_EQ(facts->free_private, 3 * kPageBytes);
   EXPECT_EQ(layout_of(kGraphPool), "F3p") << "graphs replay on pages without a live block too";
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPagesWhenItsOwnRequestFails) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   free(allocate(3 * kPageBytes, stream_, kGraphPool));
-  const std::vector<SegmentView> before = device_->segments(&kGraphPool);
+  const std::vector<SegmentView> before = device_->report().segments(&kGraphPool);
   refuse(16 * kPageBytes, side_, kGraphPool);
   EXPECT_EQ(layout_of(kGraphPool), "F3p");
-  EXPECT_EQ(device_->segments(&kGraphPool).at(0).ptr, before.at(0).ptr);
+  EXPECT_EQ(device_->report().segments(&kGraphPool).at(0).ptr, before.at(0).ptr);
 }
 
 TEST_F(DeviceMemoryTest, AReleasedPoolKeepsItsLiveBlocksUntilTheyAreFreed) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr a = allocate(kPageBytes, stream_, kGraphPool);
   free(allocate(2 * kPageBytes, stream_, kGraphPool));
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
   EXPECT_EQ(layout_of(kGraphPool), "L1p");
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
   free(a);
   const std::uint64_t unreserved = device_->driver().calls().unreserve;
   device_->empty_cache();
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1) << "nothing is left of it";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1) << "nothing is left of it";
   EXPECT_EQ(device_->driver().calls().unreserve, unreserved + 1);
   EXPECT_EQ(addresses_.find(a), nullptr);
 }
@@ -203,22 +204,22 @@ TEST_F(DeviceMemoryTest, AReleasedPoolKeepsItsLiveBlocksUntilTheyAreFreed) {
 TEST_F(DeviceMemoryTest, EmptyPoolConcernsThatPoolAlone) {
   const PoolId other{3, 0};
   for (const PoolId& pool : {kGraphPool, other}) {
-    device_->hold_pool(pool);
+    device_->pools().hold(pool);
     free(allocate(2 * kPageBytes, stream_, pool));
-    EXPECT_TRUE(device_->release_pool(pool));
+    EXPECT_TRUE(device_->pools().release(pool));
   }
   free(allocate(kPageBytes));
   device_->empty_pool(kGraphPool);
-  device_->check_invariants();
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1);
+  device_->report().check_invariants();
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   EXPECT_EQ(layout_of(other), "F2p");
   EXPECT_EQ(layout_of(kDefaultPool), "F1p");
   EXPECT_EQ(pages().held, 3U);
 }
 
 TEST_F(DeviceMemoryTest, ABlockOfAPoolThatIsNotSplitIsOneAllocationOfTheDriver) {
-  device_->set_no_split(kGraphPool);
-  device_->hold_pool(kGraphPool);
+  device_->pools().set_no_split(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const std::uint64_t pages = SimGpu::used_pages();
   const AllocateResult a = try_allocate(512, stream_, kGraphPool);
   const AllocateResult b = try_allocate(5 * kPageBytes + 512, stream_, kGraphPool);
@@ -227,8 +228,8 @@ TEST_F(DeviceMemoryTest, ABlockOfAPoolThatIsNotSplitIsOneAllocationOfTheDriver) 
   EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
   EXPECT_EQ(SimGpu::calls("cuMemCreate"), 0U);
   EXPECT_EQ(SimGpu::used_pages(), pages + 7);
-  EXPECT_EQ(device_->held_bytes(), 7 * kPageBytes);
-  device_->check_invariants();
+  EXPECT_EQ(device_->report().held_bytes(), 7 * kPageBytes);
+  device_->report().check_invariants();
   // All others have pages.
   EXPECT_EQ(try_allocate(512, stream_, kDefaultPool).size, 512U);
   EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
@@ -239,27 +240,27 @@ TEST_F(DeviceMemoryTest, ABlockOfAPoolThatIsNotSplitIsOneAllocationOfTheDriver) 
 }
 
 TEST_F(DeviceMemoryTest, APoolThatIsNotSplitTakesWhatIsFreeInPages) {
-  device_->set_no_split(kGraphPool);
-  device_->hold_pool(kGraphPool);
+  device_->pools().set_no_split(kGraphPool);
+  device_->pools().hold(kGraphPool);
   free(allocate(16 * kPageBytes));
   const AllocateResult block = try_allocate(8 * kPageBytes, stream_, kGraphPool);
   EXPECT_NE(block.ptr, kNull);
   free(block.ptr);
   EXPECT_EQ(try_allocate(16 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
-  device_->release_pool(kGraphPool);
+  device_->pools().release(kGraphPool);
   EXPECT_NE(allocate(16 * kPageBytes), kNull);
-  device_->check_invariants();
+  device_->report().check_invariants();
 }
 
 TEST_F(DeviceMemoryTest, SegmentsAreThoseOfThePoolInOrderOfAddress) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   allocate(512, stream_);
   allocate(512, side_);
   allocate(512, stream_, kGraphPool);
   EXPECT_EQ(segment_count(kDefaultPool), 2U);
   EXPECT_EQ(segment_count(kGraphPool), 1U);
   EXPECT_EQ(segment_count({9, 9}), 0U);
-  const std::vector<SegmentView> all = device_->segments(nullptr);
+  const std::vector<SegmentView> all = device_->report().segments(nullptr);
   ASSERT_EQ(all.size(), 3U);
   EXPECT_LT(all[0].ptr, all[1].ptr);
   EXPECT_LT(all[1].ptr, all[2].ptr);
@@ -268,23 +269,23 @@ TEST_F(DeviceMemoryTest, SegmentsAreThoseOfThePoolInOrderOfAddress) {
 TEST_F(DeviceMemoryTest, TheLargestFreeBlockIsOfAnyHeap) {
   free(allocate(2 * kPageBytes));
   free(allocate(5 * kPageBytes, side_));
-  EXPECT_EQ(device_->largest_free_block(), 5 * kPageBytes);
+  EXPECT_EQ(device_->report().largest_free_block(), 5 * kPageBytes);
 }
 
 TEST_F(DeviceMemoryTest, ReservedBytesFollowThePages) {
   free(allocate(4 * kPageBytes));
   device_->empty_cache();
   allocate(kPageBytes);
-  const StatValue before = device_->reserved()[kAll];
+  const StatValue before = device_->report().reserved()[kAll];
   EXPECT_EQ(before.current, static_cast<std::int64_t>(kPageBytes));
   EXPECT_EQ(before.peak, static_cast<std::int64_t>(4 * kPageBytes));
   EXPECT_EQ(before.increased, static_cast<std::int64_t>(5 * kPageBytes));
   EXPECT_EQ(before.decreased, static_cast<std::int64_t>(4 * kPageBytes));
-  device_->reset_accumulated_counters();
-  const StatValue after = device_->reserved()[kAll];
+  device_->report().reset_accumulated();
+  const StatValue after = device_->report().reserved()[kAll];
   EXPECT_EQ(after.current, before.current);
   EXPECT_EQ(after.increased + after.decreased, 0);
-  EXPECT_EQ(device_->counters().synchronisations, 0U);
+  EXPECT_EQ(device_->report().counters().synchronisations, 0U);
   EXPECT_NE(ended_by(LadderStep::kGrow), 0U) << "the ladder counts since construction";
 }
 
@@ -309,14 +310,17 @@ TEST_F(DeviceMemoryTest, TwoAllocatorsOfOneProcessKeepTheirHeapsApart) {
 }
 
 TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
-  EXPECT_TRUE(device_->reserved_by_pool().empty());
-  device_->hold_pool(kGraphPool);
+  EXPECT_TRUE(device_->report().reserved_by_pool().empty());
+  device_->pools().hold(kGraphPool);
   const DevicePtr a = allocate(2 * kPageBytes, stream_, kGraphPool);
   const DevicePtr b = allocate(kPageBytes, side_, kGraphPool);
   allocate(kPageBytes);
-  const auto bytes_of_pool = [this] { return device_->reserved_by_pool().at(kGraphPool)[kAll]; };
+  const auto bytes_of_pool = [this] {
+    return device_->report().reserved_by_pool().at(kGraphPool)[kAll];
+  };
   const auto page = static_cast<std::int64_t>(kPageBytes);
-  EXPECT_EQ(device_->reserved_by_pool().size(), 1U) << "the default pool is not among them";
+  EXPECT_EQ(device_->report().reserved_by_pool().size(), 1U)
+      << "the default pool is not among them";
   EXPECT_EQ(bytes_of_pool().current, 3 * page);
   EXPECT_EQ(bytes_of_pool().peak, 3 * page);
   EXPECT_EQ(bytes_of_pool().increased, 3 * page);
@@ -324,16 +328,16 @@ TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
 
   free(a);
   free(b);
-  ASSERT_TRUE(device_->release_pool(kGraphPool));
+  ASSERT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1) << "the pool is gone";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1) << "the pool is gone";
   EXPECT_EQ(bytes_of_pool().current, 0);
   EXPECT_EQ(bytes_of_pool().peak, 3 * page) << "its numbers stay";
   EXPECT_EQ(bytes_of_pool().decreased, 3 * page);
-  device_->reset_peaks();
-  device_->reset_accumulated_counters();
+  device_->report().reset_peaks();
+  device_->report().reset_accumulated();
   for (const StatClass cls : {kAll, kSmall, kLarge}) {
-    const StatValue value = device_->reserved_by_pool().at(kGraphPool)[cls];
+    const StatValue value = device_->report().reserved_by_pool().at(kGraphPool)[cls];
     EXPECT_EQ(value.peak + value.increased + value.decreased, 0) << "it stays known, as in native";
   }
 }
@@ -343,20 +347,20 @@ TEST_F(DeviceMemoryTest, SegmentsOfPrivatePoolsAreCountedByPoolToo) {
   config.layout = Layout::kSegments;
   AddressIndex addresses;
   DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
-  device.hold_pool(kGraphPool);
+  device.pools().hold(kGraphPool);
   const DevicePtr small = device.allocate(kGraphPool, stream_, bytes(512)).ptr;
   const DevicePtr large = device.allocate(kGraphPool, stream_, bytes(2 * kMiB)).ptr;
-  device.check_invariants();
-  auto reserved = device.reserved_by_pool().at(kGraphPool);
+  device.report().check_invariants();
+  auto reserved = device.report().reserved_by_pool().at(kGraphPool);
   EXPECT_EQ(reserved[kSmall].current, static_cast<std::int64_t>(2 * kMiB));
   EXPECT_EQ(reserved[kAll].current, reserved[kSmall].current + reserved[kLarge].current);
   for (const DevicePtr ptr : {small, large}) {
     Span& span = *addresses.find(ptr);
     EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
   }
-  ASSERT_TRUE(device.release_pool(kGraphPool));
+  ASSERT_TRUE(device.pools().release(kGraphPool));
   device.empty_cache();
-  reserved = device.reserved_by_pool().at(kGraphPool);
+  reserved = device.report().reserved_by_pool().at(kGraphPool);
   EXPECT_EQ(reserved[kAll].current, 0);
   EXPECT_EQ(reserved[kAll].decreased, reserved[kAll].increased);
 }
@@ -374,7 +378,7 @@ TEST_F(DeviceMemoryTest, AnExactAddressInASegmentKeepsToItsSizeClass) {
   free(a);
   const auto place = [&](DevicePtr ptr, std::size_t size) {
     const AllocateResult result = device.allocate_at(kDefaultPool, stream_, ptr, bytes(size));
-    device.check_invariants();
+    device.report().check_invariants();
     return result.ptr;
   };
   EXPECT_EQ(place(a + kMiB, 512), kNull) << "small blocks have segments of their own";
@@ -391,7 +395,7 @@ TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
   free(a);
   const auto place = [&](const PoolId& pool, StreamId stream, std::size_t size) {
     const AllocateResult result = device_->allocate_at(pool, stream, a, bytes(size));
-    device_->check_invariants();
+    device_->report().check_invariants();
     return result.ptr;
   };
   EXPECT_EQ(place(kGraphPool, stream_, 512), kNull);
@@ -401,29 +405,30 @@ TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
 }
 
 TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsIsThatOfABlock) {
-  device_->set_no_split(kGraphPool);
-  device_->hold_pool(kGraphPool);
+  device_->pools().set_no_split(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr a = allocate(3 * kPageBytes, stream_, kGraphPool);
   free(a);
   const Request request = bytes(2 * kPageBytes);
   EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a + kPageBytes, request).ptr, kNull);
   EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a, request).ptr, a);
-  device_->check_invariants();
-  device_->release_pool(kGraphPool);
+  device_->report().check_invariants();
+  device_->pools().release(kGraphPool);
 }
 
 TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
   SharedRange range;
   ASSERT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
-  EXPECT_EQ(device_->reserved_by_pool()[kGraphPool][kAll].current, std::int64_t{3 * kPageBytes});
+  EXPECT_EQ(device_->report().reserved_by_pool()[kGraphPool][kAll].current,
+            std::int64_t{3 * kPageBytes});
   free(block);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_pool(kGraphPool);
-  EXPECT_EQ(device_->held_bytes(), 0U);
-  EXPECT_EQ(device_->reserved_by_pool()[kGraphPool][kAll].current, 0);
-  device_->check_invariants();
+  EXPECT_EQ(device_->report().held_bytes(), 0U);
+  EXPECT_EQ(device_->report().reserved_by_pool()[kGraphPool][kAll].current, 0);
+  device_->report().check_invariants();
 }
 
 }  // namespace

@@ -14,12 +14,12 @@ using testing::SimGpu;
 class DeviceViewTest : public testing::DeviceFixture {
  protected:
   std::size_t forecast(std::size_t size) {
-    return device_->bytes_from_driver(stream_, bytes(size));
+    return device_->report().bytes_from_driver(stream_, bytes(size));
   }
 };
 
 TEST_F(DeviceViewTest, AnUnusedDeviceIsEmpty) {
-  const DeviceView view = device_->view();
+  const DeviceView view = device_->report().view();
   EXPECT_EQ(view.hits + view.misses + view.live_blocks + view.free_blocks + view.free_bytes, 0U);
 }
 
@@ -30,14 +30,14 @@ TEST_F(DeviceViewTest, HitsAreTheRequestsThatDidNotClimb) {
   allocate(512);
   allocate(512, side_);
   refuse(17 * kPageBytes, stream_);
-  const DeviceView view = device_->view();
+  const DeviceView view = device_->report().view();
   EXPECT_EQ(view.hits, 2U);
   EXPECT_EQ(view.misses, 3U) << "the first of each stream, and the one that failed";
   EXPECT_EQ(view.live_blocks, 3U);
   EXPECT_EQ(view.free_blocks, 2U) << "the rest of each page";
   EXPECT_EQ(view.free_bytes, 2 * kPageBytes - 3 * 512);
   device_->stats().reset_accumulated();
-  EXPECT_EQ(device_->view().hits, 2U) << "since construction";
+  EXPECT_EQ(device_->report().view().hits, 2U) << "since construction";
 }
 
 TEST_F(DeviceViewTest, AForecastIsWhatTheRequestThenTakes) {
@@ -57,9 +57,10 @@ TEST_F(DeviceViewTest, FreeMemoryCostsNothing) {
   EXPECT_EQ(forecast(kPageBytes), 0U);
   EXPECT_EQ(forecast(3 * kPageBytes), kPageBytes) << "the free block covers two of them";
   SimGpu::fill(stream_, a, 1, 1);
-  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), kPageBytes) << "of another stream";
+  EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(512)), kPageBytes)
+      << "of another stream";
   SimGpu::finish(stream_);
-  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(512)), 0U) << "which is done";
+  EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(512)), 0U) << "which is done";
 }
 
 TEST_F(DeviceViewTest, PagesThatWouldMoveCostNothing) {
@@ -73,7 +74,7 @@ TEST_F(DeviceViewTest, PagesThatWouldMoveCostNothing) {
   EXPECT_EQ(forecast(4 * kPageBytes), 0U);
   allocate(4 * kPageBytes);
   EXPECT_EQ(pages().held, 6U);
-  EXPECT_EQ(device_->view().pages_moved, 4U);
+  EXPECT_EQ(device_->report().view().pages_moved, 4U);
 }
 
 TEST_F(DeviceViewTest, IdlePagesCostNothing) {
@@ -82,7 +83,7 @@ TEST_F(DeviceViewTest, IdlePagesCostNothing) {
   SimGpu::finish_all();
   release_pages_of(a, ~std::size_t{0});
   EXPECT_EQ(pages().idle, 3U);
-  EXPECT_EQ(device_->bytes_from_driver(side_, bytes(4 * kPageBytes)), kPageBytes);
+  EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(4 * kPageBytes)), kPageBytes);
 }
 
 TEST_F(DeviceViewTest, InSegmentsAForecastIsASegment) {
@@ -91,13 +92,13 @@ TEST_F(DeviceViewTest, InSegmentsAForecastIsASegment) {
   AddressIndex addresses;
   DeviceMemory segments(FaultyApi::table(), 0, addresses, config, nullptr);
   const auto expected = [&](std::size_t size) {
-    return segments.bytes_from_driver(stream_, bytes(size));
+    return segments.report().bytes_from_driver(stream_, bytes(size));
   };
   EXPECT_EQ(expected(512), 2 * kMiB);
   EXPECT_EQ(expected(2 * kMiB), 20 * kMiB);
   const DevicePtr ptr = segments.allocate(kDefaultPool, stream_, bytes(512)).ptr;
   EXPECT_EQ(expected(512), 0U);
-  EXPECT_EQ(segments.view().misses, 1U);
+  EXPECT_EQ(segments.report().view().misses, 1U);
   EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
 }
 

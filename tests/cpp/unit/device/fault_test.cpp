@@ -59,7 +59,7 @@ struct World {
   // The program's own blocks, and the sums over them.
   std::string program_state() {
     std::string text;
-    for (const SegmentView& segment : device->segments(nullptr)) {
+    for (const SegmentView& segment : device->report().segments(nullptr)) {
       for (const BlockView& block : segment.blocks) {
         if (block.state == BlockState::kLive) {
           text += std::to_string(address_of(block.ptr)) + ":" + std::to_string(block.size) + " ";
@@ -73,7 +73,7 @@ struct World {
   // All blocks with their addresses. Pages may have come to the store or left it.
   std::string line_state() {
     std::string text;
-    for (const SegmentView& segment : device->segments(nullptr)) {
+    for (const SegmentView& segment : device->report().segments(nullptr)) {
       text += std::to_string(address_of(segment.ptr)) + "(" + testing::layout({segment}) + ") ";
     }
     return text;
@@ -135,7 +135,7 @@ std::size_t reservations() {
 void expect_no_leak(World& world, const std::string& failed) {
   FaultyApi::reset();
   SimGpu::abandon_capture(world.stream);
-  for (const SegmentView& segment : world.device->segments(nullptr)) {
+  for (const SegmentView& segment : world.device->report().segments(nullptr)) {
     for (const BlockView& block : segment.blocks) {
       if (block.state == BlockState::kLive) {
         world.free(block.ptr);
@@ -165,7 +165,7 @@ class FaultTest : public ::testing::TestWithParam<Scenario> {
                  std::to_string(static_cast<int>(error)));
     ASSERT_FALSE(failed.empty());
     FaultyApi::fail_at(0, CUDA_SUCCESS);
-    world.device->check_invariants();
+    world.device->report().check_invariants();
     EXPECT_EQ(SimGpu::used_pages(), world.device->store().counts().held);
     if (outcome != Outcome::kCompleted) {
       EXPECT_NE(scenario.promise, Promise::kNeverFails);
@@ -174,7 +174,7 @@ class FaultTest : public ::testing::TestWithParam<Scenario> {
         EXPECT_EQ(world.line_state(), line_before);
       }
       EXPECT_EQ(run(scenario, world), Outcome::kCompleted) << "without the fault";
-      world.device->check_invariants();
+      world.device->report().check_invariants();
     }
     expect_no_leak(world, failed);
   }
@@ -190,7 +190,7 @@ void FaultTest::fail_every_call(const HandleRules& handles) {
     FaultyApi::reset();
     ASSERT_EQ(run(scenario, world), Outcome::kCompleted);
     calls = FaultyApi::calls();
-    world.device->check_invariants();
+    world.device->report().check_invariants();
     expect_no_leak(world, "");
   }
   ASSERT_GT(calls, 0U);
@@ -256,7 +256,7 @@ const std::vector<Scenario>& scenarios() {
        }},
       {"GrowthInACapture", 16, Promise::kNothingChanged,
        [](World& w) {
-         w.device->hold_pool(kPool);
+         w.device->pools().hold(kPool);
          SimGpu::begin_capture(w.stream, CU_STREAM_CAPTURE_MODE_RELAXED);
        },
        [](World& w) { return w.allocate(2 * kPageBytes, w.stream, kPool) != kNull; }},
@@ -280,9 +280,9 @@ const std::vector<Scenario>& scenarios() {
          const DevicePtr a = w.allocate(2 * kPageBytes, w.side);
          w.record(a, w.stream);
          w.free(a);
-         w.device->hold_pool(kPool);
+         w.device->pools().hold(kPool);
          w.free(w.allocate(2 * kPageBytes, w.stream, kPool));
-         FERRO_CHECK(w.device->release_pool(kPool));
+         FERRO_CHECK(w.device->pools().release(kPool));
        },
        [](World& w) {
          w.device->empty_cache();
@@ -410,7 +410,7 @@ const std::vector<Scenario>& scenarios() {
        }},
       {"RestoreACheckpoint", 16, Promise::kNothingChanged,
        [](World& w) {
-         w.device->hold_pool(kPool);
+         w.device->pools().hold(kPool);
          const DevicePtr a = w.allocate(kPageBytes, w.stream, kPool);
          w.allocate(512, w.stream, kPool);
          FERRO_CHECK(take_checkpoint(*w.device, kPool, &w.checkpoint) == CheckpointError::kNone);

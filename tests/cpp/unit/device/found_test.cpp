@@ -34,16 +34,17 @@ class FoundTest : public testing::DeviceFixture {
 
   // A pool whose every block is alone in its segment.
   void hold_whole_segments() {
-    device_->hold_pool(kGraphPool);
-    device_->set_no_split(kGraphPool);
+    device_->pools().hold(kGraphPool);
+    device_->pools().set_no_split(kGraphPool);
   }
   std::size_t size_at(DevicePtr ptr) {
     return heap_of(ptr).live_block_at(*addresses_.find(ptr), ptr)->size;
   }
   void hold_with_source() {
-    EXPECT_TRUE(device_->hold_pool(kGraphPool, std::make_shared<testing::TestSource>(segments_)));
+    EXPECT_TRUE(
+        device_->pools().hold(kGraphPool, std::make_shared<testing::TestSource>(segments_)));
   }
-  void release() { EXPECT_TRUE(device_->release_pool(kGraphPool)); }
+  void release() { EXPECT_TRUE(device_->pools().release(kGraphPool)); }
 
   static constexpr const char* kSettings = "mode=adversarial,turn=1e-300,devices=2";
   std::set<std::uint64_t> segments_;
@@ -63,7 +64,7 @@ TEST_F(FoundTest, AWholeSegmentAtAnAddressHasItsOwnSize) {
 // The result says 39 MiB, as was asked for; the block has 40, because so little is not split off.
 TEST_F(FoundTest, ABlockThatAPoolLendsHasItsOwnSize) {
   hold_with_source();
-  device_->set_use_on_oom(kGraphPool, true);
+  device_->pools().set_use_on_oom(kGraphPool, true);
   const DevicePtr lent = allocate(40 * kMiB, stream_, kGraphPool);
   free(lent);
   allocate(80 * kMiB);
@@ -76,7 +77,7 @@ TEST_F(FoundTest, ABlockThatAPoolLendsHasItsOwnSize) {
 // The default pool gets a part of a segment, and the pool's next block the rest of it.
 TEST_F(FoundTest, AWholeSegmentIsNotLentInParts) {
   hold_whole_segments();
-  device_->set_use_on_oom(kGraphPool, true);
+  device_->pools().set_use_on_oom(kGraphPool, true);
   free(allocate(40 * kMiB, stream_, kGraphPool));
   allocate(80 * kMiB);
   allocate(10 * kMiB);
@@ -113,7 +114,7 @@ TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
   free(allocate(4 * kMiB, stream_, kGraphPool));
   release();
   allocate(18 * kPageBytes);
-  ASSERT_EQ(device_->held_bytes(), 28 * kPageBytes);
+  ASSERT_EQ(device_->report().held_bytes(), 28 * kPageBytes);
   device_->store().set_limit(30 * kPageBytes);
   rejection_limit_ = 29 * kPageBytes;
   on_shortage_ = [this] {

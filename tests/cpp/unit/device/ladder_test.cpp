@@ -24,9 +24,9 @@ class LadderTest : public testing::DeviceFixture {
   // `change` must end exactly one climb, by `step`.
   template <typename Function>
   void expect_ended_by(LadderStep step, Function change) {
-    const LadderCounts before = device_->counters().ladder;
+    const LadderCounts before = device_->report().counters().ladder;
     change();
-    const LadderCounts after = device_->counters().ladder;
+    const LadderCounts after = device_->report().counters().ladder;
     for (std::size_t i = 0; i < kLadderSteps; ++i) {
       EXPECT_EQ(after[i] - before[i], i == static_cast<std::size_t>(step) ? 1U : 0U)
           << name_of(static_cast<LadderStep>(i));
@@ -36,15 +36,15 @@ class LadderTest : public testing::DeviceFixture {
 
 TEST_F(LadderTest, AHitClimbsNothing) {
   const DevicePtr a = allocate(1024);
-  const LadderCounts before = device_->counters().ladder;
+  const LadderCounts before = device_->report().counters().ladder;
   free(a);
   EXPECT_EQ(allocate(1024), a);
-  EXPECT_EQ(device_->counters().ladder, before);
+  EXPECT_EQ(device_->report().counters().ladder, before);
 }
 
 TEST_F(LadderTest, Grow) {
   expect_ended_by(LadderStep::kGrow, [this] { allocate(3 * kPageBytes); });
-  EXPECT_EQ(device_->counters().pages_created, 3U);
+  EXPECT_EQ(device_->report().counters().pages_created, 3U);
 }
 
 TEST_F(LadderTest, CollectPending) {
@@ -99,19 +99,19 @@ TEST_F(LadderTest, TooFewIdlePagesAreCompletedByNewOnes) {
 }
 
 TEST_F(LadderTest, ReclaimFromThePoolsThatAllowIt) {
-  device_->hold_pool(kGraphPool);
-  device_->set_use_on_oom(kGraphPool, true);
+  device_->pools().hold(kGraphPool);
+  device_->pools().set_use_on_oom(kGraphPool, true);
   free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
   expect_ended_by(LadderStep::kReclaim, [this] { allocate(2 * kPageBytes, side_); });
   EXPECT_EQ(pages().created, kDevicePages);
-  EXPECT_EQ(device_->counters().retries, 0U) << "the host did not have to wait for step 8";
+  EXPECT_EQ(device_->report().counters().retries, 0U) << "the host did not have to wait for step 8";
   EXPECT_EQ(layout_of(kGraphPool), "F14p") << "only what was needed was taken";
 }
 
 TEST_F(LadderTest, ReclaimFromPoolsThatNobodyHolds) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   expect_ended_by(LadderStep::kReclaim, [this] { allocate(2 * kPageBytes); });
 }
 
@@ -163,7 +163,7 @@ TEST_F(LadderTest, WaitOnTheStreamForABlockOfThisHeap) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes);
   free_used_by(a, side_);
   expect_ended_by(LadderStep::kStreamWait, [&] { EXPECT_EQ(allocate(kPageBytes), a); });
-  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(device_->report().counters().retries, 0U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U) << "the host did not wait";
   EXPECT_EQ(device_->driver().calls().stream_wait, 1U);
   EXPECT_GT(ferro_sim_pending(), 0U);
@@ -197,7 +197,7 @@ TEST_F(LadderTest, PagesOfBlocksThatWereWaitedForMove) {
 }
 
 TEST_F(LadderTest, NoStreamWaitsForMemoryOfAPool) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr a = allocate(kDevicePages * kPageBytes, stream_, kGraphPool);
   free_used_by(a, side_);
   expect_ended_by(LadderStep::kWait,
@@ -215,7 +215,7 @@ TEST_F(LadderTest, NoStreamWaitsInACapture) {
 }
 
 TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
-  EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
+  EXPECT_EQ(device_->report().slowest_nanoseconds(), 0U);
   const DevicePtr a = allocate(2 * kPageBytes);
   allocate(kPageBytes);
   const DevicePtr b = allocate(2 * kPageBytes);
@@ -225,7 +225,7 @@ TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
   expect_ended_by(LadderStep::kMovePages, [this] { allocate(4 * kPageBytes); });
   free(allocate(3 * kPageBytes, side_));
   expect_ended_by(LadderStep::kIdleStreams, [this] { allocate(2 * kPageBytes); });
-  const LadderCosts costs = device_->counters().ladder_costs;
+  const LadderCosts costs = device_->report().counters().ladder_costs;
   const auto of = [&](LadderStep step) { return costs[static_cast<std::size_t>(step)]; };
   EXPECT_EQ(of(LadderStep::kMovePages).pages, 4U);
   EXPECT_EQ(of(LadderStep::kIdleStreams).pages, 2U);
@@ -235,10 +235,10 @@ TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
     all += cost.nanoseconds;
   }
   EXPECT_GT(of(LadderStep::kGrow).nanoseconds, 0U);
-  EXPECT_GT(device_->slowest_nanoseconds(), 0U);
-  EXPECT_LE(device_->slowest_nanoseconds(), all);
-  device_->reset_peaks();
-  EXPECT_EQ(device_->slowest_nanoseconds(), 0U);
+  EXPECT_GT(device_->report().slowest_nanoseconds(), 0U);
+  EXPECT_LE(device_->report().slowest_nanoseconds(), all);
+  device_->report().reset_peaks();
+  EXPECT_EQ(device_->report().slowest_nanoseconds(), 0U);
 }
 
 TEST_F(LadderTest, PagesOfIdleStreamsGoToAnyStream) {
@@ -249,7 +249,7 @@ TEST_F(LadderTest, PagesOfIdleStreamsGoToAnyStream) {
   expect_ended_by(LadderStep::kIdleStreams, [this] { allocate(4 * kPageBytes); });
   EXPECT_EQ(pages().created, 6U);
   EXPECT_EQ(layout_of(kDefaultPool), "F2p | L4p");
-  EXPECT_EQ(device_->counters().pages_transferred, 4U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 4U);
   EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
 }
@@ -269,7 +269,7 @@ TEST_F(LadderTest, PagesInUseAreNotAtRest) {
 }
 
 TEST_F(LadderTest, PagesOfIdleStreamsGoToAPoolAndNotFromOne) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   free(allocate(2 * kPageBytes, side_));
   expect_ended_by(LadderStep::kIdleStreams,
                   [&] { free(allocate(2 * kPageBytes, stream_, kGraphPool)); });
@@ -300,13 +300,13 @@ TEST_F(LadderTest, TransferFreePagesOfAnotherStream) {
   SimGpu::finish(stream_);
   EXPECT_EQ(ferro_sim_pending(), 0U) << "the work on the pages came first";
   EXPECT_EQ(SimGpu::peek(b), 2);
-  EXPECT_EQ(device_->counters().pages_transferred, 4U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 4U);
   EXPECT_EQ(pages().created, kDevicePages);
   EXPECT_EQ(pages().released, 0U);
   // And back again.
   free(b);
   allocate(kDevicePages * kPageBytes, side_);
-  EXPECT_EQ(device_->counters().pages_transferred, 8U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 8U);
   EXPECT_EQ(layout_of(kDefaultPool), "L16p");
 }
 
@@ -321,11 +321,11 @@ TEST_F(LadderTest, TransferRatherThanGrowFarBeyondThePeak) {
   expect_ended_by(LadderStep::kGrow, [this] { free(allocate(kPageBytes)); });
   expect_ended_by(LadderStep::kTransfer, [this] { allocate(3 * kPageBytes); });
   EXPECT_EQ(pages().created, 7U);
-  EXPECT_EQ(device_->counters().pages_transferred, 2U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 2U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
   // What is free elsewhere would not do.
   expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
-  EXPECT_EQ(device_->counters().pages_transferred, 2U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 2U);
 }
 
 TEST_F(LadderTest, TransferWhatAnotherStreamWaitsForItself) {
@@ -344,7 +344,7 @@ TEST_F(LadderTest, TransferWhatAnotherStreamWaitsForItself) {
 TEST_F(LadderTest, WhatWasLentGoesToTheDriverWithoutAnyMapping) {
   free(allocate(kDevicePages * kPageBytes, side_));
   free(allocate(4 * kPageBytes));
-  EXPECT_EQ(device_->counters().pages_transferred, 4U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 4U);
   device_->empty_cache();
   EXPECT_EQ(SimGpu::used_pages(), 0U) << "no old mapping keeps a page";
 }
@@ -355,21 +355,21 @@ TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
   SimGpu::fill(side_, a, 1, 1);
   free(a);
   refuse(11 * kPageBytes, stream_);
-  EXPECT_EQ(device_->counters().pages_transferred, 0U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 0U);
   EXPECT_EQ(pages().held, 6U);
 }
 
 TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
   free(a);
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   SimGpu::fill(side_, a, 1, 1);
   expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes, stream_, kGraphPool); });
   SimGpu::fill(side_, a, 1, 1);
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   expect_ended_by(LadderStep::kWait, [&] { allocate(kPageBytes); });
   SimGpu::end_capture(stream_);
-  EXPECT_EQ(device_->counters().pages_transferred, 0U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 0U);
 }
 
 using GoneStreamTest = testing::GoneStreamFixture;
@@ -412,7 +412,7 @@ TEST_F(LadderTest, OutOfMemoryLeavesTheProgramRunning) {
     EXPECT_FALSE(facts->limit.has_value());
     EXPECT_EQ(diagnose(*facts), Verdict::kCapacity);
   });
-  EXPECT_EQ(device_->counters().out_of_memory, 1U);
+  EXPECT_EQ(device_->report().counters().out_of_memory, 1U);
   EXPECT_EQ(layout_of(kDefaultPool), before);
   free(a);
   allocate(16 * kPageBytes);
@@ -441,7 +441,7 @@ TEST_F(LadderTest, WhatWasGatheredInVainGoesToTheDriver) {
 }
 
 TEST_F(LadderTest, TheFactsOfPrivatePoolsAreApart) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr a = allocate(4 * kPageBytes, stream_, kGraphPool);
   static_cast<void>(a);
   free(allocate(8 * kPageBytes, side_, kGraphPool));
@@ -479,7 +479,7 @@ TEST_F(LadderTest, BlocksThatACaptureDefersAreNotWaitedFor) {
 
 TEST_F(LadderTest, ACapturingStreamCanGrowAndDoesNotInvalidateItsCapture) {
   free(allocate(kDevicePages * kPageBytes, side_));
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   SimGpu::begin_capture(stream_);
   allocate(4 * kPageBytes, stream_, kGraphPool);
   EXPECT_EQ(device_->driver().capture_info(stream_).status, CaptureStatus::kActive);
@@ -501,7 +501,7 @@ TEST_F(LadderTest, LargerPagesWork) {
   AddressIndex addresses;
   DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
   const DevicePtr ptr = device.allocate(kDefaultPool, stream_, testing::bytes(512)).ptr;
-  device.check_invariants();
+  device.report().check_invariants();
   EXPECT_EQ(SimGpu::used_pages(), 4U);
   EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
 }
@@ -514,7 +514,7 @@ class LadderOfLargeHandlesTest : public testing::DeviceFixture {
 
 TEST_F(LadderOfLargeHandlesTest, WhereOnlySmallerHandlesFitTheyAreExchanged) {
   // Two pages apart in a private pool, whose pages do not move, with nine free ones behind them.
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr first = allocate(kPageBytes, stream_, kGraphPool);
   const DevicePtr second = allocate(kPageBytes, stream_, kGraphPool);
   std::vector<DevicePtr> others;
@@ -539,7 +539,7 @@ TEST_F(LadderOfLargeHandlesTest, WhereOnlySmallerHandlesFitTheyAreExchanged) {
   device_->store().set_limit(pages().held * kPageBytes);
   EXPECT_EQ(allocate(10 * kPageBytes, stream_, kGraphPool), second);
   EXPECT_EQ(pages().idle, 0U);
-  EXPECT_EQ(device_->counters().pages_released, 9U);
+  EXPECT_EQ(device_->report().counters().pages_released, 9U);
   free(last);
 }
 
@@ -554,9 +554,9 @@ TEST_F(LadderTest, ARequestBeyondTheRejectionLimitIsRefusedAtOnce) {
   };
   const auto failure = refuse(4 * kPageBytes, stream_);
   EXPECT_EQ(failure->rejected_beyond, 5 * kPageBytes);
-  EXPECT_EQ(device_->counters().rejected, 1U);
-  EXPECT_EQ(device_->counters().out_of_memory, 0U);
-  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(device_->report().counters().rejected, 1U);
+  EXPECT_EQ(device_->report().counters().out_of_memory, 0U);
+  EXPECT_EQ(device_->report().counters().retries, 0U);
   EXPECT_EQ(pages().held, 4U) << "what is cached stays";
   EXPECT_EQ(allocate(3 * kPageBytes), a) << "free pages count as room";
   EXPECT_NE(kept, kNull);
@@ -570,7 +570,7 @@ TEST_F(LadderTest, TheOrdinaryLimitComesBeforeTheRejectionLimit) {
   // It is reached by giving back, as without the other limit.
   EXPECT_NE(allocate(4 * kPageBytes), kNull);
   EXPECT_EQ(refuse(5 * kPageBytes, stream_)->rejected_beyond, std::nullopt);
-  EXPECT_EQ(device_->counters().rejected, 0U);
+  EXPECT_EQ(device_->report().counters().rejected, 0U);
 }
 
 TEST_F(LadderTest, MoreThanTheDeviceHasIsRejectedToo) {

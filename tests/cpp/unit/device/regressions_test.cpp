@@ -39,7 +39,7 @@ class RegressionsTest : public testing::DeviceFixture {
   }
   // What the heaps take to be behind their addresses is mapped there.
   void expect_pages_in_place() {
-    for (const SegmentView& segment : device_->segments(nullptr)) {
+    for (const SegmentView& segment : device_->report().segments(nullptr)) {
       const Span& span = *addresses_.find(segment.ptr);
       for (std::size_t at = 0; at < segment.size; at += kPageBytes) {
         const PageHandle handle = span.page(span.page_slot(segment.ptr + at));
@@ -62,7 +62,7 @@ class RefusedAccessTest : public RegressionsTest, public ::testing::WithParamInt
     } catch (const DriverError&) {
       EXPECT_EQ(GetParam(), CUDA_ERROR_UNKNOWN);
     }
-    device_->check_invariants();
+    device_->report().check_invariants();
     return ptr;
   }
 };
@@ -136,20 +136,20 @@ TEST_F(RegressionsTest, AHandleThatIsReplacedWhileItIsSharedDoesNotGoToTheStore)
 
 // A heap that had gone with its pool counted as one that could be restored, and nothing was.
 TEST_F(RegressionsTest, ACheckpointIsNotRestoredInAPoolThatWasGone) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
   PoolCheckpoint checkpoint;
   ASSERT_EQ(take_checkpoint(*device_, kGraphPool, &checkpoint), CheckpointError::kNone);
   free(ptr);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
-  ASSERT_EQ(device_->pool_use_count(kGraphPool), -1);
-  device_->hold_pool(kGraphPool);
+  ASSERT_EQ(device_->pools().use_count(kGraphPool), -1);
+  device_->pools().hold(kGraphPool);
   CheckpointChange change;
   EXPECT_EQ(restore_checkpoint(*device_, checkpoint, &change), CheckpointError::kPagesGone);
   EXPECT_TRUE(change.freed.empty());
   EXPECT_TRUE(change.allocated.empty());
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 // The end of the range was computed, and wrapped around.
@@ -162,7 +162,7 @@ TEST_F(RegressionsTest, NoSizeIsTooLargeToBeRefusedAtAnAddress) {
     const AllocateResult result =
         device_->allocate_at(kDefaultPool, stream_, ptr, {size, kBlockAlignment});
     EXPECT_EQ(result.ptr, kNull) << size;
-    device_->check_invariants();
+    device_->report().check_invariants();
     EXPECT_EQ(layout_of(kDefaultPool), before);
   }
 }
@@ -174,7 +174,7 @@ class RegressionsInSegmentsTest : public RegressionsTest {
 
 // Frees of pools were waited for under a capture too.
 TEST_F(RegressionsInSegmentsTest, TheFreesOfPoolsAreNotSettledUnderACapture) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(4 * kMiB, stream_, kGraphPool);
   free_used_by(ptr, side_);
   const std::uint64_t waits = device_->driver().calls().event_wait;
@@ -185,7 +185,7 @@ TEST_F(RegressionsInSegmentsTest, TheFreesOfPoolsAreNotSettledUnderACapture) {
   device_->set_captures(0);
   device_->empty_cache();
   EXPECT_FALSE(heap_of(ptr).has_pending());
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 // The simulated driver's table, in which something happens just before a stream is made to wait.
@@ -234,7 +234,7 @@ TEST_F(LoansTest, WhatWouldNotBeEnoughIsNotReleased) {
   const std::uint64_t waits = device_->driver().calls().stream_wait;
   refuse(6 * kPageBytes, stream_);
   EXPECT_EQ(device_->driver().calls().stream_wait - waits, 1U) << "of the pending block";
-  EXPECT_EQ(device_->counters().pages_transferred, 0U);
+  EXPECT_EQ(device_->report().counters().pages_transferred, 0U);
   expect_pages_in_place();
 }
 

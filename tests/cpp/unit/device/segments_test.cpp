@@ -31,7 +31,7 @@ class SegmentsTest : public testing::DeviceFixture {
   std::int64_t segments() { return table().of[kSegments][kAll].current; }
   std::int64_t split_blocks() { return table().of[kSplitBlocks][kAll].current; }
   std::int64_t split_bytes() { return table().of[kSplitBytes][kAll].current; }
-  std::size_t held() { return device_->held_bytes(); }
+  std::size_t held() { return device_->report().held_bytes(); }
 };
 
 TEST_F(SegmentsTest, SmallAndLargeRequestsHaveSegmentsOfTheirOwn) {
@@ -86,7 +86,7 @@ TEST_F(SegmentsTest, AFullDeviceGivesItsCacheUpBeforeItFails) {
   free(allocate(40 * kMiB));
   const DevicePtr ptr = allocate(110 * kMiB);
   EXPECT_EQ(held(), 110 * kMiB);
-  EXPECT_EQ(device_->counters().retries, 1U);
+  EXPECT_EQ(device_->report().counters().retries, 1U);
   const auto facts = refuse(90 * kMiB, stream_);
   EXPECT_EQ(facts->request, 90 * kMiB);
   EXPECT_EQ(facts->live, 110 * kMiB);
@@ -138,7 +138,7 @@ TEST_F(SegmentsTest, OversizeSegmentsGoBeforeTheRestOfTheCache) {
   free(allocate(40 * kMiB, side_));
   allocate(40 * kMiB);  // of 128: needs the 50, not the 10 or another stream's 40
   EXPECT_EQ(ended_by(LadderStep::kReclaim), 1U);
-  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(device_->report().counters().retries, 0U);
   EXPECT_EQ(held(), 90 * kMiB);
 }
 
@@ -152,39 +152,39 @@ TEST_F(SegmentsTest, BlocksThatWaitAreLookedAtOnEveryRequest) {
 }
 
 TEST_F(SegmentsTest, ANoSplitPoolHandsOutWholeSegments) {
-  device_->hold_pool(kGraphPool);
-  device_->set_no_split(kGraphPool);
+  device_->pools().hold(kGraphPool);
+  device_->pools().set_no_split(kGraphPool);
   const DevicePtr a = allocate(512, stream_, kGraphPool);
   EXPECT_EQ(heap_of(a).live_blocks().front().size, 2 * kMiB);
   EXPECT_NE(addresses_.find(a), addresses_.find(allocate(512, stream_, kGraphPool)));
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SegmentsTest, APoolThatIsHeldKeepsItsSegments) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
   device_->empty_cache();
   EXPECT_EQ(held(), 20 * kMiB);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_pool(kGraphPool);
   EXPECT_EQ(held(), 0U);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), -1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
 }
 
 TEST_F(SegmentsTest, APoolMayLendACachedBlockBeforeTheCacheIsEmptied) {
-  device_->hold_pool(kGraphPool);
-  device_->set_use_on_oom(kGraphPool, true);
+  device_->pools().hold(kGraphPool);
+  device_->pools().set_use_on_oom(kGraphPool, true);
   const DevicePtr lent = allocate(40 * kMiB, stream_, kGraphPool);
   free(lent);
   allocate(80 * kMiB);
   EXPECT_EQ(allocate(30 * kMiB), lent);
   EXPECT_EQ(heap_of(lent).pool(), kGraphPool);
   EXPECT_EQ(ended_by(LadderStep::kTransfer), 1U);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SegmentsTest, CheckpointsRestoreTheBlocksAndTheCounts) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const DevicePtr a = allocate(4 * kMiB, stream_, kGraphPool);
   const DevicePtr s = allocate(512, stream_, kGraphPool);
   PoolCheckpoint checkpoint;
@@ -196,13 +196,13 @@ TEST_F(SegmentsTest, CheckpointsRestoreTheBlocksAndTheCounts) {
   allocate(6 * kMiB, stream_, kGraphPool);
   CheckpointChange change;
   ASSERT_EQ(restore_checkpoint(*device_, checkpoint, &change), CheckpointError::kNone);
-  device_->check_invariants();
+  device_->report().check_invariants();
   EXPECT_EQ(layout_of(kGraphPool), before);
   EXPECT_EQ(split_bytes(), splits);
   EXPECT_EQ(change.freed.size(), 3U);
   EXPECT_EQ(change.allocated.size(), 2U);
   EXPECT_NE(heap_of(s).live_blocks().size(), 0U);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SegmentsTest, ARefusalByTheDriverLeavesEverythingAsItWas) {
@@ -210,7 +210,7 @@ TEST_F(SegmentsTest, ARefusalByTheDriverLeavesEverythingAsItWas) {
   FaultyApi::fail_only("cuMemAlloc_v2", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_THROW(static_cast<void>(device_->allocate(kDefaultPool, stream_, bytes(4 * kMiB))),
                DriverError);
-  device_->check_invariants();
+  device_->report().check_invariants();
   EXPECT_EQ(held(), 2 * kMiB);
   FaultyApi::reset();
   allocate(4 * kMiB);
@@ -220,7 +220,7 @@ TEST_F(SegmentsTest, ASegmentThatTheDriverDoesNotTakeBackIsKept) {
   free(allocate(4 * kMiB));
   FaultyApi::fail_only("cuMemFree_v2", 1, CUDA_ERROR_UNKNOWN);
   device_->empty_cache();
-  device_->check_invariants();
+  device_->report().check_invariants();
   EXPECT_EQ(held(), 20 * kMiB);
   EXPECT_EQ(segments(), 1);
   FaultyApi::reset();
@@ -255,7 +255,7 @@ class CountedSource final : public SegmentSource {
 
 class SourceTest : public testing::DeviceFixture {
  protected:
-  SourceTest() : DeviceFixture(64) { EXPECT_TRUE(device_->hold_pool(kGraphPool, source_)); }
+  SourceTest() : DeviceFixture(64) { EXPECT_TRUE(device_->pools().hold(kGraphPool, source_)); }
 
   std::shared_ptr<CountedSource> source_ = std::make_shared<CountedSource>(device_->driver());
 };
@@ -266,15 +266,15 @@ TEST_F(SourceTest, APoolWithASourceHasSegmentsBesideTheOthersPages) {
   EXPECT_EQ(source_->live, 1);
   EXPECT_EQ(heap_of(page).kind(), HeapKind::kPages);
   EXPECT_EQ(heap_of(segment).kind(), HeapKind::kSmallSegments);
-  EXPECT_EQ(device_->reserved()[kAll].current, std::int64_t{4 * kMiB});
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_EQ(device_->report().reserved()[kAll].current, std::int64_t{4 * kMiB});
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SourceTest, TheSourceLivesUntilItsLastSegmentIsGone) {
   const DevicePtr ptr = allocate(4 * kMiB, stream_, kGraphPool);
   std::weak_ptr<CountedSource> watched = source_;
   source_.reset();
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_pool(kGraphPool);
   EXPECT_FALSE(watched.expired());
   free(ptr);
@@ -283,37 +283,37 @@ TEST_F(SourceTest, TheSourceLivesUntilItsLastSegmentIsGone) {
 }
 
 TEST_F(SourceTest, APoolThatExistsCannotBeGivenASource) {
-  EXPECT_FALSE(device_->hold_pool(kGraphPool, source_));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_FALSE(device_->pools().hold(kGraphPool, source_));
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SourceTest, AnExhaustedSourceIsOutOfMemoryAfterThePagesWereGivenUp) {
   free(allocate(4 * kMiB));
   source_->exhausted = true;
   refuse(4 * kMiB, stream_, kGraphPool);
-  EXPECT_EQ(device_->held_bytes(), 0U);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_EQ(device_->report().held_bytes(), 0U);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SourceTest, WhatASourceThrowsPassesThroughAndNothingChanged) {
   source_->throws = true;
   EXPECT_THROW(static_cast<void>(device_->allocate(kGraphPool, stream_, bytes(512))),
                std::runtime_error);
-  device_->check_invariants();
-  EXPECT_EQ(device_->held_bytes(), 0U);
+  device_->report().check_invariants();
+  EXPECT_EQ(device_->report().held_bytes(), 0U);
   source_->throws = false;
   free(allocate(512, stream_, kGraphPool));
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SourceTest, ItsCachedBlockServesTheDefaultPoolBeforeThatFails) {
-  device_->set_use_on_oom(kGraphPool, true);
+  device_->pools().set_use_on_oom(kGraphPool, true);
   const DevicePtr lent = allocate(40 * kMiB, stream_, kGraphPool);
   free(lent);
   allocate(80 * kMiB);
   EXPECT_EQ(allocate(30 * kMiB), lent);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(SourceTest, SegmentsCountAgainstTheLimit) {
@@ -322,7 +322,7 @@ TEST_F(SourceTest, SegmentsCountAgainstTheLimit) {
   allocate(2 * kMiB, stream_, kGraphPool);  // a segment of 20 MiB
   refuse(4 * kMiB, stream_);
   allocate(2 * kMiB, side_);
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using testing::SimGpu;
 
 class CheckpointTest : public testing::DeviceFixture {
  protected:
-  CheckpointTest() { device_->hold_pool(kGraphPool); }
+  CheckpointTest() { device_->pools().hold(kGraphPool); }
 
   DevicePtr allocate_in_pool(std::size_t size) { return allocate(size, stream_, kGraphPool); }
   PoolCheckpoint take() {
@@ -25,7 +25,7 @@ class CheckpointTest : public testing::DeviceFixture {
   CheckpointError restore(const PoolCheckpoint& checkpoint) {
     change_ = {};
     const CheckpointError error = restore_checkpoint(*device_, checkpoint, &change_);
-    device_->check_invariants();
+    device_->report().check_invariants();
     return error;
   }
   static bool contains(const std::vector<BlockView>& blocks, DevicePtr ptr) {
@@ -110,7 +110,7 @@ TEST_F(CheckpointTest, UnknownAndUnheldPoolsAreRefused) {
   PoolCheckpoint checkpoint;
   EXPECT_EQ(take_checkpoint(*device_, {8, 8}, &checkpoint), CheckpointError::kUnknownPool);
   checkpoint = take();
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   EXPECT_EQ(restore(checkpoint), CheckpointError::kUnheldPool);
   EXPECT_EQ(take_checkpoint(*device_, kGraphPool, &checkpoint), CheckpointError::kUnheldPool);
 }

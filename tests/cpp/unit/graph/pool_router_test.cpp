@@ -48,18 +48,18 @@ TEST_F(PoolRouterTest, OneOfAStreamSendsThatStreamToThePool) {
   EXPECT_TRUE(router_.any());
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
   EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_TRUE(router_.end(kGraphPool));
   EXPECT_FALSE(router_.any());
   EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "the pool stays held";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "the pool stays held";
 }
 
 TEST_F(PoolRouterTest, APoolIsDivertedToOnce) {
   ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
   EXPECT_FALSE(router_.begin(kGraphPool, only(side_), side_));
   EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
 }
 
 TEST_F(PoolRouterTest, EndingWhatNeverBeganSaysSo) { EXPECT_FALSE(router_.end(kGraphPool)); }
@@ -114,7 +114,7 @@ TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAllocates) {
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
   SimGpu::abandon_capture(stream_);
   EXPECT_EQ(router_.pool_for(side_), kDefaultPool);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0) << "its pool is released";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0) << "its pool is released";
   EXPECT_FALSE(router_.has_captures());
   EXPECT_FALSE(router_.any());
   EXPECT_FALSE(router_.end(kGraphPool));
@@ -124,12 +124,12 @@ TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAsksForThat) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
   router_.let_go_of_failed_captures();
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "it runs";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "it runs";
   SimGpu::abandon_capture(stream_);
   on_another_thread([this] { router_.let_go_of_failed_captures(); });
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   router_.let_go_of_failed_captures();
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
   EXPECT_FALSE(router_.any());
 }
 
@@ -138,7 +138,7 @@ TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedByTheThreadsNextBegin) {
   SimGpu::begin_capture(stream_);
   SimGpu::abandon_capture(stream_);
   ASSERT_TRUE(router_.begin(kOther, captured_with(stream_), stream_));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0) << "its pool is released";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0) << "its pool is released";
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(router_.pool_for(stream_), kOther);
   SimGpu::end_capture(stream_);
@@ -170,12 +170,12 @@ TEST_F(PoolRouterTest, AProgramsFilterOfAnotherStreamServesThatStream) {
 
 TEST_F(PoolRouterTest, APoolOfAnotherAllocatorIsNotHeldHere) {
   ASSERT_TRUE(router_.begin(kOther, captured_with(stream_), stream_, PoolHold::kElsewhere));
-  EXPECT_EQ(device_->pool_use_count(kOther), -1);
+  EXPECT_EQ(device_->pools().use_count(kOther), -1);
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(router_.pool_for(stream_), kOther);
   SimGpu::abandon_capture(stream_);
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
-  EXPECT_EQ(device_->pool_use_count(kOther), -1) << "so dropping it releases nothing";
+  EXPECT_EQ(device_->pools().use_count(kOther), -1) << "so dropping it releases nothing";
   EXPECT_TRUE(router_.end(kGraphPool));
 }
 
@@ -184,14 +184,14 @@ TEST_F(PoolRouterTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
   SimGpu::begin_capture(stream_);
   SimGpu::abandon_capture(stream_);
   EXPECT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
 }
 
 TEST_F(PoolRouterTest, ARunningCaptureOfThisThreadIsNotDropped) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   ASSERT_TRUE(router_.begin(kOther, only(side_), side_));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
   SimGpu::end_capture(stream_);
 }
@@ -199,7 +199,7 @@ TEST_F(PoolRouterTest, ARunningCaptureOfThisThreadIsNotDropped) {
 TEST_F(PoolRouterTest, AnotherThreadsCaptureThatHasNotBegunYetIsNotDropped) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   on_another_thread([this] { ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_)); });
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
   SimGpu::end_capture(stream_);
@@ -236,13 +236,13 @@ TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {
   SimGpu::destroy_stream(gone_);
   EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
   router_.let_go_of_failed_captures();
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1) << "it could still be capturing";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "it could still be capturing";
 }
 
 TEST_F(DiversionOfGoneStreamTest, AnAllocationOfItsOwnShowsThatItIsThere) {
   begin_and_abandon();
   EXPECT_EQ(router_.pool_for(gone_), kDefaultPool);
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
   SimGpu::destroy_stream(gone_);
 }
 
@@ -250,11 +250,11 @@ class MarkedCapturesTest : public PoolRouterTest {
  protected:
   // Private pools give nothing back while a capture counts as running.
   bool captures_count() {
-    device_->hold_pool(kOther);
+    device_->pools().hold(kOther);
     free(allocate(testing::kPageBytes, side_, kOther));
-    device_->release_pool(kOther);
+    device_->pools().release(kOther);
     device_->empty_cache();
-    return device_->pool_use_count(kOther) == 0;
+    return device_->pools().use_count(kOther) == 0;
   }
 };
 
@@ -299,11 +299,11 @@ TEST_F(PoolRouterTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
   ASSERT_TRUE(router_.begin(kOther, only(stream_), stream_));
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 0);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
   // A thread's or stream's diversion does not end because some capture failed.
   EXPECT_TRUE(router_.end(kOther, EndOfCapture::kFailed));
-  EXPECT_EQ(device_->pool_use_count(kOther), 1);
-  EXPECT_TRUE(device_->release_pool(kOther));
+  EXPECT_EQ(device_->pools().use_count(kOther), 1);
+  EXPECT_TRUE(device_->pools().release(kOther));
 }
 
 TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
@@ -311,9 +311,9 @@ TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
   ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));
   // Its capture failed, and the thread begins the next one before the graph object goes.
   ASSERT_TRUE(diversions.begin(kOther, captured_with(side_), side_));
-  EXPECT_EQ(device_->pool_use_count(kGraphPool), 1);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_TRUE(diversions.end(kGraphPool));
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   EXPECT_TRUE(diversions.end(kOther));
 }
 

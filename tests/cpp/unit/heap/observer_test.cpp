@@ -134,18 +134,18 @@ TEST_F(ObserverTest, RangesSayWhichStepMappedThemAndWhatBecameOfThem) {
 
 TEST_F(ObserverTest, ContextsAreInTheViews) {
   const DevicePtr ptr = allocate_at(1024, here("a"));
-  const SegmentView segment = device_->segments(nullptr).front();
+  const SegmentView segment = device_->report().segments(nullptr).front();
   EXPECT_EQ(*static_cast<std::string*>(segment.context.get()), "a");
   EXPECT_EQ(*static_cast<std::string*>(segment.blocks.front().context.get()), "a");
   EXPECT_EQ(segment.blocks.back().context, nullptr);
   free_at(ptr, nullptr);
-  EXPECT_EQ(device_->segments(nullptr).front().blocks.front().context, nullptr);
+  EXPECT_EQ(device_->report().segments(nullptr).front().blocks.front().context, nullptr);
 }
 
 TEST_F(ObserverTest, NobodyWatchingKeepsNoContext) {
   device_->set_observer(nullptr);
   allocate_at(1024, here("a"));
-  EXPECT_EQ(device_->segments(nullptr).front().blocks.front().context, nullptr);
+  EXPECT_EQ(device_->report().segments(nullptr).front().blocks.front().context, nullptr);
   EXPECT_TRUE(recorder_.lines.empty());
 }
 

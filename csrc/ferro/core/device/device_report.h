@@ -1,0 +1,72 @@
+// What a device tells of itself: views, statistics, numbers that a person or PyTorch asks for, the
+// recount.
+//
+// Thread-safe: every function takes the climb lock of the device, but `held_bytes`. Lists cost what
+// they give; `view` and `largest_free_block` ask every heap, all others none.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/device/device_parts.h"
+#include "ferro/core/policy/report.h"
+#include "ferro/core/stats/stats.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace ferro {
+
+// What is in the heaps, all pools together, and what became of the requests since construction.
+struct DeviceView {
+  std::size_t live_blocks = 0;
+  std::size_t free_blocks = 0;
+  std::size_t free_bytes = 0;          // in free blocks
+  std::uint64_t hits = 0;              // requests that found a free block at once
+  std::uint64_t misses = 0;            // requests that climbed the ladder
+  std::uint64_t pages_moved = 0;       // in the arenas of heaps that are still there
+  std::size_t reserved_addresses = 0;  // bytes, by arenas
+};
+
+class DeviceReport {
+ public:
+  DeviceReport(const DeviceParts& parts, RecursiveMutex& climb_mutex)
+      : parts_(parts), climb_mutex_(climb_mutex) {}
+
+  // `only`: segments of that pool alone, which may be unknown.
+  std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(climb_mutex_);
+  // The live blocks of one pool, which may be unknown.
+  std::vector<BlockView> live_blocks(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
+  std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
+  DeviceView view() FERRO_EXCLUDES(climb_mutex_);
+  // Bytes that a request would take from the driver, if it came now to the default pool.
+  std::size_t bytes_from_driver(StreamId stream, const Request& request)
+      FERRO_EXCLUDES(climb_mutex_);
+  DeviceCounters counters() FERRO_EXCLUDES(climb_mutex_);
+  // Host time of the slowest climb, once it had the lock, since its last reset or that of the peaks.
+  std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
+  void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
+  // Bytes of pages and segments held.
+  std::size_t held_bytes() const { return parts_.held_bytes(); }
+  // The same in PyTorch's form.
+  std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(climb_mutex_);
+  // The same for every private pool that had memory, of those that are gone the last few.
+  std::map<PoolId, std::array<StatValue, kStatClasses>> reserved_by_pool() {
+    return parts_.pools.reserved();
+  }
+  void reset_accumulated() FERRO_EXCLUDES(climb_mutex_);
+  void reset_peaks() FERRO_EXCLUDES(climb_mutex_);
+  // Of a request for `wanted` bytes that just failed.
+  OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_EXCLUDES(climb_mutex_);
+  // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
+  // counted under its own lock, and the sums are compared afterwards.
+  void check_invariants() FERRO_EXCLUDES(climb_mutex_);
+
+ private:
+  const DeviceParts& parts_;
+  RecursiveMutex& climb_mutex_;
+  PageCounts pages_at_reset_ FERRO_GUARDED_BY(climb_mutex_);
+};
+
+}  // namespace ferro
