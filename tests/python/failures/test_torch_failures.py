@@ -108,3 +108,9 @@ def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> 
 def test_streams_that_are_gone(allocator: str, mode: str) -> None:
     found = simulated("gone_stream.py", allocator, memory="2GiB", mode=mode)
     assert found["reserved"] <= 20
+
+
+def test_addresses_are_enough_for_many_streams_and_pools() -> None:
+    """On eight devices of 192 GiB; a heap once reserved 9/8 of its device."""
+    found = simulated("many_streams_and_pools.py", count=8, memory="192GiB")
+    assert found == {"devices": 8, "host": True, "wrong": 0, "numbers": 12_000, "large": 64}

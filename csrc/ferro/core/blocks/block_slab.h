@@ -1,23 +1,20 @@
 // Host memory for blocks, in chunks, recycled and given back with the heap. Not thread-safe.
 #pragma once
 
+#include "ferro/base/host_chunks.h"
 #include "ferro/core/types/block.h"
 
-#include <array>
 #include <cstddef>
-#include <memory>
-#include <vector>
+#include <new>
+#include <span>
 
 namespace ferro {
 
 class BlockSlab {
  public:
   Block* make() {
-    if (unused_ == nullptr) {
-      grow();
-    }
-    Block* block = unused_;
-    unused_ = block->next;
+    Block* block = recycled_ != nullptr ? recycled_ : fresh();
+    recycled_ = block->next;
     *block = Block{};
     ++in_use_;
     return block;
@@ -25,25 +22,26 @@ class BlockSlab {
   void recycle(Block* block) {
     delete block->extra;
     block->extra = nullptr;
-    block->next = unused_;
-    unused_ = block;
+    block->next = recycled_;
+    recycled_ = block;
     --in_use_;
   }
   std::size_t in_use() const { return in_use_; }
 
  private:
-  static constexpr std::size_t kChunk = 128;
-
-  void grow() {
-    chunks_.push_back(std::make_unique<std::array<Block, kChunk>>());
-    for (Block& block : *chunks_.back()) {
-      block.next = unused_;
-      unused_ = &block;
+  Block* fresh() {
+    if (unused_.empty()) {
+      const std::span<std::byte> chunk = chunks_.add();
+      unused_ = {reinterpret_cast<Block*>(chunk.data()), chunk.size() / sizeof(Block)};
     }
+    Block* block = ::new (&unused_.front()) Block{};
+    unused_ = unused_.subspan(1);
+    return block;
   }
 
-  std::vector<std::unique_ptr<std::array<Block, kChunk>>> chunks_;
-  Block* unused_ = nullptr;
+  HostChunks chunks_;
+  std::span<Block> unused_;  // never made
+  Block* recycled_ = nullptr;
   std::size_t in_use_ = 0;
 };
 

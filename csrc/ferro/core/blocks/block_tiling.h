@@ -145,9 +145,10 @@ class BlockTiling {
  private:
   // More gaps than this are not looked at for one request.
   static constexpr std::size_t kMaxCandidates = 64;
-  static constexpr std::size_t kMergedWithAFree = 8;
+  static constexpr std::size_t kMergedTogether = 8;
 
   void give_beyond_bins(Block* block);
+  void merge_some();
   Block* merge_neighbours(Block* block);
   void absorb_next(Block* block);
   PageRun whole_handles_inside(const Span& span, PageRun run) const;

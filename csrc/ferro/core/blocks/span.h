@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ferro/base/bytes.h"
+#include "ferro/base/host_chunks.h"
 #include "ferro/base/lazy_array.h"
 #include "ferro/core/types/block.h"
 #include "ferro/driver/types.h"
@@ -16,8 +17,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
+#include <new>
+#include <span>
 
 namespace ferro {
 
@@ -115,14 +116,15 @@ class Span {
   static constexpr std::size_t kLeafEntries = 64;
   using Leaf = std::array<Block*, kLeafEntries>;
   static constexpr std::size_t kLeafBytes = kLeafEntries * kBlockAlignment;
-  static constexpr std::size_t kLeavesPerChunk = 128;
 
   Leaf* new_leaf() {
-    if (unused_leaves_ == 0) {
-      leaf_chunks_.push_back(std::make_unique<Leaf[]>(kLeavesPerChunk));
-      unused_leaves_ = kLeavesPerChunk;
+    if (unused_leaves_.empty()) {
+      const std::span<std::byte> chunk = leaf_chunks_.add();
+      unused_leaves_ = {reinterpret_cast<Leaf*>(chunk.data()), chunk.size() / sizeof(Leaf)};
     }
-    return &leaf_chunks_.back()[--unused_leaves_];
+    Leaf* leaf = ::new (&unused_leaves_.front()) Leaf{};
+    unused_leaves_ = unused_leaves_.subspan(1);
+    return leaf;
   }
 
   static inline std::atomic<std::uint64_t> next_number_{0};
@@ -134,8 +136,8 @@ class Span {
   Heap* const heap_;
   LazyArray<PageSlot> pages_;
   LazyArray<Leaf*> leaves_;
-  std::vector<std::unique_ptr<Leaf[]>> leaf_chunks_;
-  std::size_t unused_leaves_ = 0;
+  HostChunks leaf_chunks_;
+  std::span<Leaf> unused_leaves_;
   std::size_t backed_pages_ = 0;
 };
 
