@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <csignal>
+#include <sched.h>
 #include <sys/wait.h>
 #include <thread>
+#include <ucontext.h>
 #include <unistd.h>
 
 namespace ferro {
@@ -173,6 +177,91 @@ TEST_F(UnbiasedMutexTest, ExcludesToo) {
   EXPECT_TRUE(can_lock(mutex));
   EXPECT_FALSE(mutex.is_biased());
 }
+
+#if defined(__x86_64__)
+// Runs a thread's instructions one by one and stops it behind the one with a given number.
+struct SingleStep {
+  static constexpr long long kTrapFlag = 0x100;
+  static inline int left = 0;  // until it stops
+  static inline std::atomic<bool> is_at_stop{false};
+  static inline std::atomic<bool> may_go_on{false};
+
+  static void arm(int instruction) {
+    left = instruction;
+    is_at_stop.store(false);
+    may_go_on.store(false);
+  }
+  // Beyond the words below the stack pointer, which the compiler may use.
+  static void begin() {
+    asm volatile(
+        "lea -128(%%rsp), %%rsp\n pushf\n orq $0x100, (%%rsp)\n popf\n lea 128(%%rsp), %%rsp" ::
+            : "memory", "cc");
+  }
+  static void end() {
+    asm volatile(
+        "lea -128(%%rsp), %%rsp\n pushf\n andq $~0x100, (%%rsp)\n popf\n lea 128(%%rsp), %%rsp" ::
+            : "memory", "cc");
+  }
+  static void on_trap(int, siginfo_t*, void* context) {
+    if (left == 0 || --left != 0) {
+      return;
+    }
+    static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL] &= ~kTrapFlag;
+    is_at_stop.store(true);
+    while (!may_go_on.load()) {
+      sched_yield();
+    }
+  }
+};
+
+// The other thread comes behind each instruction of the owner's way in, one after the other.
+TEST_F(BiasedMutexTest, AnOwnerThatIsStoppedOnItsWayInMeetsNobody) {
+  struct sigaction action {};
+  action.sa_sigaction = &SingleStep::on_trap;
+  action.sa_flags = SA_SIGINFO;
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGTRAP, &action, &before), 0);
+  int instruction = 0;
+  int taken_before = 0;
+  for (bool stopped = true; stopped;) {
+    BiasedSpinMutex mutex;
+    lock_and_unlock(mutex);  // and this thread has the bias
+    std::atomic<bool> owner_is_inside{false};
+    std::atomic<bool> owner_is_past{false};
+    bool met = false;
+    bool taken = false;
+    SingleStep::arm(++instruction);
+    std::thread other([&] {
+      while (!SingleStep::is_at_stop.load() && !owner_is_past.load()) {
+        std::this_thread::yield();
+      }
+      if (owner_is_past.load() || !mutex.try_lock()) {
+        SingleStep::may_go_on.store(true);
+        return;
+      }
+      SingleStep::may_go_on.store(true);
+      taken = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // for who does not wait
+      met = owner_is_inside.load();
+      mutex.unlock();
+    });
+    SingleStep::begin();
+    mutex.lock();
+    SingleStep::end();
+    owner_is_inside.store(true);
+    stopped = SingleStep::is_at_stop.load();
+    owner_is_past.store(!stopped);
+    mutex.unlock();
+    other.join();
+    EXPECT_FALSE(met) << "behind instruction " << instruction;
+    taken_before += taken ? 1 : 0;
+  }
+  sigaction(SIGTRAP, &before, nullptr);
+  EXPECT_GT(instruction, 8);
+  EXPECT_GT(taken_before, 0) << "before the owner says that it enters";
+  EXPECT_LT(taken_before, instruction - 1) << "afterwards it is left alone";
+}
+#endif
 
 }  // namespace
 }  // namespace ferro

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -118,6 +119,55 @@ TEST_F(CaptureOrderTest, AMarkOfACaptureThatIsOverIsBehindNothing) {
   EXPECT_FALSE(is_behind(mark));
 }
 
+// The table of a driver whose graphs are of one node each.
+struct OneNode {
+  static inline CUgraphNode node = nullptr;
+  static inline cuuint64_t capture = 0;
+  static const CudaApi& table() {
+    static const CudaApi table = [] {
+      CudaApi made = FaultyApi::table();
+      made.stream_get_capture_info = [](CUstream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                        CUgraph*, const CUgraphNode** nodes,
+                                        const CUgraphEdgeData**, std::size_t* count) {
+        *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        *id = capture;
+        *nodes = &node;
+        *count = 1;
+        return CUDA_SUCCESS;
+      };
+      made.graph_node_get_dependencies = [](CUgraphNode, CUgraphNode*, CUgraphEdgeData*,
+                                            std::size_t* count) {
+        *count = 0;
+        return CUDA_SUCCESS;
+      };
+      return made;
+    }();
+    return table;
+  }
+  static void show(std::uintptr_t name) { node = reinterpret_cast<CUgraphNode>(name); }
+};
+
+// A node is the address of an object, which the next graph may have again.
+TEST_F(CaptureOrderTest, ANodeOfAnEarlierCaptureIsForgotten) {
+  Driver driver(OneNode::table(), 0);
+  CaptureOrder order(driver, stream_);
+  OneNode::capture = 1;
+  OneNode::show(0x100);
+  order.look();
+  const auto of_the_first = order.mark({side_});
+  ASSERT_TRUE(of_the_first);
+  OneNode::capture = 2;
+  const auto mark = order.mark({side_});
+  ASSERT_TRUE(mark);
+  OneNode::show(0x200);
+  order.look();
+  EXPECT_FALSE(order.is_behind(*mark)) << "it came before the work of the first capture alone";
+  OneNode::show(0x100);
+  order.look();
+  EXPECT_TRUE(order.is_behind(*mark));
+  EXPECT_FALSE(order.is_behind(*of_the_first));
+}
+
 TEST_F(CaptureOrderTest, ALookThatFailsIsMadeUpForByTheNext) {
   SimGpu::begin_capture(stream_);
   for (int i = 0; i < 4; ++i) {
@@ -167,6 +217,26 @@ TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
   free(first);
   free(second);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
+TEST_F(CaptureOrderTest, AUseFromBeforeTheCaptureIsInNoGraph) {
+  ASSERT_TRUE(device_->hold_pool(kGraphPool));
+  const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
+  ASSERT_TRUE(heap_of(block).record_stream(*addresses_.find(block), block, side_));
+  work(side_);
+  SimGpu::begin_capture(stream_);
+  SimGpu::fork(stream_, side_);
+  free(block);
+  SimGpu::fork(side_, stream_);
+  device_->collect_pending();
+  EXPECT_TRUE(heap_of(block).has_pending()) << "the graph is not ordered behind it";
+  SimGpu::end_capture(stream_);
+  device_->collect_pending();
+  EXPECT_TRUE(heap_of(block).has_pending()) << "now there is an event, which is not complete";
+  SimGpu::finish(side_);
+  device_->collect_pending();
+  EXPECT_FALSE(heap_of(block).has_pending());
+  EXPECT_TRUE(device_->release_pool(kGraphPool));
 }
 
 TEST_F(CaptureOrderTest, ABlockOfAnotherStreamWaitsForTheEndOfTheCapture) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 
 namespace ferro {
@@ -42,6 +43,19 @@ class PageStoreTest : public ::testing::Test {
   PageStore store_;
   testing::Handles pages_;
 };
+
+TEST_F(PageStoreTest, WhatRetiresIsHeldAsLongAsItIsMapped) {
+  PageHandle handle{};
+  ASSERT_EQ(store_.create_one(2, &handle), TakeResult::kOk);
+  const auto mapping = std::make_shared<StaleMapping>();
+  store_.retire({{handle, 2}, mapping});
+  expect_counts(2, 2);
+  EXPECT_EQ(store_.trim(2), 0U);
+  EXPECT_EQ(driver_.calls().release, 0U);
+  mapping->removed.store(true);
+  EXPECT_EQ(store_.trim(0), 0U) << "it was not cached, and goes all the same";
+  expect_counts(0, 0);
+}
 
 TEST_F(PageStoreTest, CreatesWhatIsMissingAndReusesWhatIsIdle) {
   ASSERT_EQ(take(store_, 3, Fit::kAtLeast, pages_), TakeResult::kOk);

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
-#include <utility>
 
 namespace ferro {
 namespace {
@@ -186,6 +185,21 @@ TEST_F(PendingFreesTest, TheOwnStreamCanWaitInsteadOfTheHost) {
   EXPECT_EQ(collect().size(), 2U);
 }
 
+TEST_F(PendingFreesTest, TheOwnStreamComesBehindTheLastUseOfTheBlockThatItGets) {
+  Block* small = used_by({a_});
+  small->size = 512;
+  ASSERT_TRUE(add(small));
+  const EventId later_use = events_.record(a_);
+  Block* large = used_by({a_});
+  large->size = 1024;
+  ASSERT_TRUE(add(large));
+  Blocks ready;
+  ASSERT_TRUE(pending_.order_behind_one(1024, ready));
+  EXPECT_EQ(ready, (Blocks{small, large}));
+  SimGpu::finish(own_);
+  EXPECT_TRUE(driver_.is_complete(later_use)) << "not behind the use of the small block alone";
+}
+
 TEST_F(PendingFreesTest, ACapturingStreamWaitsForNothingOutside) {
   Block* block = used_by({a_});
   ASSERT_TRUE(add(block));
@@ -279,12 +293,12 @@ TEST_F(PendingFreesTest, ACaptureOnOneStreamDoesNotDeferBlocksOfAnother) {
 // The driver's table, in which another thread begins to capture a stream at the last moment before
 // an event is recorded there.
 struct LateCapture {
-  static inline bool due = false;
+  static inline int at_record = 0;  // counted from 1; 0: never
   static const CudaApi& table() {
     static const CudaApi table = [] {
       CudaApi made = FaultyApi::table();
       made.event_record = [](CUevent event, CUstream stream) {
-        if (std::exchange(due, false)) {
+        if (at_record != 0 && --at_record == 0) {
           SimGpu::begin_capture(StreamId{reinterpret_cast<std::uint64_t>(stream)});
         }
         return FaultyApi::table().event_record(event, stream);
@@ -299,18 +313,21 @@ TEST_F(PendingFreesTest, ACaptureThatBeginsMeanwhileDefersTheBlock) {
   Driver driver{LateCapture::table(), 0};
   EventPool events{driver};
   PendingFrees pending{driver, events, own_};
-  Block* block = used_by({b_, a_});
-  LateCapture::due = true;
-  ASSERT_TRUE(pending.add(block));
-  Blocks ready;
-  EXPECT_FALSE(wait_for_one(driver_, pending, ready))
-      << "an event of the graph cannot be waited for";
-  pending.check_invariants();
-  SimGpu::end_capture(b_);
-  EXPECT_TRUE(wait_for_one(driver_, pending, ready));
-  SimGpu::finish_all();
-  pending.collect(ready);
-  EXPECT_EQ(ready, Blocks{block});
+  for (const int at : {1, 2}) {
+    Block* block = at == 1 ? used_by({b_, a_}) : used_by({a_, b_});
+    LateCapture::at_record = at;
+    ASSERT_TRUE(pending.add(block));
+    Blocks ready;
+    EXPECT_FALSE(wait_for_one(driver_, pending, ready))
+        << "an event of the graph cannot be waited for";
+    pending.check_invariants();
+    SimGpu::end_capture(b_);
+    EXPECT_TRUE(wait_for_one(driver_, pending, ready));
+    SimGpu::finish_all();
+    pending.collect(ready);
+    EXPECT_EQ(ready, Blocks{block});
+  }
+  EXPECT_EQ(SimGpu::calls("cuEventCreate"), 2U) << "the events of the failed tries were kept";
 }
 
 class RefusedRecordTest : public PendingFreesTest,

@@ -132,6 +132,15 @@ TEST_F(IdleMemoryTest, EmptyCacheKeepsSomeWhereItIs) {
   device_->report().check_invariants();
 }
 
+TEST_F(IdleMemoryTest, WhatIsKeptIsThatOfAllHeapsTogether) {
+  const DevicePtr a = allocate(4 * kPageBytes, stream_);
+  const DevicePtr b = allocate(4 * kPageBytes, side_);
+  free(a);
+  free(b);
+  device_->empty_cache();
+  EXPECT_EQ(pages().held, 4U);
+}
+
 TEST_F(DeviceMemoryTest, EmptyCacheWaitsForWhatOtherStreamsUse) {
   const DevicePtr a = allocate(2 * kPageBytes);
   free_used_by(a, side_);

@@ -214,6 +214,29 @@ TEST_F(LadderTest, NoStreamWaitsInACapture) {
   SimGpu::end_capture(stream_);
 }
 
+// What it could not use in the end, because a graph replays on any stream.
+TEST_F(LadderTest, NoOtherStreamWaitsForARequestOfAPoolOrOfACapture) {
+  device_->hold_pool(kGraphPool);
+  const StreamId third = SimGpu::make_stream();
+  for (const PoolId& pool : {kGraphPool, kDefaultPool}) {
+    const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
+    free_used_by(a, third);
+    if (pool == kDefaultPool) {
+      SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+    }
+    DevicePtr b = kNull;
+    expect_ended_by(LadderStep::kWait, [&] { b = allocate(4 * kPageBytes, stream_, pool); });
+    EXPECT_EQ(device_->driver().calls().stream_wait, 0U);
+    ASSERT_NE(b, kNull);
+    free(b);
+    if (pool == kGraphPool) {
+      EXPECT_TRUE(device_->release_pool(kGraphPool));
+      device_->empty_cache();
+    }
+  }
+  SimGpu::end_capture(stream_);
+}
+
 TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
   EXPECT_EQ(device_->report().slowest_nanoseconds(), 0U);
   const DevicePtr a = allocate(2 * kPageBytes);

@@ -93,6 +93,17 @@ TEST_F(SegmentsTest, AFullDeviceGivesItsCacheUpBeforeItFails) {
   free(ptr);
 }
 
+TEST_F(SegmentsTest, TheCacheIsKeptWhileACaptureRuns) {
+  free(allocate(60 * kMiB, side_));
+  device_->set_captures(1);
+  EXPECT_NE(refuse(90 * kMiB, stream_), nullptr);
+  EXPECT_EQ(segments(), 1);
+  EXPECT_EQ(device_->counters().retries, 0U);
+  EXPECT_EQ(device_->counters().synchronisations, 0U) << "a wait would invalidate it";
+  device_->set_captures(0);
+  EXPECT_NE(allocate(90 * kMiB), kNull);
+}
+
 TEST_F(SegmentsTest, TheLimitIsKeptAndAnnouncesItself) {
   device_->store().set_limit(50 * kMiB);
   allocate(30 * kMiB);

@@ -113,6 +113,12 @@ TEST_F(DriverTest, ABreakGivesTheThreadItsOwnSurroundingsBack) {
   EXPECT_EQ(switches(), before) << "the session goes on";
 }
 
+TEST_F(DriverTest, AnEventThatAStreamOfTheDeviceRefusesIsNoCapture) {
+  const EventId event = driver_.create_event();
+  FaultyApi::fail_only("cuEventRecord", 1, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_THROW(static_cast<void>(driver_.record(event, stream_)), DriverError);
+}
+
 TEST_F(DriverTest, ABreakOutsideOfASessionIsNothing) {
   const CUcontext current = current_context();
   const std::uint64_t before = switches();
@@ -168,6 +174,7 @@ TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnAKnownStream) {
   SimGpu::begin_capture(stream_);
   EXPECT_FALSE(driver_.captures(StreamId{0})) << "a non-blocking stream does not show there";
   EXPECT_FALSE(driver_.try_wait_for_device({SimGpu::make_stream(), stream_}));
+  EXPECT_FALSE(driver_.try_wait_for_device({stream_}));
   EXPECT_EQ(driver_.calls().event_wait, 0U);
   EXPECT_TRUE(captures_still(stream_));
   SimGpu::end_capture(stream_);

@@ -295,7 +295,9 @@ TEST_F(ImportsTest, UnitsAreMappedSideBySide) {
   allocate(heap_, 512);
   const SharedRange range = share(block);
   ASSERT_EQ(range.units.size(), 3U);
+  const std::uint64_t releases = driver_.calls().release;
   const DevicePtr there = imports_.open(foreign(range)) + kPageBytes / 2;
+  EXPECT_EQ(driver_.calls().release - releases, 3U) << "the mappings keep the memory";
   SimGpu::fill(stream_, block + 19 * kPageBytes, 7, kPageBytes);
   SimGpu::fill(stream_, there, 8, 512);
   SimGpu::finish_all();

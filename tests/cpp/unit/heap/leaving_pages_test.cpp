@@ -1,0 +1,69 @@
+// Handles that have left one arena and whose stream is still at work: who may have them.
+#include "support/heap_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+class LeavingPagesTest : public testing::HeapFixture {
+ protected:
+  LeavingPagesTest() {
+    const DevicePtr ptr = grow(heap_, 2 * kPageBytes);
+    make_busy(stream_, ptr);
+    free(heap_, ptr);
+    EXPECT_EQ(heap_.release_pages(2, ReleaseAfter::kStream), 2U);
+  }
+  ~LeavingPagesTest() override {
+    SimGpu::finish_all();
+    stale_.remove_passed();
+    drain(heap_);
+  }
+
+  GrowResult take_idle(ArenaHeap& heap, GrowFrom from = GrowFrom::kIdlePages) {
+    DevicePtr ptr = kNull;
+    const GrowResult result = heap.allocate_grown(bytes(2 * kPageBytes), from, &ptr);
+    check(heap);
+    return result;
+  }
+
+  ArenaHeap heap_{context_, kDefaultPool, stream_};
+};
+
+TEST_F(LeavingPagesTest, TheirOwnStreamHasThemAtOnce) {
+  EXPECT_EQ(take_idle(heap_), GrowResult::kGrown);
+  EXPECT_EQ(driver_.calls().event_wait + driver_.calls().stream_wait, 0U);
+}
+
+TEST_F(LeavingPagesTest, AnotherStreamWaitsForThemOnlyWhereItMay) {
+  ArenaHeap other(context_, kDefaultPool, side_);
+  EXPECT_EQ(take_idle(other), GrowResult::kTooFewPages);
+  EXPECT_EQ(driver_.calls().stream_wait, 0U);
+  EXPECT_EQ(take_idle(other, GrowFrom::kWaitedPages), GrowResult::kGrown);
+  EXPECT_NE(driver_.calls().stream_wait, 0U);
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  drain(other);
+}
+
+// Its graphs replay on any stream, which would not be ordered behind what this one still does.
+TEST_F(LeavingPagesTest, APrivatePoolOfTheirStreamHasThemWhenItIsDone) {
+  ArenaHeap pool(context_, PoolId{0, 3}, stream_);
+  EXPECT_EQ(take_idle(pool), GrowResult::kTooFewPages);
+  SimGpu::finish(stream_);
+  EXPECT_EQ(take_idle(pool), GrowResult::kGrown);
+  drain(pool);
+}
+
+TEST_F(LeavingPagesTest, TheirStreamDoesNotHaveThemWhileItCaptures) {
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(take_idle(heap_), GrowResult::kTooFewPages) << "the graph replays on any stream";
+  SimGpu::end_capture(stream_);
+  EXPECT_EQ(take_idle(heap_), GrowResult::kGrown);
+}
+
+}  // namespace
+}  // namespace ferro
