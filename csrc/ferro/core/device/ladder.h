@@ -9,6 +9,7 @@
 
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/reclaimer.h"
+#include "ferro/core/policy/report.h"
 
 #include <array>
 #include <cstddef>
@@ -35,13 +36,16 @@ class Ladder {
   // kNull: nothing helped, or the request is beyond the rejection limit.
   DevicePtr climb(Climb& climb);
 
+  // May live bytes move now, and if not, why?
+  LiveMoves may_move_live() const;
+
   // Host time of the slowest climb since the last reset.
   std::uint64_t slowest_nanoseconds() const { return slowest_nanoseconds_; }
   void reset_slowest() { slowest_nanoseconds_ = 0; }
 
  private:
   struct Step;
-  static const std::array<Step, 12> kSteps;
+  static const std::array<Step, 13> kSteps;
   // Other heaps that are asked for pages where the request could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
   // Also those whose free pages are not merged yet.
@@ -60,6 +64,7 @@ class Ladder {
   DevicePtr transfer_pages(Climb& climb);
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
+  DevicePtr move_live(Climb& climb);
 
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
