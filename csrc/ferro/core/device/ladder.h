@@ -72,7 +72,7 @@ class Ladder {
   DevicePtr order_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
   DevicePtr transfer(Climb& climb, std::size_t max_givers);
-  std::size_t pages_beyond_limit() const;
+  std::size_t pages_beyond_limits() const;
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
   std::size_t missing_pages(Climb& climb);

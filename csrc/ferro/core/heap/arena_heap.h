@@ -134,7 +134,7 @@ class ArenaHeap final : public Heap {
     HandleUse use;
   };
   // Those that may be vacated: none outside of the default pool, of a stream that may be gone, or
-  // that other processes may map. O(free blocks of a page and more).
+  // that other processes may map. Asks the driver nothing. O(free blocks of a page and more).
   std::vector<PartlyFree> partly_free_handles() FERRO_EXCLUDES(mutex_);
   // Copies the pages of such a handle that are in use to handles of one page each, and maps these at
   // the same addresses. The handle goes to the store; the addresses of its free pages are a gap. The

@@ -16,7 +16,6 @@ std::vector<ArenaHeap::PartlyFree> ArenaHeap::partly_free_handles() {
     return found;
   }
   const HeapLock lock(mutex_);
-  collect_locked();
   tiling_.merge_all();
   std::map<DevicePtr, PartlyFree> by_begin;
   tiling_.for_each_free_run(

@@ -86,7 +86,8 @@ std::size_t PageStore::single_pages_at_hand() {
   const std::size_t cached = cached_pages_ * page_bytes_;
   const std::size_t limit = std::min(limit_, rejection_limit_);
   const std::size_t room = limit - std::min(limit, used_bytes() - cached);
-  return std::min(free_on_device() + cached, room) / page_bytes_;
+  const std::size_t on_device = driver_.memory_info().free_bytes + cached;
+  return std::min(on_device - std::min(on_device, headroom_), room) / page_bytes_;
 }
 
 std::size_t PageStore::available(const PageRequest& request) {

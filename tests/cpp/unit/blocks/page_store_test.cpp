@@ -277,6 +277,18 @@ TEST_F(SinglePagesTest, TheLimitHolds) {
   EXPECT_EQ(store_.single_pages_at_hand(), 4U) << "the others have to go first";
 }
 
+TEST_F(SinglePagesTest, TheHeadroomStaysFree) {
+  PageStore store(driver_, kPageBytes, testing::kCoarseHandles, 6 * kPageBytes);
+  EXPECT_EQ(store.single_pages_at_hand(), 10U);
+  testing::make_idle(store, 8);
+  EXPECT_EQ(store.single_pages_at_hand(), 10U);
+  ASSERT_EQ(store.take_single_pages(10, singles_), TakeResult::kOk);
+  EXPECT_EQ(driver_.memory_info().free_bytes, 6 * kPageBytes);
+  EXPECT_EQ(store.single_pages_at_hand(), 0U);
+  store.put_cached(singles_);
+  store.trim(10);
+}
+
 TEST_F(SinglePagesTest, WhatTheDriverRefusesChangesNothing) {
   FaultyApi::fail_only("cuMemCreate", 2, CUDA_ERROR_UNKNOWN);
   EXPECT_THROW(static_cast<void>(store_.take_single_pages(3, singles_)), DriverError);

@@ -76,6 +76,7 @@ TEST_F(LiveMovesHeapTest, WhatIsPendingIsInUse) {
   free(heap_, second_);
   EXPECT_EQ(only_one().use.used, 2U);
   SimGpu::finish_all();
+  EXPECT_TRUE(heap_.collect_pending());
   EXPECT_EQ(only_one().use.used, 1U);
   second_ = allocate(heap_, kPageBytes);
 }
