@@ -31,6 +31,13 @@ class DeviceStatus:
     pages_transferred: int
     """How often a page went to another stream without the host waiting: because its own had
     nothing to do, or behind the work of its own."""
+    live_moves: int
+    """How many handles the contents of live memory left, so that a request did not fail
+    (`Config.move_live`)."""
+    live_bytes_copied: int
+    """Bytes that were copied for that."""
+    live_pages_freed: int
+    """Pages that this made free."""
     ladder: Mapping[str, int]
     """How often each step ended the search of a request that found no free block."""
     ladder_ms: Mapping[str, float]
@@ -129,6 +136,7 @@ def install(config: Config | None = None) -> None:
                 wanted.headroom_bytes,
                 wanted.idle_bytes,
                 wanted.layout,
+                wanted.move_live == "on",
             )
         except RuntimeError as error:
             raise FerroError(str(error)) from error

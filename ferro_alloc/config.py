@@ -14,6 +14,7 @@ ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
 
 Layout = Literal["pages", "segments"]
+Switch = Literal["off", "on"]
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,21 @@ class Config:
         },
     )
 
+    move_live: Switch = field(
+        default="off",
+        metadata={
+            "meaning": "on: before a request fails, live memory that keeps free pages from use "
+            "moves to other pages, at the same addresses; only for programs in which no other "
+            "thread gives a device work while one thread waits for memory of it; with pages only"
+        },
+    )
+
     def __post_init__(self) -> None:
         page, limit = self.page_size_mb, self.memory_limit_mb
         if self.layout not in get_args(Layout):
             raise _bad("layout", self.layout, "expected pages or segments")
+        if self.move_live not in get_args(Switch):
+            raise _bad("move_live", self.move_live, "expected off or on")
         if not _is_int(page) or page < 2 or page & (page - 1) != 0:
             raise _bad("page_size_mb", page, "expected a power of two of at least 2")
         share = self.in_flight_percent
@@ -137,7 +149,7 @@ def describe() -> str:
 
 
 def _parse_value(key: str, value: str) -> int | str | None:
-    if key == "layout":
+    if key in ("layout", "move_live"):
         return value
     if value.lower() == "none":
         return None

@@ -204,6 +204,11 @@ void Driver::remove_peer(DeviceId peer) {
   std::erase(peers_, peer);
 }
 
+bool Driver::has_peers() {
+  const MutexLock lock(peers_mutex_);
+  return !peers_.empty();
+}
+
 void Driver::grant(DevicePtr at, std::size_t bytes, DeviceId to) {
   const CallScope scope(*this);
   count(DriverCall::kSetAccess);

@@ -63,6 +63,7 @@ class Driver {
   // False: it was so already.
   bool add_peer(DeviceId peer);
   void remove_peer(DeviceId peer);
+  bool has_peers();
   // Gives one device access to mapped pages, beside those that have it.
   void grant(DevicePtr at, std::size_t bytes, DeviceId to);
   // Memory with addresses of its own, for devices and libraries without the calls above; kNull when

@@ -168,6 +168,28 @@ inline void page_moves_with_its_contents(Env& env) {
   CONTRACT_CHECK(word == 5);
 }
 
+inline void small_handles_take_the_place_of_a_large_one(Env& env) {
+  const Reservation range(env, 4 * kPage);
+  const Reservation aside(env, kPage);
+  const CUdeviceptr live = range.base() + 2 * kPage;
+  const CUmemGenericAllocationHandle large = create_page(env, 4 * kPage);
+  map_page(env, range.base(), large, 4 * kPage);
+  fill_words(env, live, 42, kPage / 4, nullptr);
+  const CUmemGenericAllocationHandle small = create_page(env);
+  map_page(env, aside.base(), small);
+  CONTRACT_OK(env.api.memcpy_dtod_async(aside.base(), live, kPage, nullptr));
+  CONTRACT_OK(env.api.ctx_synchronize());
+  CONTRACT_OK(env.api.mem_unmap(aside.base(), kPage));
+  CONTRACT_OK(env.api.mem_unmap(range.base(), 4 * kPage));
+  map_page(env, live, small);
+  CONTRACT_OK(env.api.mem_release(large));
+  const unsigned first = read_word(env, live);
+  const unsigned last = read_word(env, live + kPage - 4);
+  CONTRACT_OK(env.api.mem_unmap(live, kPage));
+  CONTRACT_OK(env.api.mem_release(small));
+  CONTRACT_CHECK(first == 42 && last == 42);
+}
+
 inline void released_page_lives_until_unmapped(Env& env) {
   const Reservation range(env, kPage);
   const std::size_t before = free_bytes(env);
@@ -326,6 +348,8 @@ inline std::vector<Case> memory_case_list() {
       {"memory.unreserved_addresses_are_refused", unreserved_addresses_are_refused},
       {"memory.alias_shows_the_same_bytes", alias_shows_the_same_bytes},
       {"memory.page_moves_with_its_contents", page_moves_with_its_contents},
+      {"memory.small_handles_take_the_place_of_a_large_one",
+       small_handles_take_the_place_of_a_large_one},
       {"memory.released_page_lives_until_unmapped", released_page_lives_until_unmapped},
       {"memory.pages_cost_exactly_their_bytes", pages_cost_exactly_their_bytes},
       {"memory.one_call_covers_many_handles", one_call_covers_many_handles},

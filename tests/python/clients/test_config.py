@@ -79,6 +79,14 @@ def test_the_layout_is_one_of_two() -> None:
             Config.parse(f"layout:{wrong}")
 
 
+def test_live_memory_moves_only_where_that_is_asked_for() -> None:
+    assert Config().move_live == "off"
+    assert Config.parse("move_live:on") == Config(move_live="on")
+    for wrong in ("yes", "1", "none"):
+        with pytest.raises(FerroError, match=f"move_live is '{wrong}': expected off or on"):
+            Config.parse(f"move_live:{wrong}")
+
+
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(FerroError, match="'page_size_mb' is given twice"):
         Config.parse("page_size_mb:2,page_size_mb:4")

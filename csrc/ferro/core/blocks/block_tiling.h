@@ -105,19 +105,23 @@ class BlockTiling {
   std::vector<Block*> growth_candidates(std::size_t request, std::size_t spare) const;
   static GapView view_of_gap(const Block& gap);
 
-  // Handles. Calls `visit(const Hole&)` for the whole free handles of each free block, large blocks
+  // Calls `visit(Block*, const PageRun&)` for the whole free pages of each free block, large blocks
   // first, until it returns false.
   template <typename Visit>
-  void for_each_hole(Visit visit) const {
+  void for_each_free_run(Visit visit) const {
     free_.descend([&](Block* block) {
       if (block->size < page_bytes_) {
         return false;
       }
       const auto run = whole_pages_inside(block->ptr, block->size, page_bytes_);
-      if (!run) {
-        return true;
-      }
-      const PageRun handles = whole_handles_inside(*block->span, *run);
+      return !run || visit(block, *run);
+    });
+  }
+  // Handles. The same with `visit(const Hole&)` for the whole free handles.
+  template <typename Visit>
+  void for_each_hole(Visit visit) const {
+    for_each_free_run([&](Block* block, const PageRun& run) {
+      const PageRun handles = whole_handles_inside(*block->span, run);
       return handles.bytes == 0 || visit(Hole{block, handles});
     });
   }

@@ -33,6 +33,10 @@ struct AllocatorConfig {
   TransferRules transfers = {};  // of pages between streams, rather than growing
   // Old mappings are removed by a thread of the allocator's own, not within requests.
   bool background_unmap = false;
+  // Before a request fails live bytes may move to other pages, at the same addresses
+  // (ArenaHeap::vacate). On only where the program promises what nobody can check: while one thread
+  // waits for memory, no other thread gives the device work on memory that is live.
+  bool move_live = false;
   // Asked on every request in segments, because programs change these settings as they run; null:
   // the defaults.
   std::function<SegmentRules()> segment_rules = nullptr;

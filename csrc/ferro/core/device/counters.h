@@ -16,6 +16,9 @@ struct DeviceCounters {
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
   std::uint64_t pages_transferred = 0;  // from heap to heap, without a host wait
+  std::uint64_t live_moves = 0;         // handles that were vacated
+  std::uint64_t live_bytes_copied = 0;  // for that
+  std::uint64_t live_pages_freed = 0;   // by that
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
   std::uint64_t slowest_nanoseconds = 0;  // of the host, in a climb; has a reset of its own

@@ -162,6 +162,11 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
     facts.pending += view.pending_bytes;
     (is_default ? facts.free_default : facts.free_private) += view.free_bytes;
     facts.live_private += is_default ? 0 : live;
+    if (is_default && is_paged(heap->kind())) {
+      for (const auto& handle : static_cast<ArenaHeap*>(heap)->partly_free_handles()) {
+        facts.beside_live += (handle.use.pages - handle.use.used) * parts_.store.page_bytes();
+      }
+    }
   }
   return facts;
 }

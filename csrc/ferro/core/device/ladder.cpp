@@ -12,7 +12,7 @@ struct Ladder::Step {
   DevicePtr (Ladder::*make_room_and_allocate)(Climb&);
 };
 
-const std::array<Ladder::Step, 12> Ladder::kSteps = {{
+const std::array<Ladder::Step, 13> Ladder::kSteps = {{
     {LadderStep::kCollectPending, &Ladder::collect_pending_frees},
     {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
     {LadderStep::kMovePages, &Ladder::move_pages},
@@ -25,6 +25,7 @@ const std::array<Ladder::Step, 12> Ladder::kSteps = {{
     {LadderStep::kTransfer, &Ladder::transfer_pages},
     {LadderStep::kReclaim, &Ladder::reclaim},
     {LadderStep::kWait, &Ladder::wait_for_memory},
+    {LadderStep::kMoveLive, &Ladder::move_live},
 }};
 
 DevicePtr Ladder::climb(Climb& climb) {
@@ -236,18 +237,23 @@ DevicePtr Ladder::allocate_transferred(Climb& climb, GrowFrom from) {
   return ptr;
 }
 
-// Held since before the limit was lowered: so many have to go to the driver before any is made.
-std::size_t Ladder::pages_beyond_limit() const {
+// Held since before the limit was lowered or others took the headroom: so many have to go to the
+// driver before any is made.
+std::size_t Ladder::pages_beyond_limits() const {
   const std::size_t held = parts_.held_bytes();
-  const std::size_t limit = std::min(parts_.store.limit(), held);
-  return ceil_div(held - limit, parts_.store.page_bytes());
+  std::size_t beyond = held - std::min(parts_.store.limit(), held);
+  if (const std::size_t headroom = parts_.config.headroom; headroom != 0) {
+    const std::size_t left = std::min(parts_.driver.memory_info().free_bytes, headroom);
+    beyond = std::max(beyond, headroom - left);
+  }
+  return ceil_div(beyond, parts_.store.page_bytes());
 }
 
 // Collects pages from one heap after the other until the request can be served.
 DevicePtr Ladder::grow_from(const std::vector<Heap*>& givers, Climb& climb) {
   for (Heap* giver : givers) {
     PageRequest ready;
-    ready.pages = ceil_div(climb.request.size, parts_.store.page_bytes()) + pages_beyond_limit();
+    ready.pages = ceil_div(climb.request.size, parts_.store.page_bytes()) + pages_beyond_limits();
     const std::size_t released = reclaimer_.release_pages_of(
         *giver, ready.pages - parts_.store.available(ready), climb.request.context);
     if (released != 0) {

@@ -9,6 +9,7 @@
 
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/reclaimer.h"
+#include "ferro/core/policy/report.h"
 
 #include <array>
 #include <cstddef>
@@ -35,9 +36,12 @@ class Ladder {
   // kNull: nothing helped, or the request is beyond the rejection limit.
   DevicePtr climb(Climb& climb);
 
+  // May live bytes move now, and if not, why?
+  LiveMoves may_move_live() const;
+
  private:
   struct Step;
-  static const std::array<Step, 12> kSteps;
+  static const std::array<Step, 13> kSteps;
   // Other heaps that are asked for pages where the request could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
   // Also those whose free pages are not merged yet.
@@ -56,6 +60,7 @@ class Ladder {
   DevicePtr transfer_pages(Climb& climb);
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
+  DevicePtr move_live(Climb& climb);
 
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
@@ -63,7 +68,7 @@ class Ladder {
   DevicePtr order_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
   DevicePtr transfer(Climb& climb, std::size_t max_givers);
-  std::size_t pages_beyond_limit() const;
+  std::size_t pages_beyond_limits() const;
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
   std::size_t missing_pages(Climb& climb);

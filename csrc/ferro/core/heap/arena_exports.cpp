@@ -122,7 +122,9 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     context_.store.retire({{fresh, pages}, nullptr});
   };
   try {
-    if (copy_into(fresh, begin, bytes) != Status::kOk ||
+    const HandleRange into{fresh, pages};
+    const PageRun from{begin, bytes};
+    if (copy_into({&into, 1}, {&from, 1}) != Status::kOk ||
         exchange(begin, bytes, units, fresh) != Status::kOk) {
       give_up();
       return ExportResult::kOutOfMemory;
@@ -152,42 +154,6 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     tiling_.insert_merged(block);
   }
   return ExportResult::kOk;
-}
-
-// Copies a mapped range into a handle that is mapped nowhere, behind all work of the device.
-Status ArenaHeap::copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) {
-  Driver& driver = context_.driver;
-  const std::optional<DevicePtr> base = driver.reserve(bytes, 0);
-  if (!base) {
-    return Status::kOutOfMemory;
-  }
-  bool mapped = false;
-  const auto close = [&] {
-    if (mapped && !driver.unmap(*base, bytes)) {
-      const HeapLock lock(mutex_);
-      leftovers_.push_back({*base, bytes});
-    } else {
-      driver.unreserve(*base, bytes);
-    }
-  };
-  Status status = Status::kOutOfMemory;
-  try {
-    status = driver.map(*base, bytes, fresh);
-    mapped = status == Status::kOk;
-    if (mapped) {
-      status = driver.set_access(*base, bytes);
-    }
-    if (status == Status::kOk) {
-      driver.wait_for_device();
-      driver.copy(*base, from, bytes);
-      driver.wait_for_device();
-    }
-  } catch (const DriverError&) {
-    close();
-    throw;
-  }
-  close();
-  return status;
 }
 
 void ArenaHeap::remove_leftovers() {

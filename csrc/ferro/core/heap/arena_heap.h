@@ -17,6 +17,7 @@
 
 #include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap.h"
+#include "ferro/core/policy/live_moves.h"
 #include "ferro/core/policy/relocation.h"
 #include "ferro/core/policy/span_sizes.h"
 
@@ -125,6 +126,22 @@ class ArenaHeap final : public Heap {
   // during which no other thread may give it work on the block. On any failure the block is as it
   // was.
   ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
+
+  // A handle on which whole pages are free beside such as carry live or pending bytes.
+  struct PartlyFree {
+    DevicePtr begin{};
+    PageHandle handle = kNoPage;
+    HandleUse use;
+  };
+  // Those that may be vacated: none outside of the default pool, of a stream that may be gone, or
+  // that other processes may map. Asks the driver nothing. O(free blocks of a page and more).
+  std::vector<PartlyFree> partly_free_handles() FERRO_EXCLUDES(mutex_);
+  // Copies the pages of such a handle that are in use to handles of one page each, and maps these at
+  // the same addresses. The handle goes to the store; the addresses of its free pages are a gap. The
+  // host waits for all work of the device, so nothing may capture, and until this returns nobody may
+  // give it work on that memory. False: the handle is not as it was, or no memory is left for the copy. Then, and after a
+  // DriverError, the contents are as they were, behind the same handle.
+  bool vacate(const PartlyFree& partly, const CallContext& context) FERRO_EXCLUDES(mutex_);
   // Gives a peer access to all pages that are behind the arena now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
@@ -206,12 +223,29 @@ class ArenaHeap final : public Heap {
       FERRO_REQUIRES(mutex_);
   static std::size_t pages_of(std::span<const Unit> units);
   ExportResult join(Span& span, std::span<const Unit> units) FERRO_EXCLUDES(mutex_);
-  Status copy_into(PageHandle fresh, DevicePtr from, std::size_t bytes) FERRO_EXCLUDES(mutex_);
   Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
       FERRO_EXCLUDES(mutex_);
   std::vector<Block*> reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end)
       FERRO_REQUIRES(mutex_);
   void remove_leftovers() FERRO_EXCLUDES(mutex_);
+
+  // Live moves (arena_live_moves.cpp). What is done to a handle to vacate it.
+  struct Vacating {
+    const PartlyFree& partly;
+    std::vector<PageRun> used;         // runs of pages, in order of address
+    std::vector<PageRun> unused;       // the others
+    std::vector<Block*> reserved;      // free memory on the handle, in transit
+    std::vector<HandleRange> singles;  // for `used`, in order of address
+    const CallContext& context;
+
+    std::size_t bytes(std::size_t page_bytes) const { return partly.use.pages * page_bytes; }
+  };
+  bool begin_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
+  void give_up(Vacating& move) FERRO_EXCLUDES(mutex_);
+  Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from)
+      FERRO_EXCLUDES(mutex_);
+  Status exchange_used(const Vacating& move) FERRO_EXCLUDES(mutex_);
+  void finish_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
 
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);

@@ -48,6 +48,48 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
   return TakeResult::kOk;
 }
 
+TakeResult PageStore::take_single_pages(std::size_t count, std::vector<HandleRange>& out) {
+  const MutexLock lock(mutex_);
+  complete_unmapped();
+  const auto singles = std::ranges::stable_partition(
+      cached_, [](const HandleRange& range) { return range.pages > 1; });
+  std::size_t larger = cached_.size() - singles.size();
+  while (cached_.size() - larger < count) {
+    TakeResult result = check_limits(page_bytes_);
+    const std::optional<PageHandle> created =
+        result == TakeResult::kOk ? driver_.create(page_bytes_) : std::nullopt;
+    if (created) {
+      cached_.push_back({*created, 1});
+      ++cached_pages_;
+      ++counts_.created;
+      ++counts_.held;
+      raise_peaks();
+      continue;
+    }
+    if (larger == 0 || !try_release(cached_[larger - 1])) {
+      return result == TakeResult::kOk ? TakeResult::kOutOfMemory : result;
+    }
+    --larger;
+    cached_pages_ -= cached_[larger].pages;
+    cached_.erase(cached_.begin() + static_cast<std::ptrdiff_t>(larger));
+  }
+  const auto first = cached_.end() - static_cast<std::ptrdiff_t>(count);
+  out.insert(out.end(), first, cached_.end());
+  cached_.erase(first, cached_.end());
+  cached_pages_ -= count;
+  return TakeResult::kOk;
+}
+
+std::size_t PageStore::single_pages_at_hand() {
+  const MutexLock lock(mutex_);
+  complete_unmapped();
+  const std::size_t cached = cached_pages_ * page_bytes_;
+  const std::size_t limit = std::min(limit_, rejection_limit_);
+  const std::size_t room = limit - std::min(limit, used_bytes() - cached);
+  const std::size_t on_device = driver_.memory_info().free_bytes + cached;
+  return std::min(on_device - std::min(on_device, headroom_), room) / page_bytes_;
+}
+
 std::size_t PageStore::available(const PageRequest& request) {
   const MutexLock lock(mutex_);
   complete_unmapped();

@@ -69,6 +69,28 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
   return "CAPACITY: live memory and this request exceed the device; no arrangement would fit.";
 }
 
+// Of whole pages that live bytes on their handles strand: why these did not move.
+std::string beside_live_text(const OutOfMemoryFacts& facts) {
+  if (facts.beside_live == 0) {
+    return "";
+  }
+  const std::string text = " Of what is free " + size_text(facts.beside_live) +
+                           " are whole pages on handles that also carry live bytes";
+  switch (facts.live_moves) {
+    case LiveMoves::kOff:
+      return text +
+             "; move_live:on lets these move, where no other thread gives the device work "
+             "while one waits for memory.";
+    case LiveMoves::kCapturing:
+      return text + ", which do not move while a capture runs.";
+    case LiveMoves::kPeers:
+      return text + ", which do not move where other devices have access.";
+    case LiveMoves::kAllowed:
+      break;
+  }
+  return text + ": too few, or without room for a copy of the live ones.";
+}
+
 }  // namespace
 
 Verdict diagnose(const OutOfMemoryFacts& facts) {
@@ -110,7 +132,7 @@ std::string explain(const OutOfMemoryFacts& facts) {
          " (private pools " + size_text(facts.live_private) + "), waiting for streams " +
          size_text(facts.pending) + ", free but stranded " + size_text(facts.free_default) +
          ", free in private pools " + size_text(facts.free_private) + ", not ours " +
-         size_text(other_memory(facts)) + ".";
+         size_text(other_memory(facts)) + "." + beside_live_text(facts);
 }
 
 }  // namespace ferro

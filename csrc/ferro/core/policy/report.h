@@ -9,6 +9,9 @@
 
 namespace ferro {
 
+// May live bytes move before a request fails (LadderStep::kMoveLive)? If not, why?
+enum class LiveMoves { kAllowed, kOff, kCapturing, kPeers };
+
 // All in bytes. held == live + pending + free, over the heaps of the default and private pools,
 // plus idle.
 struct OutOfMemoryFacts {
@@ -24,7 +27,10 @@ struct OutOfMemoryFacts {
   std::size_t free_default = 0;  // free in the default pool, in pieces that do not fit
   std::size_t live_private = 0;  // part of `live` in private pools
   std::size_t free_private = 0;  // free in private pools
-  bool no_addresses = false;     // the driver refused a range of addresses
+  // Part of `free_default`: whole pages that are stranded by live bytes on their handles alone.
+  std::size_t beside_live = 0;
+  LiveMoves live_moves = LiveMoves::kOff;
+  bool no_addresses = false;  // the driver refused a range of addresses
   // Bytes beyond which requests are refused at once, when that is why this one failed.
   std::optional<std::size_t> rejected_beyond;
 };

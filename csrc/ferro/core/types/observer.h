@@ -28,7 +28,8 @@ enum class MemoryEvent : std::uint8_t {
 // Of pages that came behind a range or left it.
 struct RangeFacts {
   // Static text; null for segments. Of mapped pages the ladder's step that got them, of unmapped ones
-  // what became of them: moved, transferred, released. Pages of a block that other processes open are
+  // what became of them: moved, transferred, released, or "vacated" where their contents went to
+  // others that are mapped next, at the same addresses. Pages of a block that other processes open are
   // "shared"; what a failure put back where it was, "put_back".
   const char* reason = nullptr;
   std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap

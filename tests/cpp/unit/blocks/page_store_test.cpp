@@ -248,5 +248,72 @@ TEST_F(PageStoreTest, HeadroomIsLeftToOthers) {
   EXPECT_EQ(modest.trim(on_device - 2), on_device - 2);
 }
 
+class SinglePagesTest : public PageStoreTest {
+ protected:
+  SinglePagesTest() : PageStoreTest(testing::kCoarseHandles) {}
+
+  std::vector<HandleRange> singles_;
+};
+
+TEST_F(SinglePagesTest, CachedOnesComeBeforeNewOnes) {
+  ASSERT_EQ(store_.take_single_pages(2, singles_), TakeResult::kOk);
+  store_.put_cached(singles_);
+  singles_.clear();
+  testing::make_idle(store_, 3);
+  ASSERT_EQ(store_.take_single_pages(3, singles_), TakeResult::kOk);
+  EXPECT_EQ(pages_in(singles_), 3U);
+  EXPECT_EQ(singles_.size(), 3U);
+  EXPECT_EQ(driver_.calls().release, 0U);
+  store_.put_cached(singles_);
+}
+
+TEST_F(SinglePagesTest, LargerHandlesGoToTheDriverWhereItIsFull) {
+  testing::make_idle(store_, kDevicePages);
+  expect_counts(kDevicePages, kDevicePages);
+  EXPECT_EQ(store_.single_pages_at_hand(), kDevicePages);
+  ASSERT_EQ(store_.take_single_pages(5, singles_), TakeResult::kOk);
+  EXPECT_EQ(driver_.calls().release, 1U) << "one handle of eight pages";
+  expect_counts(13, 8);
+  store_.put_cached(singles_);
+}
+
+TEST_F(SinglePagesTest, TheLimitHolds) {
+  testing::make_idle(store_, 8);
+  store_.set_limit(9 * kPageBytes);
+  EXPECT_EQ(store_.single_pages_at_hand(), 9U);
+  EXPECT_EQ(store_.take_single_pages(10, singles_), TakeResult::kOverLimit);
+  EXPECT_TRUE(singles_.empty());
+  ASSERT_EQ(store_.take_single_pages(9, singles_), TakeResult::kOk);
+  expect_counts(9, 0);
+  store_.set_limit(4 * kPageBytes);
+  EXPECT_EQ(store_.single_pages_at_hand(), 0U);
+  store_.put_cached(singles_);
+  EXPECT_EQ(store_.single_pages_at_hand(), 4U) << "the others have to go first";
+}
+
+TEST_F(SinglePagesTest, TheHeadroomStaysFree) {
+  PageStore store(driver_, kPageBytes, testing::kCoarseHandles, 6 * kPageBytes);
+  EXPECT_EQ(store.single_pages_at_hand(), 10U);
+  testing::make_idle(store, 8);
+  EXPECT_EQ(store.single_pages_at_hand(), 10U);
+  ASSERT_EQ(store.take_single_pages(10, singles_), TakeResult::kOk);
+  EXPECT_EQ(driver_.memory_info().free_bytes, 6 * kPageBytes);
+  EXPECT_EQ(store.single_pages_at_hand(), 0U);
+  store.put_cached(singles_);
+  store.trim(10);
+}
+
+TEST_F(SinglePagesTest, WhatTheDriverRefusesChangesNothing) {
+  FaultyApi::fail_only("cuMemCreate", 2, CUDA_ERROR_UNKNOWN);
+  EXPECT_THROW(static_cast<void>(store_.take_single_pages(3, singles_)), DriverError);
+  EXPECT_TRUE(singles_.empty());
+  expect_counts(1, 1);
+  FaultyApi::reset();
+  FaultyApi::fail_only("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(store_.take_single_pages(3, singles_), TakeResult::kOutOfMemory);
+  EXPECT_TRUE(singles_.empty());
+  expect_counts(1, 1);
+}
+
 }  // namespace
 }  // namespace ferro

@@ -332,5 +332,29 @@ TEST(DriverRegressionsTest, WhereDescriptorsAreForbiddenPagesDoWithoutThem) {
   }
 }
 
+class HeadroomTakenTest : public testing::DeviceFixture {
+ protected:
+  HeadroomTakenTest()
+      : DeviceFixture(16, SimGpu::kManual, AllocatorConfig{.headroom = 5 * kPageBytes}) {}
+};
+
+// What was shared serves others by way of the driver alone, and what of it restores the headroom
+// serves nobody. The request failed although a third page could have gone.
+TEST_F(HeadroomTakenTest, SharedPagesGoToTheDriverUntilTheRequestHasRoomBesideTheHeadroom) {
+  allocate(8 * kPageBytes);
+  const DevicePtr shared = allocate(3 * kPageBytes);
+  SharedRange range;
+  ASSERT_EQ(device_->export_block(*addresses_.find(shared), shared, &range), ExportResult::kOk);
+  ASSERT_EQ(range.units.size(), 3U);
+  CUdeviceptr others = 0;
+  SimGpu::expect(SimGpu::api().mem_alloc(&others, 2 * kPageBytes));
+  free(shared);
+  const AllocateResult result = device_->allocate(kDefaultPool, side_, {kPageBytes, kPageBytes});
+  EXPECT_NE(result.ptr, kNull);
+  EXPECT_EQ(pages().held, 9U);
+  EXPECT_EQ(device_->driver().memory_info().free_bytes, 5 * kPageBytes);
+  SimGpu::expect(SimGpu::api().mem_free(others));
+}
+
 }  // namespace
 }  // namespace ferro

@@ -1,5 +1,6 @@
 // Blocks that other processes map: which handles they are shared as, and how these stay and go.
 #include "ferro/core/sharing/imports.h"
+#include "ferro/driver/error.h"
 #include "support/heap_fixture.h"
 
 #include <gtest/gtest.h>
@@ -97,6 +98,16 @@ TEST_F(HeapExportsTest, ManyPagesMoveBehindOneHandle) {
   EXPECT_EQ(SimGpu::peek(block + (20 * kPageBytes - 1)), 22);
   EXPECT_EQ(idle(), 20U) << "the old pages are ready for others";
   EXPECT_EQ(driver_.calls().exported, 1U);
+}
+
+TEST_F(HeapExportsTest, ACopyWhoseWaitFailsIsOverBeforeItsPagesGo) {
+  const DevicePtr block = grow(heap_, 20 * kPageBytes);
+  testing::FaultyApi::fail_only("cuCtxSynchronize", 2, CUDA_ERROR_UNKNOWN);
+  SharedRange range;
+  EXPECT_THROW(static_cast<void>(try_share(block, &range)), DriverError);
+  testing::FaultyApi::reset();
+  EXPECT_EQ(ferro_sim_pending(), 0U);
+  check(heap_);
 }
 
 TEST_F(HeapExportsTest, PagesThatOthersUseStayBehindTheirOwnHandles) {
