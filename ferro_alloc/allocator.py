@@ -31,6 +31,12 @@ class DeviceStatus:
     pages_transferred: int
     """How often a page went to another stream without the host waiting: because its own had
     nothing to do, or behind the work of its own."""
+    unmapped_by_requests: int
+    """How many old mappings, of pages that had moved or left, requests removed."""
+    unmapped_by_thread: int
+    """The same by the allocator's own thread (`Config.background_unmap`)."""
+    unmaps_refused: int
+    """How often the driver refused that or gave no answer; it was tried again."""
     ladder: Mapping[str, int]
     """How often each step ended the search of a request that found no free block."""
     ladder_ms: Mapping[str, float]
@@ -129,6 +135,7 @@ def install(config: Config | None = None) -> None:
                 wanted.headroom_bytes,
                 wanted.idle_bytes,
                 wanted.layout,
+                wanted.background_unmap,
             )
         except RuntimeError as error:
             raise FerroError(str(error)) from error

@@ -68,6 +68,14 @@ class Config:
         },
     )
 
+    background_unmap: bool = field(
+        default=False,
+        metadata={
+            "meaning": "true: a thread of the allocator's own removes old mappings, which requests "
+            "do otherwise; with pages only, and not where a process must have no such threads"
+        },
+    )
+
     def __post_init__(self) -> None:
         page, limit = self.page_size_mb, self.memory_limit_mb
         if self.layout not in get_args(Layout):
@@ -82,6 +90,8 @@ class Config:
         for key in ("headroom_mb", "idle_mb"):
             if not _is_int(value := getattr(self, key)) or value < 0:
                 raise _bad(key, value, "expected a whole number of at least 0")
+        if not isinstance(self.background_unmap, bool):
+            raise _bad("background_unmap", self.background_unmap, "expected true or false")
 
     @property
     def page_size_bytes(self) -> int:
@@ -109,7 +119,7 @@ class Config:
     @classmethod
     def parse(cls, text: str) -> Config:
         """Settings from `key:value` pairs parted by commas; what is absent has its default."""
-        values: dict[str, int | str | None] = {}
+        values: dict[str, bool | int | str | None] = {}
         known = {option.name for option in dataclasses.fields(cls)}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             key, separator, value = (part.strip() for part in pair.partition(":"))
@@ -124,21 +134,27 @@ class Config:
 
     def __str__(self) -> str:
         pairs = ((option.name, getattr(self, option.name)) for option in dataclasses.fields(self))
-        return ",".join(f"{key}:{'none' if value is None else value}" for key, value in pairs)
+        return ",".join(f"{key}:{_text_of(value)}" for key, value in pairs)
 
 
 def describe() -> str:
     """All options in one line: name, default, and meaning."""
     lines = []
     for option in dataclasses.fields(Config):
-        default = "none" if option.default is None else option.default
+        default = _text_of(option.default)
         lines.append(f"{option.name} (default {default}): {option.metadata['meaning']}")
     return "Options are " + "; ".join(lines)
 
 
-def _parse_value(key: str, value: str) -> int | str | None:
+def _text_of(value: object) -> str:
+    return "none" if value is None else str(value).lower()
+
+
+def _parse_value(key: str, value: str) -> bool | int | str | None:
     if key == "layout":
         return value
+    if key == "background_unmap":
+        return {"true": True, "false": False}.get(value.lower(), value)
     if value.lower() == "none":
         return None
     try:

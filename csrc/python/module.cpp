@@ -20,10 +20,11 @@ std::string driver_problem() { return ferro::load_cuda_api().why; }
 
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
-             std::size_t idle_bytes, const std::string& layout) {
+             std::size_t idle_bytes, const std::string& layout, bool background_unmap) {
   ferro::AllocatorConfig config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
+  config.background_unmap = background_unmap;
   config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
@@ -73,6 +74,9 @@ py::dict device_report(int device) {
   report["pages_idle"] = pages.idle;
   report["pages_moved"] = core.view().pages_moved;
   report["pages_transferred"] = counters.pages_transferred;
+  report["unmapped_by_requests"] = counters.unmapped_by_requests;
+  report["unmapped_by_thread"] = counters.unmapped_by_thread;
+  report["unmaps_refused"] = counters.unmaps_refused;
   report["ladder"] = ladder;
   report["ladder_ms"] = ladder_ms;
   report["ladder_pages"] = ladder_pages;
@@ -127,7 +131,7 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
-             py::arg("layout"));
+             py::arg("layout"), py::arg("background_unmap"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

@@ -40,8 +40,12 @@ inline Profile next_profile(ByteReader& in) {
 inline World next_world(ByteReader& in) {
   const unsigned bits = in.byte();
   const unsigned headroom = in.byte();
-  return {(bits & 1) != 0, bits / 2 % 4 == 3, (bits & 8) != 0, (bits & 16) != 0,
-          headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0};
+  return {(bits & 1) != 0,
+          bits / 2 % 4 == 3,
+          (bits & 8) != 0,
+          (bits & 16) != 0,
+          headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
+          (bits & 32) != 0};
 }
 
 // Sizes on both sides of every limit that matters: alignment, small and large, pages, what is

@@ -119,6 +119,7 @@ struct World {
   bool oversize_rules = false;  // of segments: some blocks are not split, old segments collected
   bool short_streams = false;   // the last stream does not last
   unsigned headroom = 0;        // pages
+  bool unmaps_beside = false;   // old mappings go between the instructions, now and then
 };
 
 struct Program {
@@ -184,7 +185,8 @@ inline std::string to_code(const World& world) {
   std::ostringstream out;
   out << std::boolalpha << "{.coarse_handles = " << world.coarse_handles
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
-      << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom << "}";
+      << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
+      << ", .unmaps_beside = " << world.unmaps_beside << "}";
   return out.str();
 }
 

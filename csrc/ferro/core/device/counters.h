@@ -7,7 +7,7 @@
 
 namespace ferro {
 
-// Since the last reset; of the ladder since construction.
+// Since the last reset; of the ladder and of old mappings since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
   std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
@@ -16,6 +16,11 @@ struct DeviceCounters {
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
   std::uint64_t pages_transferred = 0;  // from heap to heap, without a host wait
+  // Old mappings, by `remove_passed` of a request and by the allocator's own thread, and how often
+  // the driver refused that or did not say whether it may be done.
+  std::uint64_t unmapped_by_requests = 0;
+  std::uint64_t unmapped_by_thread = 0;
+  std::uint64_t unmaps_refused = 0;
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
   LadderCounts ladder{};

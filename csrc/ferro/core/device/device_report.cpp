@@ -60,6 +60,11 @@ DeviceCounters DeviceMemory::counters() {
   const PageCounts pages = store_.counts();
   counters.pages_created = pages.created - pages_at_reset_.created;
   counters.pages_released = pages.released - pages_at_reset_.released;
+  const StaleMappings::Counts unmaps = stale_.counts();
+  counters.unmapped_by_requests = unmaps.by_requests;
+  counters.unmapped_by_thread = unmaps.by_remover;
+  counters.unmaps_refused =
+      unmaps.refused + (unmap_thread_ != nullptr ? unmap_thread_->failures() : 0);
   return counters;
 }
 
