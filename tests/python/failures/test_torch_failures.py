@@ -98,8 +98,9 @@ def test_a_thread_removes_old_mappings(mode: str) -> None:
     for found in (with_it, without):
         assert {key: found[key] for key in native} == native
         assert found["reserved"] < 8 << 20
-    assert (with_it["by requests"] == 0, with_it["by the thread"] > 0) == (True, True)
-    assert (without["by requests"] > 0, without["by the thread"]) == (True, 0)
+    # A request that finds too little does it itself.
+    assert with_it["by the thread"] > with_it["by requests"]
+    assert without["by requests"] > without["by the thread"] == 0
 
 
 @pytest.mark.parametrize("layout", ["pages", "segments"])

@@ -42,7 +42,7 @@ def train(steps):
     return right
 
 
-found = {"before the fork": train(30), "children": []}
+found = {"before the fork": train(12), "children": []}
 kept = filled(3 * MIB, 5)
 for _ in range(3):
     # In the child nobody removes mappings, and the driver is not there.
@@ -51,7 +51,7 @@ for _ in range(3):
         del kept
         os._exit(0 if torch.zeros(MIB).sum() == 0 else 1)
     found["children"].append(os.waitpid(child, 0)[1])
-found["after it"] = train(30)
+found["after it"] = train(12)
 found["kept"] = torch.equal(kept.cpu(), words(5, kept.nbytes))
 found["allocated"] = torch.cuda.memory_allocated()
 if FERRO:
