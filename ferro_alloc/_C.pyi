@@ -11,6 +11,7 @@ def install(
     headroom_bytes: int,
     idle_bytes: int,
     layout: str,
+    background_unmap: bool,
     move_live: bool,
 ) -> None: ...
 def uninstall() -> None: ...

@@ -38,6 +38,12 @@ class DeviceStatus:
     """Bytes that were copied for that."""
     live_pages_freed: int
     """Pages that this made free."""
+    unmapped_by_requests: int
+    """How many old mappings, of pages that had moved or left, requests removed."""
+    unmapped_by_thread: int
+    """The same by the allocator's own thread (`Config.background_unmap`)."""
+    unmaps_refused: int
+    """How often the driver refused that or gave no answer; it was tried again."""
     ladder: Mapping[str, int]
     """How often each step ended the search of a request that found no free block."""
     ladder_ms: Mapping[str, float]
@@ -136,7 +142,8 @@ def install(config: Config | None = None) -> None:
                 wanted.headroom_bytes,
                 wanted.idle_bytes,
                 wanted.layout,
-                wanted.move_live == "on",
+                wanted.background_unmap,
+                wanted.move_live,
             )
         except RuntimeError as error:
             raise FerroError(str(error)) from error

@@ -14,7 +14,6 @@ ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
 
 Layout = Literal["pages", "segments"]
-Switch = Literal["off", "on"]
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,18 @@ class Config:
         },
     )
 
-    move_live: Switch = field(
-        default="off",
+    background_unmap: bool = field(
+        default=False,
         metadata={
-            "meaning": "on: before a request fails, live memory that keeps free pages from use "
+            "meaning": "true: a thread of the allocator's own removes old mappings, which requests "
+            "do otherwise; with pages only, and not where a process must have no such threads"
+        },
+    )
+
+    move_live: bool = field(
+        default=False,
+        metadata={
+            "meaning": "true: before a request fails, live memory that keeps free pages from use "
             "moves to other pages, at the same addresses; only for programs in which no other "
             "thread gives a device work while one thread waits for memory of it; with pages only"
         },
@@ -82,8 +89,6 @@ class Config:
         page, limit = self.page_size_mb, self.memory_limit_mb
         if self.layout not in get_args(Layout):
             raise _bad("layout", self.layout, "expected pages or segments")
-        if self.move_live not in get_args(Switch):
-            raise _bad("move_live", self.move_live, "expected off or on")
         if not _is_int(page) or page < 2 or page & (page - 1) != 0:
             raise _bad("page_size_mb", page, "expected a power of two of at least 2")
         share = self.in_flight_percent
@@ -94,6 +99,9 @@ class Config:
         for key in ("headroom_mb", "idle_mb"):
             if not _is_int(value := getattr(self, key)) or value < 0:
                 raise _bad(key, value, "expected a whole number of at least 0")
+        for key in ("background_unmap", "move_live"):
+            if not isinstance(value := getattr(self, key), bool):
+                raise _bad(key, value, "expected true or false")
 
     @property
     def page_size_bytes(self) -> int:
@@ -121,7 +129,7 @@ class Config:
     @classmethod
     def parse(cls, text: str) -> Config:
         """Settings from `key:value` pairs parted by commas; what is absent has its default."""
-        values: dict[str, int | str | None] = {}
+        values: dict[str, bool | int | str | None] = {}
         known = {option.name for option in dataclasses.fields(cls)}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             key, separator, value = (part.strip() for part in pair.partition(":"))
@@ -136,21 +144,27 @@ class Config:
 
     def __str__(self) -> str:
         pairs = ((option.name, getattr(self, option.name)) for option in dataclasses.fields(self))
-        return ",".join(f"{key}:{'none' if value is None else value}" for key, value in pairs)
+        return ",".join(f"{key}:{_text_of(value)}" for key, value in pairs)
 
 
 def describe() -> str:
     """All options in one line: name, default, and meaning."""
     lines = []
     for option in dataclasses.fields(Config):
-        default = "none" if option.default is None else option.default
+        default = _text_of(option.default)
         lines.append(f"{option.name} (default {default}): {option.metadata['meaning']}")
     return "Options are " + "; ".join(lines)
 
 
-def _parse_value(key: str, value: str) -> int | str | None:
-    if key in ("layout", "move_live"):
+def _text_of(value: object) -> str:
+    return "none" if value is None else str(value).lower()
+
+
+def _parse_value(key: str, value: str) -> bool | int | str | None:
+    if key == "layout":
         return value
+    if key in ("background_unmap", "move_live"):
+        return {"true": True, "false": False}.get(value.lower(), value)
     if value.lower() == "none":
         return None
     try:

@@ -20,10 +20,12 @@ std::string driver_problem() { return ferro::load_cuda_api().why; }
 
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
-             std::size_t idle_bytes, const std::string& layout, bool move_live) {
+             std::size_t idle_bytes, const std::string& layout, bool background_unmap,
+             bool move_live) {
   ferro::AllocatorConfig config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
+  config.background_unmap = background_unmap;
   config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
   config.move_live = move_live;
   config.page_bytes = page_size_bytes;
@@ -77,6 +79,9 @@ py::dict device_report(int device) {
   report["live_moves"] = counters.live_moves;
   report["live_bytes_copied"] = counters.live_bytes_copied;
   report["live_pages_freed"] = counters.live_pages_freed;
+  report["unmapped_by_requests"] = counters.unmapped_by_requests;
+  report["unmapped_by_thread"] = counters.unmapped_by_thread;
+  report["unmaps_refused"] = counters.unmaps_refused;
   report["ladder"] = ladder;
   report["ladder_ms"] = ladder_ms;
   report["ladder_pages"] = ladder_pages;
@@ -131,7 +136,7 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
-             py::arg("layout"), py::arg("move_live"));
+             py::arg("layout"), py::arg("background_unmap"), py::arg("move_live"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

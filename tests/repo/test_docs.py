@@ -30,7 +30,7 @@ def options_in_table(page: Path) -> dict[str, str]:
 
 def test_readme_lists_exactly_the_options_of_config() -> None:
     expected = {
-        option.name: "none" if option.default is None else str(option.default)
+        option.name: "none" if option.default is None else str(option.default).lower()
         for option in dataclasses.fields(Config)
     }
     assert options_in_table(ROOT / "README.md") == expected

@@ -30,7 +30,10 @@ class FaultyApi {
   static void fail_at(std::uint64_t call, CUresult result) { fail_only("", call, result); }
   // The same, counting calls of one function alone: "cuMemMap".
   static void fail_only(std::string symbol, std::uint64_t call, CUresult result) {
-    symbol_ = std::move(symbol);
+    // A thread of the allocator's own may call while a fixture that set no trap removes it.
+    if (symbol_ != symbol) {
+      symbol_ = std::move(symbol);
+    }
     result_ = result;
     trap_ = call;
     calls_ = 0;
@@ -88,7 +91,7 @@ class FaultyApi {
   }
 
   static inline std::string symbol_;
-  static inline CUresult result_ = CUDA_SUCCESS;
+  static inline std::atomic<CUresult> result_{CUDA_SUCCESS};
   static inline std::atomic<std::uint64_t> trap_{0};
   static inline std::atomic<std::uint64_t> calls_{0};
   static inline std::atomic<const char*> failed_{""};

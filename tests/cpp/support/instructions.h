@@ -120,6 +120,7 @@ struct World {
   bool short_streams = false;   // the last stream does not last
   unsigned headroom = 0;        // pages
   bool move_live = false;       // live bytes may move before a request fails
+  bool unmaps_beside = false;   // old mappings go between the instructions, now and then
 };
 
 struct Program {
@@ -186,7 +187,8 @@ inline std::string to_code(const World& world) {
   out << std::boolalpha << "{.coarse_handles = " << world.coarse_handles
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
-      << ", .move_live = " << world.move_live << "}";
+      << ", .move_live = " << world.move_live << ", .unmaps_beside = " << world.unmaps_beside
+      << "}";
   return out.str();
 }
 

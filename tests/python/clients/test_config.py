@@ -35,11 +35,12 @@ def test_empty_environment_means_defaults(environ: dict[str, str]) -> None:
     limit=st.none() | st.integers(1024, 1 << 20),
     in_flight=st.none() | st.integers(0, 1000),
     others=st.tuples(st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
+    background=st.booleans(),
 )
 def test_text_form_reads_back(
-    page: int, limit: int | None, in_flight: int | None, others: tuple[int, int]
+    page: int, limit: int | None, in_flight: int | None, others: tuple[int, int], background: bool
 ) -> None:
-    config = Config(page, limit, in_flight, *others)
+    config = Config(page, limit, in_flight, *others, background_unmap=background)
     assert Config.parse(str(config)) == config
 
 
@@ -58,6 +59,8 @@ def test_text_form_reads_back(
         ("in_flight_percent:-1", "in_flight_percent is -1: expected none or a whole number"),
         ("headroom_mb:-1", "headroom_mb is -1: expected a whole number of at least 0"),
         ("idle_mb:none", "idle_mb is None: expected a whole number of at least 0"),
+        ("background_unmap:1", "background_unmap is '1': expected true or false"),
+        ("background_unmap:none", "background_unmap is 'none': expected true or false"),
         ("page_size_mb:64,memory_limit_mb:32", "at least one page (64)"),
     ],
 )
@@ -80,11 +83,20 @@ def test_the_layout_is_one_of_two() -> None:
 
 
 def test_live_memory_moves_only_where_that_is_asked_for() -> None:
-    assert Config().move_live == "off"
-    assert Config.parse("move_live:on") == Config(move_live="on")
+    assert not Config().move_live
+    assert Config.parse("move_live:true") == Config(move_live=True)
     for wrong in ("yes", "1", "none"):
-        with pytest.raises(FerroError, match=f"move_live is '{wrong}': expected off or on"):
+        with pytest.raises(FerroError, match=f"move_live is '{wrong}': expected true or false"):
             Config.parse(f"move_live:{wrong}")
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE"])
+def test_the_thread_is_asked_for(text: str) -> None:
+    assert not Config().background_unmap
+    assert Config.parse(f"background_unmap:{text}") == Config(background_unmap=True)
+    assert str(Config(background_unmap=True)).endswith("background_unmap:true")
+    with pytest.raises(FerroError, match="background_unmap is 1: expected true or false"):
+        Config(background_unmap=1)  # type: ignore[arg-type]
 
 
 def test_a_key_given_twice_is_refused() -> None:

@@ -10,7 +10,7 @@ import ferro_alloc
 MIB = 1 << 20
 seen = {}
 
-ferro_alloc.install(ferro_alloc.Config(move_live=sys.argv[1]))
+ferro_alloc.install(ferro_alloc.Config(move_live=sys.argv[1] == "on"))
 base = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
 # Comes on handles of 8 MiB, each of which gets a small tensor and a large one.
 del_later = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -26,7 +26,7 @@ try:
     wanted = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     seen["served"] = wanted.zero_().numel() == 512 * MIB
 except torch.OutOfMemoryError as error:
-    seen["served"] = "move_live:on lets these move" in str(error)
+    seen["served"] = "move_live:true lets these move" in str(error)
 seen["values"] = all(bool((tensor.cpu() == i).all()) for i, tensor in enumerate(kept))
 seen["addresses"] = addresses == [tensor.data_ptr() for tensor in kept]
 for i, tensor in enumerate(kept):

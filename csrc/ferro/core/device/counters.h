@@ -7,7 +7,7 @@
 
 namespace ferro {
 
-// Since the last reset; of the ladder since construction.
+// Since the last reset; of the ladder and of old mappings since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
   std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
@@ -19,6 +19,11 @@ struct DeviceCounters {
   std::uint64_t live_moves = 0;         // handles that were vacated
   std::uint64_t live_bytes_copied = 0;  // for that
   std::uint64_t live_pages_freed = 0;   // by that
+  // Old mappings, by `remove_passed` of a request and by the allocator's own thread, and how often
+  // the driver refused that or did not say whether it may be done.
+  std::uint64_t unmapped_by_requests = 0;
+  std::uint64_t unmapped_by_thread = 0;
+  std::uint64_t unmaps_refused = 0;
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;
   std::uint64_t slowest_nanoseconds = 0;  // of the host, in a climb; has a reset of its own

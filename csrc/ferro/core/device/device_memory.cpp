@@ -15,9 +15,9 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
     : config_(config),
       driver_(api, device),
       total_memory_(driver_.total_memory()),
+      events_(driver_),
       store_(driver_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_),
-      events_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_),
       on_shortage_(std::move(on_shortage)),
@@ -33,9 +33,13 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
           driver_, store_, stale_, events_, exports_, addresses, stats_, captures_, observer_,
           segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending()}),
       !config.stream_lasts);
+  if (config.background_unmap) {
+    unmap_thread_ = std::make_unique<UnmapThread>(stale_, driver_);
+  }
 }
 
 DeviceMemory::~DeviceMemory() {
+  unmap_thread_.reset();
   empty_cache();
   const RecursiveMutexLock lock(climb_mutex_);
   for (Heap* heap : pools_.all_heaps()) {

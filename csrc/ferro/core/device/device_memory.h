@@ -19,6 +19,7 @@
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/device/segment_ladder.h"
+#include "ferro/core/pages/unmap_thread.h"
 #include "ferro/core/stats/stats.h"
 
 #include <atomic>
@@ -139,9 +140,9 @@ class DeviceMemory {
   const AllocatorConfig config_;
   Driver driver_;
   const std::size_t total_memory_;
+  EventPool events_;  // before those whose fences give their events back
   PageStore store_;
   StaleMappings stale_;
-  EventPool events_;
   ExportTable exports_;
   DeviceStats stats_;
   SegmentStats segment_stats_;
@@ -162,6 +163,7 @@ class DeviceMemory {
   SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
+  std::unique_ptr<UnmapThread> unmap_thread_;  // null: requests remove old mappings
 };
 
 }  // namespace ferro

@@ -63,7 +63,12 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
       begun = begin_growth(request, spare, from, growth);
     }
     if (begun == GrowResult::kNoAddresses && *added == nullptr) {
-      *added = add_span(request.size + spare * page_bytes_);
+      // Old mappings keep addresses; nobody may have come to them yet.
+      const std::size_t needed = request.size + spare * page_bytes_;
+      if (is_short_of_addresses(needed) && context_.stale.remove_passed() != 0) {
+        continue;
+      }
+      *added = add_span(needed);
       if (*added != nullptr) {
         continue;
       }
@@ -132,7 +137,7 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
 
 // Null when there are no addresses.
 Span* ArenaHeap::add_span(std::size_t at_least) {
-  const std::size_t least = std::max(kSpanAlignment, page_bytes_);
+  const std::size_t least = least_span();
   const std::size_t shortest = align_up(at_least, least);
   std::size_t bytes = 0;
   {

@@ -180,6 +180,8 @@ class ArenaHeap final : public Heap {
       FERRO_EXCLUDES(mutex_);
   Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
+  std::size_t least_span() const { return std::max(kSpanAlignment, page_bytes_); }
+  bool is_short_of_addresses(std::size_t needed) FERRO_EXCLUDES(mutex_);
   Span* add_span(std::size_t at_least) FERRO_EXCLUDES(mutex_);
   Span* add_span(DevicePtr base, std::size_t bytes) FERRO_EXCLUDES(mutex_);
   void release_if_empty(Span* span) FERRO_EXCLUDES(mutex_);
@@ -204,6 +206,7 @@ class ArenaHeap final : public Heap {
     std::vector<StoredHandle> exported;
     std::vector<StaleMappingRef> mappings;
   };
+  std::vector<std::size_t> parts_of(std::span<const HandleRange> handles) const;
   Left leave(SetAside& aside, const FenceRef& fence, const char* reason, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already

@@ -86,6 +86,19 @@ void ArenaHeap::restore(SetAside& aside) {
   aside = {};
 }
 
+// In which a mapping of these handles may be removed, the first one last; empty: at once.
+std::vector<std::size_t> ArenaHeap::parts_of(std::span<const HandleRange> handles) const {
+  std::vector<std::size_t> parts;
+  if (handles.size() > StaleMappings::kHandlesAtOnce) {
+    for (std::size_t end = handles.size(); end > 0;) {
+      const std::size_t count = std::min(end, StaleMappings::kHandlesAtOnce);
+      end -= count;
+      parts.push_back(pages_in(handles.subspan(end, count)) * page_bytes_);
+    }
+  }
+  return parts;
+}
+
 // Histories are told before the mapping goes: who registered the range with a device must let go of
 // it while it is there.
 ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const char* reason,
@@ -103,7 +116,11 @@ ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const c
     mapping->bytes = run.bytes;
     mapping->fence = fence;
     const ExportedUnit* exported = exported_.find(run.begin);
-    for (const HandleRange& range : tiling_.handles_behind(span, run)) {
+    const std::vector<HandleRange> handles = tiling_.handles_behind(span, run);
+    if (context_.stale.has_remover()) {
+      mapping->parts = parts_of(handles);
+    }
+    for (const HandleRange& range : handles) {
       (exported != nullptr ? left.exported : left.handles).push_back({range, mapping});
     }
     if (exported != nullptr) {
@@ -262,6 +279,11 @@ void ArenaHeap::on_mapping_removed(Block* block) {
     }
   }
   unreserve(std::move(unused));
+}
+
+bool ArenaHeap::is_short_of_addresses(std::size_t needed) {
+  const HeapLock lock(mutex_);
+  return ferro::is_short_of_addresses(addresses(), needed, least_span());
 }
 
 void ArenaHeap::release_if_empty(Span* span) {

@@ -11,68 +11,95 @@ StaleMappings::Queue& StaleMappings::queue_of(std::optional<StreamId> stream) {
 }
 
 void StaleMappings::add(StaleMappingRef mapping) {
-  std::function<void()> on_added;
   {
     const MutexLock lock(mutex_);
     queue_of(mapping->fence->stream()).mappings.push_back(std::move(mapping));
     count_.fetch_add(1, std::memory_order_relaxed);
-    on_added = on_added_;
   }
-  if (on_added) {
-    on_added();
+  if (Remover* remover = remover_.load(std::memory_order_acquire)) {
+    remover->on_added();
   }
 }
 
 // From `queue` on, which is moved past the queues whose first mapping has not passed.
-StaleMappingRef StaleMappings::take_passed(std::size_t& queue) {
-  const MutexLock lock(mutex_);
-  for (; queue < queues_.size(); ++queue) {
-    std::deque<StaleMappingRef>& mappings = queues_[queue].mappings;
-    if (mappings.front()->fence->has_passed(driver_)) {
-      StaleMappingRef first = std::move(mappings.front());
-      mappings.pop_front();
-      if (mappings.empty()) {
-        queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(queue));
-      }
-      count_.fetch_sub(1, std::memory_order_relaxed);
-      return first;
+StaleMappings::Unmapped StaleMappings::unmap_from(std::size_t& queue, Extent extent,
+                                                  std::atomic<std::uint64_t>& counter) {
+  StaleMappingRef mapping;
+  {
+    const MutexLock lock(mutex_);
+    if (queues_.empty()) {
+      return Unmapped::kNoneLeft;
     }
+    while (queue < queues_.size() && !queues_[queue].mappings.front()->fence->has_passed(driver_)) {
+      ++queue;
+    }
+    if (queue == queues_.size()) {
+      return Unmapped::kNonePassed;
+    }
+    mapping = queues_[queue].mappings.front();
   }
-  return nullptr;
-}
-
-void StaleMappings::put_back(StaleMappingRef mapping) {
+  const bool in_parts = extent == Extent::kPart && !mapping->parts.empty();
+  const std::size_t bytes = in_parts ? mapping->parts.back() : mapping->bytes;
+  if (!driver_.unmap(mapping->begin, bytes)) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return Unmapped::kRefused;
+  }
+  mapping->begin = mapping->begin + bytes;
+  mapping->bytes -= bytes;
+  if (mapping->bytes != 0) {
+    mapping->parts.pop_back();
+    return Unmapped::kSome;
+  }
+  counter.fetch_add(1, std::memory_order_relaxed);
+  mapping->removed.store(true, std::memory_order_release);
   const MutexLock lock(mutex_);
-  queue_of(mapping->fence->stream()).mappings.push_front(std::move(mapping));
-  count_.fetch_add(1, std::memory_order_relaxed);
+  unsettled_.push_back(std::move(mapping));
+  std::deque<StaleMappingRef>& mappings = queues_[queue].mappings;
+  mappings.pop_front();
+  if (mappings.empty()) {
+    queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(queue));
+  }
+  return Unmapped::kSome;
 }
 
-std::size_t StaleMappings::remove_passed(std::size_t at_most) {
+StaleMappings::Unmapped StaleMappings::unmap_next() {
+  const MutexLock removal(removal_mutex_);
+  std::size_t queue = 0;
+  return unmap_from(queue, Extent::kPart, by_remover_);
+}
+
+std::size_t StaleMappings::remove_passed() {
   if (count() == 0) {
     return 0;
   }
-  const MutexLock removal(removal_mutex_);
-  std::size_t removed = 0;
-  std::size_t queue = 0;
-  while (removed < at_most) {
-    StaleMappingRef mapping = take_passed(queue);
-    if (mapping == nullptr) {
-      break;
+  {
+    const MutexLock removal(removal_mutex_);
+    std::size_t queue = 0;
+    while (unmap_from(queue, Extent::kWhole, by_requests_) == Unmapped::kSome) {
     }
-    if (!driver_.unmap(mapping->begin, mapping->bytes)) {
-      put_back(std::move(mapping));
-      break;
-    }
-    mapping->owner->on_mapping_removed(mapping->block);
-    mapping->removed.store(true, std::memory_order_release);
-    ++removed;
   }
-  return removed;
+  return settle();
 }
 
-void StaleMappings::set_listener(std::function<void()> on_added) {
-  const MutexLock lock(mutex_);
-  on_added_ = std::move(on_added);
+std::size_t StaleMappings::settle() {
+  if (count() == 0) {
+    return 0;
+  }
+  std::vector<StaleMappingRef> unsettled;
+  {
+    const MutexLock lock(mutex_);
+    unsettled.swap(unsettled_);
+  }
+  for (const StaleMappingRef& mapping : unsettled) {
+    mapping->owner->on_mapping_removed(mapping->block);
+  }
+  count_.fetch_sub(unsettled.size(), std::memory_order_release);
+  return unsettled.size();
+}
+
+StaleMappings::Counts StaleMappings::counts() const {
+  return {by_requests_.load(std::memory_order_relaxed), by_remover_.load(std::memory_order_relaxed),
+          refused_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace ferro

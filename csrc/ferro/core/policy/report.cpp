@@ -79,7 +79,7 @@ std::string beside_live_text(const OutOfMemoryFacts& facts) {
   switch (facts.live_moves) {
     case LiveMoves::kOff:
       return text +
-             "; move_live:on lets these move, where no other thread gives the device work "
+             "; move_live:true lets these move, where no other thread gives the device work "
              "while one waits for memory.";
     case LiveMoves::kCapturing:
       return text + ", which do not move while a capture runs.";

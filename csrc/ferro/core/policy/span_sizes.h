@@ -26,13 +26,20 @@ constexpr std::size_t address_budget(std::size_t mapped, std::size_t least_span)
   return kAddressFactor * mapped + least_span;
 }
 
+// Would a new span for `needed` bytes be shorter than all that is mapped, to keep to the budget?
+constexpr bool is_short_of_addresses(const ArenaAddresses& arena, std::size_t needed,
+                                     std::size_t least_span) {
+  return arena.reserved + align_up(arena.mapped + needed, least_span) >
+         address_budget(arena.mapped + needed, least_span);
+}
+
 // Of a new span, a multiple of `least_span`, for `needed` bytes that no gap has room for.
 constexpr std::size_t plan_span(const ArenaAddresses& arena, std::size_t needed,
                                 std::size_t least_span) {
   const std::size_t shortest = align_up(needed, least_span);
   const std::size_t proportional = align_up(arena.mapped + needed, least_span);
-  const std::size_t budget = address_budget(arena.mapped + needed, least_span);
-  return arena.reserved + proportional <= budget ? std::max(proportional, shortest) : shortest;
+  return is_short_of_addresses(arena, needed, least_span) ? shortest
+                                                          : std::max(proportional, shortest);
 }
 
 // Does an arena keep a span that nothing is behind?

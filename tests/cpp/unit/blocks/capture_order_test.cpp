@@ -220,7 +220,7 @@ TEST_F(CaptureOrderTest, ABlockIsReusedOnceItsUsesAreJoined) {
 }
 
 TEST_F(CaptureOrderTest, AUseFromBeforeTheCaptureIsInNoGraph) {
-  ASSERT_TRUE(device_->hold_pool(kGraphPool));
+  ASSERT_TRUE(device_->pools().hold(kGraphPool));
   const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
   ASSERT_TRUE(heap_of(block).record_stream(*addresses_.find(block), block, side_));
   work(side_);
@@ -236,7 +236,7 @@ TEST_F(CaptureOrderTest, AUseFromBeforeTheCaptureIsInNoGraph) {
   SimGpu::finish(side_);
   device_->collect_pending();
   EXPECT_FALSE(heap_of(block).has_pending());
-  EXPECT_TRUE(device_->release_pool(kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(CaptureOrderTest, ABlockOfAnotherStreamWaitsForTheEndOfTheCapture) {

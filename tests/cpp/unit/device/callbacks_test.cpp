@@ -85,9 +85,9 @@ TEST_F(CallbacksTest, APoolsOwnSourceGetsItsMemoryBackThere) {
   constexpr PoolId kPool{0, 7};
   auto source = std::make_shared<Source>();
   source->note = [this](const char* question) { note(question); };
-  ASSERT_TRUE(device_->hold_pool(kPool, source));
+  ASSERT_TRUE(device_->pools().hold(kPool, source));
   free(device_->allocate(kPool, stream_, bytes(kPageBytes)).ptr);
-  EXPECT_TRUE(device_->release_pool(kPool));
+  EXPECT_TRUE(device_->pools().release(kPool));
   device_->empty_cache();
   EXPECT_TRUE(asked_.contains("allocate") && asked_.contains("release"));
 }

@@ -4,6 +4,7 @@
 #include "ferro/graph/checkpoint.h"
 #include "support/faulty_api.h"
 #include "support/heap_fixture.h"
+#include "support/idle_remover.h"
 #include "support/sim_gpu.h"
 
 #include <gtest/gtest.h>
@@ -37,12 +38,13 @@ std::array<StreamId, 3> ascending_streams() {
 
 // A fresh device for each run of a scenario.
 struct World {
-  World(std::size_t pages, const HandleRules& handles, bool move_live)
+  World(std::size_t pages, const HandleRules& handles, bool move_live, bool leaves_mappings)
       : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
     FaultyApi::reset();
     device = std::make_unique<DeviceMemory>(
         FaultyApi::table(), 0, addresses,
         AllocatorConfig{.handles = handles, .move_live = move_live}, nullptr);
+    device->stale().set_remover(leaves_mappings ? &remover : nullptr);
   }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
@@ -86,6 +88,7 @@ struct World {
   const StreamId side = streams[1];
   const StreamId third = streams[2];
   AddressIndex addresses;
+  testing::IdleRemover remover;
   std::unique_ptr<DeviceMemory> device;
   bool share(DevicePtr ptr) {
     return device->export_block(span_of(ptr), ptr, &shared) == ExportResult::kOk;
@@ -153,9 +156,10 @@ void expect_no_leak(World& world, const std::string& failed) {
 
 class FaultTest : public ::testing::TestWithParam<Scenario> {
  protected:
-  void fail_call(std::uint64_t call, CUresult error, const HandleRules& handles) {
+  void fail_call(std::uint64_t call, CUresult error, const HandleRules& handles,
+                 bool leaves_mappings) {
     const Scenario& scenario = GetParam();
-    World world(scenario.pages, handles, scenario.move_live);
+    World world(scenario.pages, handles, scenario.move_live, leaves_mappings);
     scenario.prepare(world);
     const std::string program_before = world.program_state();
     const std::string line_before = world.line_state();
@@ -180,14 +184,14 @@ class FaultTest : public ::testing::TestWithParam<Scenario> {
     }
     expect_no_leak(world, failed);
   }
-  void fail_every_call(const HandleRules& handles);
+  void fail_every_call(const HandleRules& handles, bool leaves_mappings = false);
 };
 
-void FaultTest::fail_every_call(const HandleRules& handles) {
+void FaultTest::fail_every_call(const HandleRules& handles, bool leaves_mappings) {
   const Scenario& scenario = GetParam();
   std::uint64_t calls = 0;
   {
-    World world(scenario.pages, handles, scenario.move_live);
+    World world(scenario.pages, handles, scenario.move_live, leaves_mappings);
     scenario.prepare(world);
     FaultyApi::reset();
     ASSERT_EQ(run(scenario, world), Outcome::kCompleted);
@@ -198,12 +202,15 @@ void FaultTest::fail_every_call(const HandleRules& handles) {
   ASSERT_GT(calls, 0U);
   for (std::uint64_t call = 1; call <= calls; ++call) {
     for (const CUresult error : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
-      fail_call(call, error, handles);
+      fail_call(call, error, handles, leaves_mappings);
     }
   }
 }
 
 TEST_P(FaultTest, EveryCallMayFail) { fail_every_call({}); }
+
+// As where a thread that removes them has not come to any yet.
+TEST_P(FaultTest, EveryCallMayFailWhereOldMappingsAreLeft) { fail_every_call({}, true); }
 
 TEST_P(FaultTest, EveryCallMayFailWithLargeHandles) { fail_every_call(testing::kCoarseHandles); }
 

@@ -216,7 +216,7 @@ TEST_F(LadderTest, NoStreamWaitsInACapture) {
 
 // What it could not use in the end, because a graph replays on any stream.
 TEST_F(LadderTest, NoOtherStreamWaitsForARequestOfAPoolOrOfACapture) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   const StreamId third = SimGpu::make_stream();
   for (const PoolId& pool : {kGraphPool, kDefaultPool}) {
     const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
@@ -230,7 +230,7 @@ TEST_F(LadderTest, NoOtherStreamWaitsForARequestOfAPoolOrOfACapture) {
     ASSERT_NE(b, kNull);
     free(b);
     if (pool == kGraphPool) {
-      EXPECT_TRUE(device_->release_pool(kGraphPool));
+      EXPECT_TRUE(device_->pools().release(kGraphPool));
       device_->empty_cache();
     }
   }

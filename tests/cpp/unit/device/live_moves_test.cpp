@@ -48,11 +48,11 @@ class LiveMovesTest : public testing::DeviceFixture {
   // As if another program had them.
   void leave_spare(std::size_t pages) {
     const std::size_t free_pages = kDevicePages - SimGpu::used_pages();
-    device_->store().set_limit(device_->held_bytes() + pages * kPageBytes);
+    device_->store().set_limit(device_->report().held_bytes() + pages * kPageBytes);
     ASSERT_GE(free_pages, pages);
   }
   void expect_no_move() {
-    EXPECT_EQ(device_->counters().live_moves, 0U);
+    EXPECT_EQ(device_->report().counters().live_moves, 0U);
     EXPECT_EQ(ended_by(LadderStep::kMoveLive), 0U);
     EXPECT_EQ(ended_by(LadderStep::kOutOfMemory), 1U);
     expect_contents();
@@ -68,7 +68,7 @@ TEST_F(LiveMovesTest, ARequestGetsThePagesBesideLiveBytes) {
   SimGpu::fill(side_, large, 99, 28 * kPageBytes);
   expect_contents();
   EXPECT_EQ(ended_by(LadderStep::kMoveLive), 1U);
-  const DeviceCounters counters = device_->counters();
+  const DeviceCounters counters = device_->report().counters();
   EXPECT_EQ(counters.live_moves, 3U) << "as many as it takes";
   EXPECT_EQ(counters.live_bytes_copied, 3 * kPageBytes);
   EXPECT_EQ(counters.live_pages_freed, 21U);
@@ -82,15 +82,15 @@ TEST_F(LiveMovesTest, OfAllStreams) {
   fill_with_live(2, stream_);
   fill_with_live(2, side_);
   allocate(34 * kPageBytes, SimGpu::make_stream());
-  EXPECT_EQ(device_->counters().live_moves, 4U);
+  EXPECT_EQ(device_->report().counters().live_moves, 4U);
   expect_contents();
 }
 
 TEST_F(LiveMovesTest, AndForAPrivatePool) {
-  device_->hold_pool(kGraphPool);
+  device_->pools().hold(kGraphPool);
   fill_with_live(4, stream_);
   allocate(20 * kPageBytes, stream_, kGraphPool);
-  EXPECT_EQ(device_->counters().live_moves, 2U);
+  EXPECT_EQ(device_->report().counters().live_moves, 2U);
   expect_contents();
 }
 
@@ -98,7 +98,7 @@ TEST_F(LiveMovesTest, OnePageIsRoomEnoughForOneHandleAfterTheOther) {
   fill_with_live(4, stream_);
   leave_spare(1);
   allocate(29 * kPageBytes, side_);
-  EXPECT_EQ(device_->counters().live_moves, 4U);
+  EXPECT_EQ(device_->report().counters().live_moves, 4U);
   EXPECT_EQ(pages().held, 33U);
   expect_contents();
 }

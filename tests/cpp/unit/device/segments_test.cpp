@@ -98,8 +98,8 @@ TEST_F(SegmentsTest, TheCacheIsKeptWhileACaptureRuns) {
   device_->set_captures(1);
   EXPECT_NE(refuse(90 * kMiB, stream_), nullptr);
   EXPECT_EQ(segments(), 1);
-  EXPECT_EQ(device_->counters().retries, 0U);
-  EXPECT_EQ(device_->counters().synchronisations, 0U) << "a wait would invalidate it";
+  EXPECT_EQ(device_->report().counters().retries, 0U);
+  EXPECT_EQ(device_->report().counters().synchronisations, 0U) << "a wait would invalidate it";
   device_->set_captures(0);
   EXPECT_NE(allocate(90 * kMiB), kNull);
 }

@@ -51,7 +51,7 @@ std::string beside_live(LiveMoves moves, std::size_t bytes) {
 
 TEST(ReportTest, PagesBesideLiveBytesAreNamedWithTheReasonWhyTheyStay) {
   const std::string pages = "Of what is free 2.00 GiB are whole pages on handles that also carry";
-  for (const auto& [moves, reason] : {std::pair{LiveMoves::kOff, "move_live:on"},
+  for (const auto& [moves, reason] : {std::pair{LiveMoves::kOff, "move_live:true"},
                                       {LiveMoves::kCapturing, "while a capture runs"},
                                       {LiveMoves::kPeers, "where other devices have access"},
                                       {LiveMoves::kAllowed, "too few, or without room"}}) {
