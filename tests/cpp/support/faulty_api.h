@@ -2,7 +2,7 @@
 // can see fail is counted, a chosen one fails with a chosen error instead of being made, and what
 // the calls that succeed take and give back is kept.
 //
-// The table is one for the process. Counting is thread-safe; setting the trap or the ledger is not.
+// The table is one for the process. Counting is thread-safe; setting trap, ledger and watcher is not.
 #pragma once
 
 #include "ferro/driver/cuda_api.h"
@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 
@@ -44,6 +45,10 @@ class FaultyApi {
   static const char* failed() { return failed_; }
   // Who keeps count of what is taken and given back; null: nobody.
   static void keep(DriverLedger* ledger) { ledger_ = ledger; }
+  // Called with the symbol before each call, in the thread that makes it; null: nobody.
+  static void set_watcher(std::function<void(const char*)> watcher) {
+    watcher_ = std::move(watcher);
+  }
 
  private:
   template <auto kMember, const char* kSymbol, typename Function>
@@ -51,6 +56,9 @@ class FaultyApi {
   template <auto kMember, const char* kSymbol, typename... Args>
   struct Relay<kMember, kSymbol, CUresult (*)(Args...)> {
     static CUresult call(Args... args) {
+      if (watcher_) {
+        watcher_(kSymbol);
+      }
       if (ledger_ != nullptr) {
         (name(args), ...);
       }
@@ -96,6 +104,7 @@ class FaultyApi {
   static inline std::atomic<std::uint64_t> calls_{0};
   static inline std::atomic<const char*> failed_{""};
   static inline DriverLedger* ledger_ = nullptr;
+  static inline std::function<void(const char*)> watcher_;
 };
 
 }  // namespace ferro::testing

@@ -254,12 +254,16 @@ ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, SharedRange* out
       return joined;
     }
   }
-  const HeapLock lock(mutex_);
-  units = units_behind(*block);
+  {
+    const HeapLock lock(mutex_);
+    units = units_behind(*block);
+  }
+  // Handles leave in climbs alone, of which this is one.
   SharedRange range{units.front().begin, {}};
   for (Unit& unit : units) {
     if (unit.unit.id == 0) {
       unit.unit.id = context_.exports.add(context_.driver.export_page(unit.unit.handle));
+      const HeapLock lock(mutex_);
       exported_.put(unit.begin, unit.unit);
     }
     range.units.push_back(
@@ -270,18 +274,24 @@ ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, SharedRange* out
 }
 
 void ArenaHeap::grant(DeviceId to) {
-  const HeapLock lock(mutex_);
-  for (const auto& [base, span] : tiling_.spans()) {
-    for (std::size_t slot = 0; slot < span->page_slots();) {
-      std::size_t end = slot;
-      while (end < span->page_slots() && span->page(end) != kNoPage) {
-        ++end;
+  std::vector<PageRun> mapped;
+  {
+    const HeapLock lock(mutex_);
+    for (const auto& [base, span] : tiling_.spans()) {
+      for (std::size_t slot = 0; slot < span->page_slots();) {
+        std::size_t end = slot;
+        while (end < span->page_slots() && span->page(end) != kNoPage) {
+          ++end;
+        }
+        if (end > slot) {
+          mapped.push_back({base + slot * page_bytes_, (end - slot) * page_bytes_});
+        }
+        slot = end + 1;
       }
-      if (end > slot) {
-        context_.driver.grant(base + slot * page_bytes_, (end - slot) * page_bytes_, to);
-      }
-      slot = end + 1;
     }
+  }
+  for (const PageRun& run : mapped) {
+    context_.driver.grant(run.begin, run.bytes, to);
   }
 }
 
