@@ -46,7 +46,8 @@ seen["numbers"] = [
 seen["one by one"] = all(getattr(view, name) == value for name, value in vars(numbers).items())
 seen["forecast of what is there"] = view.bytes_from_driver(3 * MIB)
 with torch.cuda.stream(torch.cuda.Stream()):
-    seen["forecast on another stream"] = view.bytes_from_driver(3 * MIB) // MIB  # a page of an idle stream
+    # A page of an idle stream helps.
+    seen["forecast on another stream"] = view.bytes_from_driver(3 * MIB) // MIB
 view.reset_peak()
 seen["peak"] = view.peak_allocated_bytes == torch.cuda.max_memory_allocated() == 9 * MIB
 del kept
