@@ -45,7 +45,8 @@ inline World next_world(ByteReader& in) {
           (bits & 8) != 0,
           (bits & 16) != 0,
           headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
-          (bits & 32) != 0};
+          (bits & 32) != 0,
+          (bits & 64) != 0};
 }
 
 // Sizes on both sides of every limit that matters: alignment, small and large, pages, what is
