@@ -51,9 +51,8 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
 TakeResult PageStore::take_single_pages(std::size_t count, std::vector<HandleRange>& out) {
   const MutexLock lock(mutex_);
   complete_unmapped();
-  const auto singles =
-      std::stable_partition(cached_.begin(), cached_.end(),
-                            [](const HandleRange& range) { return range.pages > 1; });
+  const auto singles = std::stable_partition(
+      cached_.begin(), cached_.end(), [](const HandleRange& range) { return range.pages > 1; });
   auto larger = static_cast<std::size_t>(singles - cached_.begin());
   while (cached_.size() - larger < count) {
     TakeResult result = check_limits(page_bytes_);
