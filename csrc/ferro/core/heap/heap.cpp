@@ -209,7 +209,8 @@ bool Heap::can_restore(const std::vector<BlockView>& live) {
   return pending_.count() == 0 &&
          std::ranges::all_of(live, [this](const BlockView& view) FERRO_REQUIRES(mutex_) {
            const Span* span = tiling_.span_around(view.ptr);
-           if (span == nullptr || view.size > distance(view.ptr, span->base() + span->bytes())) {
+           if (span == nullptr || view.size > distance(view.ptr, span->base() + span->bytes()) ||
+               (!is_paged(kind_) && span->number() != view.span_number)) {
              return false;
            }
            std::size_t slot = span->page_slot(view.ptr);

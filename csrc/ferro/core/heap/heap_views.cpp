@@ -8,8 +8,12 @@
 namespace ferro {
 
 BlockView Heap::view_of(const Block& block) {
-  return {block.ptr, block.size, block.requested, block.state,
-          block.extra != nullptr ? block.extra->context : nullptr};
+  return {block.ptr,
+          block.size,
+          block.requested,
+          block.state,
+          block.extra != nullptr ? block.extra->context : nullptr,
+          block.span->number()};
 }
 
 bool Heap::has_pending() {

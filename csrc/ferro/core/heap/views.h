@@ -20,6 +20,7 @@ struct BlockView {
   std::size_t requested = 0;
   BlockState state = BlockState::kFree;
   CallContext context = nullptr;  // of the allocation, of a live or pending block
+  std::uint64_t span_number = 0;  // as in SegmentView; 0 where nobody asks
 };
 
 // A contiguous backed range; its blocks tile it in order of address.

@@ -310,7 +310,8 @@ TEST_F(UnmapThreadDeviceTest, AForkedChildAllocatesFreesAndEnds) {
       } catch (const DriverError&) {
         // It says that it is not there.
       }
-      round % 2 == 0 ? std::exit(good ? 0 : 1) : _exit(good ? 0 : 1);
+      // At an exit LeakSanitizer takes what the parent's thread has of its own for lost.
+      round % 2 == 0 && !kAddressSanitizer ? std::exit(good ? 0 : 1) : _exit(good ? 0 : 1);
     }
     int status = -1;
     ASSERT_EQ(waitpid(child, &status, 0), child);
