@@ -1,6 +1,8 @@
 // DeviceStats against sums that are followed step by step.
 #include "ferro/core/stats/stats.h"
 
+#include "ferro/base/biased_mutex.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,35 +14,41 @@
 namespace ferro {
 namespace {
 
-// A heap's part in the protocol: activity is noted before each change.
+// A heap's part in the protocol: activity is noted before each change, and both
+// are done under the heap's lock.
 class FakeHeap {
  public:
-  explicit FakeHeap(DeviceStats& device) : device_(device) {}
+  explicit FakeHeap(DeviceStats& device) : device_(device) { stats_.lock = &mutex_; }
   ~FakeHeap() { device_.remove_heap(&stats_); }
   FakeHeap(const FakeHeap&) = delete;
   FakeHeap& operator=(const FakeHeap&) = delete;
 
   void allocate(std::int64_t size, std::int64_t requested) {
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_allocate(size, requested);
   }
   void allocate(std::int64_t size) { allocate(size, size); }
   void free(std::int64_t size, std::int64_t requested) {
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_free(size, requested);
   }
   void free(std::int64_t size) { free(size, size); }
   void free_pending(std::int64_t size) {
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_free_pending(size);
   }
   void complete(std::int64_t size, std::int64_t requested) {
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_pending_complete(size, requested);
   }
 
  private:
   DeviceStats& device_;
+  BiasedSpinMutex mutex_;
   HeapStats stats_;
   int countdown_ = 0;
 };
