@@ -94,7 +94,7 @@ def test_live_memory_moves_only_where_that_is_asked_for() -> None:
 def test_the_thread_is_asked_for(text: str) -> None:
     assert not Config().background_unmap
     assert Config.parse(f"background_unmap:{text}") == Config(background_unmap=True)
-    assert str(Config(background_unmap=True)).endswith("background_unmap:true")
+    assert "background_unmap:true" in str(Config(background_unmap=True))
     with pytest.raises(FerroError, match="background_unmap is 1: expected true or false"):
         Config(background_unmap=1)  # type: ignore[arg-type]
 
