@@ -18,11 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.harness.cpp_program import build
 from benchmarks.replay.program import (
     ON_GPU,
     ON_GPU_ACTIVE,
     TRACES,
-    build,
     calls_of,
     driver_ms,
     replay,
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", type=Path, help="where the results go, as JSON")
     options = parser.parse_args(argv)
-    program = options.program or build()
+    program = options.program or build("replay")
     limit = 5_000 if options.smoke else None
     results = [
         replay(program, name, page, limit, options.background_unmap)

@@ -1,14 +1,11 @@
-"""The program that replays a recorded trace: building it, running it, and what it says."""
+"""The program that replays a recorded trace: running it, and what it says."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from numpy.typing import NDArray
 from benchmarks.harness.processes import ROOT
 
 TRACES = ROOT / "benchmarks" / "replay" / "traces"
-TREE = ROOT / "build" / "cpp-release"
 
 # Peak reserved / peak allocated on an H100 where the traces were recorded: native, expandable.
 ON_GPU: Mapping[str, tuple[float, float]] = {
@@ -35,26 +31,6 @@ EVENT = np.dtype(
     [("size", "<i8"), ("block", "<i4"), ("kind", "u1"), ("stream", "u1"), ("deferred", "<u2")]
 )
 FREE_REQUESTED, FREE_COMPLETED = 1, 2
-
-
-def build() -> Path:
-    """The replay program, built beside the C++ tests, with which it shares the libraries."""
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        raise SystemExit("cmake was not found: it is needed to build the replay")
-    include = importlib.import_module("setup").cuda_include(13)  # it knows where CUDA is
-    options = ["-DFERRO_BUILD_BENCHMARKS=ON", f"-DFERRO_CUDA_INCLUDE={include}"]
-    run([cmake, "--preset", "release", *options])
-    jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
-    run([cmake, "--build", str(TREE), "--target", "replay", "-j", jobs])
-    return TREE / "benchmarks" / "replay"
-
-
-def run(command: Sequence[str]) -> None:
-    """Runs it silently; what it printed is shown when it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
 def to_events(trace: Mapping[str, NDArray[Any]], limit: int | None) -> NDArray[Any]:

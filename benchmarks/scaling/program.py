@@ -8,22 +8,16 @@ allocator's own work.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.harness.processes import ROOT
+from benchmarks.harness.cpp_program import build, run
 from benchmarks.harness.records import store
 from benchmarks.results.tables import markdown
-
-TREE = ROOT / "build" / "cpp-release"
 
 SIZES: Mapping[str, tuple[int, int]] = {
     "blocks": (1_000, 1_000_000),
@@ -87,27 +81,6 @@ class Record:
     problems: tuple[str, str]
     memory_gib: int
     addresses_tib: int
-
-
-def build() -> Path:
-    """The program, built beside the C++ tests, with which it shares the library."""
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        raise SystemExit("cmake was not found: it is needed to build the benchmark")
-    include = importlib.import_module("setup").cuda_include(13)  # it knows where CUDA is
-    options = ["-DFERRO_BUILD_BENCHMARKS=ON", f"-DFERRO_CUDA_INCLUDE={include}"]
-    run([cmake, "--preset", "release", *options])
-    jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
-    run([cmake, "--build", str(TREE), "--target", "scaling", "-j", jobs])
-    return TREE / "benchmarks" / "scaling"
-
-
-def run(command: Sequence[str]) -> str:
-    """What it printed; shown when it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-    return done.stdout
 
 
 def measure(program: Path, dimension: str, options: argparse.Namespace) -> list[Record]:
@@ -188,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.smoke:
         options.rounds, options.milliseconds = 1, 1
-    program = options.program or build()
+    program = options.program or build("scaling")
     records: list[Record] = []
     for dimension in options.dimensions:
         records += measure(program, dimension, options)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness.cpp_program import build
 from benchmarks.scaling import program as scaling
 from benchmarks.scaling.program import COMPLEXITY, SMOKE_SIZES, Record
 from tests.conftest import ROOT, clean_environment
@@ -17,7 +18,7 @@ from tests.conftest import ROOT, clean_environment
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    return scaling.build()
+    return build("scaling")
 
 
 def smoke(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

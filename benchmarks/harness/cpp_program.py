@@ -1,0 +1,35 @@
+"""Benchmarks that are C++ programs: built beside the C++ tests, whose libraries they share."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.harness.processes import ROOT
+
+TREE = ROOT / "build" / "cpp-release"
+
+
+def build(target: str) -> Path:
+    """The program of that name; SystemExit with what the build said when it fails."""
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        raise SystemExit(f"cmake was not found: it is needed to build {target}")
+    include = importlib.import_module("setup").cuda_include(13)  # it knows where CUDA is
+    options = ["-DFERRO_BUILD_BENCHMARKS=ON", f"-DFERRO_CUDA_INCLUDE={include}"]
+    run([cmake, "--preset", "release", *options])
+    jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
+    run([cmake, "--build", str(TREE), "--target", target, "-j", jobs])
+    return TREE / "benchmarks" / target
+
+
+def run(command: Sequence[str]) -> str:
+    """What it printed; shown when it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout
