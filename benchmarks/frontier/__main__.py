@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.frontier.limits import (
@@ -22,11 +23,10 @@ from benchmarks.frontier.limits import (
     Record,
     add_limit,
     rows,
-    run_without_limit,
 )
 from benchmarks.harness.processes import ALLOCATORS, SIMULATED_ALLOCATORS
 from benchmarks.harness.records import print_table, report_problems, store
-from benchmarks.training.passes import add_seconds
+from benchmarks.training.passes import add_seconds, in_order, run
 from tools.gpu import gpu_count
 
 # Its limit would be one on the allocated memory, not on the reserved.
@@ -63,10 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     allocators = options.allocators or (SIMULATED_ALLOCATORS if simulated else ALLOCATORS)
     records: list[Record] = []
 
-    for workload in options.workloads:
-        records += run_without_limit(
-            workload, allocators, simulated, options.smoke, options.seconds
-        )
+    for found in run(options.workloads, allocators, simulated, options.smoke, options.seconds):
+        record = Record(**asdict(found))
+        if simulated:
+            record.seconds, record.seconds_beside = [], []
+        records = in_order([*records, record], options.workloads, allocators)
         store(records, options.output)
     modes = ["--simulated"] * simulated + ["--smoke"] * options.smoke
     with ThreadPoolExecutor(JOBS_SIMULATED if simulated else JOBS_ON_GPU) as pool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -80,18 +80,6 @@ def find_smallest_limit(
     record.smallest_limit = works * UNIT
 
 
-def run_without_limit(
-    workload: str, allocators: Sequence[str], simulated: bool, smoke: bool, timed_seconds: float
-) -> list[Record]:
-    records = []
-    for found in passes.run(workload, allocators, simulated, smoke, timed_seconds):
-        record = Record(**asdict(found))
-        if simulated:
-            record.seconds = []
-        records.append(record)
-    return records
-
-
 def add_limit(record: Record, options: Sequence[str], resolution: float) -> None:
     run_under = partial(attempt, record.workload, record.allocator, options)
     try:
@@ -111,16 +99,13 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
     Where there are two figures, the second is that of the run under the smallest limit.
     """
     working = [record for record in records if not record.problem]
-    natives = {record.workload: record for record in working if record.allocator == "native"}
     headings: tuple[str, ...]
     headings = ("workload", "allocator", "allocated, GB", "reserved", "smallest limit")
     lines: list[Sequence[str]] = []
     for record in working:
-        limit, native = record.smallest_limit, natives.get(record.workload)
+        limit = record.smallest_limit
         costs = [record.costs, record.costs_at_limit][: 1 if limit is None else 2]
-        time = "-"
-        if native is not None and record.seconds:
-            time = f"{passes.time_ratio(record, native):.3f}"
+        beside = f"{passes.time_beside(record):.3f}" if record.seconds_beside else "-"
         lines.append(
             (
                 record.workload,
@@ -133,8 +118,15 @@ def rows(records: Sequence[Record]) -> tuple[Sequence[str], list[Sequence[str]]]
                 pair([cost["worst_step_ms"] for cost in costs], 1),
                 pair([cost["stalls"] for cost in costs]),
                 pair([cost.get("slowest_ms") for cost in costs], 1),
-                time,
+                beside,
             )
         )
-    headings += ("driver calls", "driver, ms", "worst step, ms", "stalls", "slowest, ms", "time")
+    headings += (
+        "driver calls",
+        "driver, ms",
+        "worst step, ms",
+        "stalls",
+        "slowest, ms",
+        "ferro_alloc's time",
+    )
     return headings, lines

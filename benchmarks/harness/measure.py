@@ -59,7 +59,6 @@ class Recorder:
         self._started = self._now()
 
     def end(self) -> None:
-        say(number=self.passes, seconds=self.seconds)
         self.passes += 1
 
 
@@ -88,6 +87,13 @@ def verdict(error: Exception) -> str:
     return str(error).partition("verdict = ")[2]
 
 
+def leave_out_cudnn_attention() -> None:
+    """It plans anew for every length, which takes longer than the rest of a step."""
+    import torch
+
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     simulated = options.simulated or options.clock
     mode = "clock" if options.clock else "eager"
@@ -97,8 +103,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.models.workloads import WORKLOADS
     from ferro_alloc import sim
 
-    # It plans anew for every length, which takes longer than the rest of a step.
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    leave_out_cudnn_attention()
     if options.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=simulated)
         # Filling what is uninitialised costs time that training does not normally spend.
@@ -125,6 +130,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             recorder.begin()
             results = workload.run(recorder, **sizes)
             torch.cuda.synchronize()
+            say(number=recorder.passes, seconds=recorder.seconds)
             recorder.end()
             if not found:
                 found = describe(recorder, results)

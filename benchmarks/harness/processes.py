@@ -1,9 +1,9 @@
 """One process per allocator: what the benchmarks and the GPU tests share.
 
-A process can hold one CUDA allocator, so each comparison starts several. A child prints one JSON
-object a line; where it says `"waiting": true` it goes on when its parent writes a line, so that
-the parent can let several children work in turns and no drift of the machine favours one. Where
-the parent decides how often, the line says whether to stop.
+PyTorch chooses its own CUDA allocator once a process, so each comparison starts several. A child
+prints one JSON object a line; where it says `"waiting": true` it goes on when its parent writes a
+line, so that the parent can let several children work in turns and no drift of the machine favours
+one. Where the parent decides how often, the line says whether to stop.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "ferro_alloc")
+OURS = "ferro_alloc"
+ALLOCATORS = ("native", "expandable", "cudaMallocAsync", OURS)
 # The simulated GPU has no stream-ordered allocator.
-SIMULATED_ALLOCATORS = ("native", "expandable", "ferro_alloc")
+SIMULATED_ALLOCATORS = ("native", "expandable", OURS)
 STOP = "stop\n"
 SETTINGS = {
     "expandable": "expandable_segments:True",

@@ -7,6 +7,7 @@ told how many seconds it may take. The rest is here: the command line, the child
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from benchmarks.harness.records import report_problems, store
 from tools.gpu import gpu_count
 
 TIMEOUT = 240
+MOST_PASSES = 12
 
 Case = Callable[[float], float]
 """From the seconds that it may take to nanoseconds for one of what it measures."""
@@ -74,6 +76,11 @@ def order(names: Sequence[str], turn: int) -> Sequence[str]:
     """
     first = turn % len(names)
     return [*names[first:], *names[:first]]
+
+
+def enough_passes(timed_seconds: float, seconds: float) -> int:
+    """How many passes are timed when one takes so long."""
+    return min(math.ceil(timed_seconds / seconds), MOST_PASSES)
 
 
 def child(options: argparse.Namespace, cases: Callable[[], Mapping[str, Case]]) -> int:

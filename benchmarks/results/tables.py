@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.processes import ALLOCATORS, ROOT
+from benchmarks.harness.processes import ALLOCATORS, OURS, ROOT
 
 DOCUMENTS = [
     ROOT / "docs" / name for name in ("benchmarks.md", "graph-memory.md", "simulated-gpu.md")
@@ -92,21 +92,22 @@ def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
 
 
 def training(records: Records) -> str:
+    """ferro_alloc's time of a step by that of each other, and what each reserves."""
+    from benchmarks.frontier.limits import Record
+    from benchmarks.training.passes import time_beside
+
     allocators = [name for name in ALLOCATORS if find(records, allocator=name, problem="")]
     rows = []
     for workload in unique(records, "workload"):
-        native = find(records, workload=workload, allocator="native", problem="")
-        cells = []
-        for name in allocators:
-            record = find(records, workload=workload, allocator=name, problem="")
-            if record is None or native is None:
-                cells.append("-")
-                continue
-            pairs = zip(record["seconds"], native["seconds"], strict=True)
-            time = statistics.median(mine / theirs for mine, theirs in pairs)
-            cells.append(f"{time:.3f} / {ratio(record)}")
-        rows.append([workload, *cells])
-    return markdown(["workload", *allocators], rows)
+        found = [find(records, workload=workload, allocator=a, problem="") for a in allocators]
+        times = [
+            f"{time_beside(Record(**r)):.3f}" if r and r.get("seconds_beside") else "-"
+            for r, name in zip(found, allocators, strict=True)
+            if name != OURS
+        ]
+        rows.append([workload, *times, *(ratio(r) if r else "-" for r in found)])
+    by = [f"time by {name}'s" for name in allocators if name != OURS]
+    return markdown(["workload", *by, *(f"{name} reserves" for name in allocators)], rows)
 
 
 def frontier(records: Records) -> str:

@@ -1,10 +1,9 @@
 """What the allocators cost a training step, and what memory they hold.
 
-For each workload two processes per allocator stay alive, and all take turns: each runs the whole
-workload again and again, so that neither clocks nor what is done for the first time favours one. Of
-each step the fastest pass of both counts, because other users of the machine only ever add time,
-and some processes are slow from beginning to end. A step is compared with the same step under
-native; the table shows the median of these ratios, and the peaks of the first process's first pass.
+ferro_alloc takes turns with each of the others within one process, pass by pass of the same seeded
+steps (benchmarks/training/switching.py). Of each step the fastest pass counts, because other users
+of the machine only ever add time. A step is compared with the same step under the other allocator;
+the table shows the median of these ratios, and the peaks of the first pass.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rich.table import Table
 
 from benchmarks.harness.processes import ALLOCATORS, SIMULATED_ALLOCATORS
 from benchmarks.harness.records import report_problems, store
-from benchmarks.training.passes import Record, add_seconds, run, time_ratio
+from benchmarks.training.passes import Record, add_seconds, in_order, run, time_beside
 from tools.gpu import gpu_count
 
 WORKLOADS = ("full_varlen", "lora_recompute", "generate_train", "conv", "moe", "fsdp_like")
@@ -29,20 +28,17 @@ OTHERS = ("conv_plain", "generate", "offload", "quantised_load")
 
 def show(records: Sequence[Record], simulated: bool) -> None:
     table = Table("workload", "allocator", title="simulated GPU" if simulated else "training")
-    for heading in ("step, ms", "of native", "allocated, GB", "reserved, GB", "ratio"):
+    for heading in ("step, ms", "ferro_alloc's", "allocated, GB", "reserved, GB", "ratio"):
         table.add_column(heading, justify="right")
     for record in records:
         if record.problem:
             table.add_row(record.workload, record.allocator, "failed")
             continue
-        peers = (r for r in records if r.workload == record.workload and r.allocator == "native")
-        native = next(peers, None)
-        known = native is not None and not native.problem
         table.add_row(
             record.workload,
             record.allocator,
             f"{statistics.median(record.seconds) * 1e3:.2f}",
-            f"{time_ratio(record, native):.3f}" if native is not None and known else "-",
+            f"{time_beside(record):.3f}" if record.seconds_beside else "-",
             f"{record.peak_allocated / 1e9:.3f}",
             f"{record.peak_reserved / 1e9:.3f}",
             f"{record.peak_reserved / record.peak_allocated:.3f}",
@@ -63,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     simulated = gpu_count() == 0
     allocators = options.allocators or (SIMULATED_ALLOCATORS if simulated else ALLOCATORS)
     records: list[Record] = []
-    for workload in options.workloads:
-        records += run(workload, allocators, simulated, options.smoke, options.seconds)
+    for record in run(options.workloads, allocators, simulated, options.smoke, options.seconds):
+        records = in_order([*records, record], options.workloads, allocators)
         store(records, options.output)
     show(records, simulated)
     return report_problems(records)

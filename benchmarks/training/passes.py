@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from benchmarks.harness.processes import Child, ChildError
-from benchmarks.harness.turns import order
+from benchmarks.harness.processes import OURS, Child, ChildError
+from benchmarks.harness.turns import enough_passes, order
 
-# What each process is timed for, in passes after the first, which warms up.
+# What each allocator is timed for, in passes after the first, which warms up.
 TIMED_SECONDS = 4.0
-MOST_PASSES = 12
-PROCESSES = 2  # of each allocator where time is measured
-SECONDS = 240
+SECONDS = 240  # that a workload may take
 
 
 @dataclass
@@ -27,7 +24,10 @@ class Record:
     workload: str
     allocator: str
     seconds: list[float] = field(default_factory=list)
-    """Of each step, in the fastest of the passes after the first, of all processes."""
+    """Of each step, in the fastest of the passes after the first."""
+    seconds_beside: list[float] = field(default_factory=list)
+    """Of the same steps under ferro_alloc, in turns within the same process. Empty where there was
+    none, and for ferro_alloc itself."""
     passes: int = 0
     peak_allocated: int = 0
     peak_active: int = 0
@@ -42,41 +42,74 @@ class Record:
     def goes_on(self) -> bool:
         return not self.problem and self.ended_in is None
 
-    def add_pass(self, seconds: Sequence[float], passes: int = 1) -> None:
-        self.seconds = [min(pair) for pair in zip(self.seconds or seconds, seconds, strict=True)]
-        self.passes += passes
+    def add_pass(self, seconds: Sequence[float]) -> None:
+        self.seconds = fastest([self.seconds or seconds, seconds])
+        self.passes += 1
 
-    def add(self, other: Record) -> None:
-        """The times of another process of the same."""
-        self.problem = self.problem or other.problem
-        if other.goes_on():
-            self.add_pass(other.seconds, other.passes)
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def run(
-    workload: str,
+    workloads: Sequence[str],
     allocators: Sequence[str],
     simulated: bool,
     smoke: bool,
     timed_seconds: float = TIMED_SECONDS,
-) -> list[Record]:
-    copies = range(1 if simulated else PROCESSES)
-    names = {f"{name} {copy}": name for copy in copies for name in allocators}
-    ways = {way: ["--allocator", name] for way, name in names.items()}
-    alone = [f"{name} 0" for name in allocators]
-    found = take_turns(workload, ways, alone, simulated, smoke, timed_seconds)
-    records = []
-    for name in allocators:
-        first, *others = (record for way, record in found.items() if names[way] == name)
-        records.append(replace(first, allocator=name))
-        for other in others:
-            records[-1].add(other)
-    return records
+) -> Iterator[Record]:
+    """Each allocator on each workload, beside ferro_alloc in one process where that is among them.
+
+    ferro_alloc's own records are those beside the first of the others.
+    """
+    beside = OURS in allocators
+    processes = [name for name in allocators if name != OURS] or [OURS]
+    options = ["--workloads", *workloads, "--seconds", str(timed_seconds)]
+    options += ["--simulated"] * simulated + ["--smoke"] * smoke
+    for name in processes:
+        alone = name == OURS or not beside
+        arguments = ["--allocator", name, *options, *["--alone"] * alone]
+        ours_too = beside and not alone and name == processes[0]
+        with Child("benchmarks.training.switching", arguments, SECONDS * len(workloads)) as child:
+            for workload in workloads:
+                try:
+                    found = child.read()["allocators"]
+                except ChildError as error:
+                    yield Record(workload, name, problem=str(error))
+                    if ours_too:
+                        yield Record(workload, OURS, problem=f"it ran beside {name}, which failed")
+                    continue
+                record = record_of(workload, name, found[name])
+                if not alone:
+                    record.seconds_beside = fastest(found[OURS]["passes"])
+                yield record
+                if ours_too:
+                    yield record_of(workload, OURS, found[OURS])
 
 
-def enough_passes(timed_seconds: float, seconds: float) -> int:
-    """How many passes are timed when one takes so long."""
-    return min(math.ceil(timed_seconds / seconds), MOST_PASSES)
+def in_order(
+    records: Iterable[AnyRecord], workloads: Sequence[str], allocators: Sequence[str]
+) -> list[AnyRecord]:
+    def place(record: AnyRecord) -> tuple[int, int]:
+        return workloads.index(record.workload), allocators.index(record.allocator)
+
+    return sorted(records, key=place)
+
+
+def record_of(workload: str, allocator: str, found: Mapping[str, Any]) -> Record:
+    record = Record(workload, allocator, passes=len(found["passes"]))
+    record.seconds = fastest(found["passes"])
+    keep_peaks(record, found)
+    return record
+
+
+def fastest(passes: Sequence[Sequence[float]]) -> list[float]:
+    """Of each step, because other programs on the machine only ever add time."""
+    return [min(step) for step in zip(*passes, strict=True)]
+
+
+def keep_peaks(record: Record, found: Mapping[str, Any]) -> None:
+    for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used", "costs"):
+        setattr(record, key, found[key])
 
 
 def take_turns(
@@ -117,16 +150,12 @@ def take_turns(
             child.read()  # it waits
             child.go_on()
 
-        def keep_last(record: Record, last: Mapping[str, Any]) -> None:
-            for key in ("peak_allocated", "peak_active", "peak_reserved", "device_used", "costs"):
-                setattr(record, key, last[key])
-
         def finish(child: Child, record: Record) -> list[float]:
             said = child.read()
             if "out_of_memory" in said:
                 record.ended_in = said["out_of_memory"]["pass"]
                 if record.ended_in:
-                    keep_last(record, said)
+                    keep_peaks(record, said)
             seconds: list[float] = said.get("seconds", [])
             return seconds
 
@@ -138,7 +167,7 @@ def take_turns(
         def stop(child: Child, record: Record) -> None:
             child.read()  # it waits
             child.go_on(stop=True)
-            keep_last(record, child.read())
+            keep_peaks(record, child.read())
 
         # The others warm up at once; then all take turns, in another order each.
         lone = () if simulated or smoke else alone
@@ -167,6 +196,12 @@ def take_turns(
     return records
 
 
+def time_beside(record: Record) -> float:
+    """ferro_alloc's time of a step by this allocator's, in the same process: the median."""
+    pairs = zip(record.seconds_beside, record.seconds, strict=True)
+    return statistics.median(ours / theirs for ours, theirs in pairs)
+
+
 def time_ratio(record: Record, other: Record) -> float:
     """Median of a step's time by that of the same step in the other."""
     pairs = zip(record.seconds, other.seconds, strict=True)
@@ -175,5 +210,8 @@ def time_ratio(record: Record, other: Record) -> float:
 
 def add_seconds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--seconds", type=float, default=TIMED_SECONDS, help="that each process is timed for"
+        "--seconds",
+        type=float,
+        default=TIMED_SECONDS,
+        help="that each allocator is timed for, on each workload",
     )

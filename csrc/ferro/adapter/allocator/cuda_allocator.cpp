@@ -8,9 +8,11 @@
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/torch/convert.h"
 
+#include <c10/core/Event.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -340,8 +342,24 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
 
 c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &delete_block; }
 
+// The copy runs on the null stream, as native's. `to` may be memory that another stream gave up with
+// work left to do: the current stream waits for that, the null stream does not by itself.
 void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream();
+  const c10::cuda::CUDAStream null = c10::cuda::getDefaultCUDAStream(current.device_index());
+  // In a capture the copy fails by itself, as under native.
+  const bool ordered = current != null && c10::cuda::currentStreamCaptureStatusMayInitCtx() ==
+                                              c10::cuda::CaptureStatus::None;
+  c10::Event event(c10::kCUDA);
+  if (ordered) {
+    event.record(current);
+    event.block(null);
+  }
   C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+  if (ordered) {
+    event.record(null);
+    event.block(current);
+  }
 }
 
 void* CudaAllocator::raw_alloc(std::size_t bytes) {
