@@ -81,7 +81,7 @@ const SharedFile* Pages::share(bool backed) {
     }
     file_.emplace(std::move(*file));
     auto shared = PhysicalMemory::shared(file_->descriptor(), bytes_, backed);
-    shared->copy(0, *own_memory_, own_offset_, bytes_);
+    shared->copy_onto_zeros(0, *own_memory_, own_offset_, bytes_);
     own_memory_->discard(own_offset_, bytes_);
     shared_ = std::move(shared);
   }

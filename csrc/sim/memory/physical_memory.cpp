@@ -185,6 +185,42 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
   });
 }
 
+template <typename Visit>
+void PhysicalMemory::for_each_written(std::size_t offset, std::size_t bytes,
+                                      const Visit& visit) const {
+  if (shared_ != nullptr) {
+    visit(offset, bytes);
+    return;
+  }
+  const auto slot = slots_.find(offset / kChunk);
+  if (slot == slots_.end()) {
+    return;
+  }
+  const std::size_t chunk = slot->second * kChunk;  // where it is in the file
+  std::size_t at = chunk + offset % kChunk;
+  const std::size_t end = at + bytes;
+  while (at < end) {
+    const off_t data = lseek(file_, static_cast<off_t>(at), SEEK_DATA);
+    if (data < 0 || static_cast<std::size_t>(data) >= end) {
+      return;
+    }
+    const off_t hole = lseek(file_, data, SEEK_HOLE);
+    FERRO_CHECK(hole > data, "no hole at the end of a memory file");
+    const std::size_t begin = static_cast<std::size_t>(data);
+    at = std::min(static_cast<std::size_t>(hole), end);
+    visit(align_down(offset, kChunk) + (begin - chunk), at - begin);
+  }
+}
+
+void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
+                                     std::size_t bytes) {
+  for_each_piece(from, bytes, [&](std::size_t at, std::size_t piece) {
+    source.for_each_written(at, piece, [&](std::size_t written, std::size_t size) {
+      write(to + (written - from), source.find(written), size);
+    });
+  });
+}
+
 void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
   for_each_piece(offset, bytes,
                  [this](std::size_t at, std::size_t piece) { clear_piece(at, piece); });

@@ -53,6 +53,10 @@ class PhysicalMemory {
   // Repeats the low `width` (1, 2, 4 or 8) bytes of `value`; `bytes` is a multiple of `width`.
   void fill(std::size_t offset, std::uint64_t value, std::size_t width, std::size_t bytes);
   void copy(std::size_t to, const PhysicalMemory& source, std::size_t from, std::size_t bytes);
+  // The same onto bytes that are zero: only host pages of the source that were written to are read
+  // and copied, because a page takes longer to make than to copy.
+  void copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
+                       std::size_t bytes);
 
   // Bytes of host memory behind the file.
   std::size_t host_bytes() const;
@@ -71,6 +75,10 @@ class PhysicalMemory {
   bool holds_bytes() const { return backed_ || shared_ != nullptr; }
   // The bytes of a piece; null when its chunk was never written to.
   const std::byte* find(std::size_t offset) const;
+  // Calls `visit(offset, bytes)` for each part of the piece that may hold something other than
+  // zeros.
+  template <typename Visit>
+  void for_each_written(std::size_t offset, std::size_t bytes, const Visit& visit) const;
   // The bytes of a piece, which get a place in the file.
   std::byte* open(std::size_t offset);
   std::byte* place(std::size_t slot) const;

@@ -100,12 +100,11 @@ Block* FreeIndex::best_large(std::size_t size) const {
 }
 
 Block* FreeIndex::largest() const {
-  if (root_ == nullptr && filled_words_ != 0) {
-    const auto word = 63 - static_cast<std::size_t>(std::countl_zero(filled_words_));
-    return bins_[word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(words_[word]))];
+  if (root_ == nullptr) {
+    return small_.largest();
   }
   Block* block = root_;
-  while (block != nullptr && block->right != nullptr) {
+  while (block->right != nullptr) {
     block = block->right;
   }
   return block;
@@ -114,21 +113,11 @@ Block* FreeIndex::largest() const {
 void FreeIndex::check_invariants() const {
   Recount seen;
   recount(root_, largest_binned_, seen);
-  for (std::size_t bin = 0; bin < kBins; ++bin) {
-    const bool is_filled = bins_[bin] != nullptr;
-    FERRO_CHECK(is_filled == ((words_[bin / 64] >> (bin % 64) & 1) != 0));
-    const Block* before = nullptr;
-    for (const Block* block = bins_[bin]; block != nullptr; block = block->right) {
-      FERRO_CHECK(block->left == before && block->is_free());
-      FERRO_CHECK(block->size == bin * kBlockAlignment);
-      before = block;
-      ++seen.count;
-      seen.bytes += block->size;
-    }
-  }
-  for (std::size_t word = 0; word < kWords; ++word) {
-    FERRO_CHECK((words_[word] != 0) == ((filled_words_ >> word & 1) != 0));
-  }
+  small_.check_invariants([&seen](const Block* block) {
+    FERRO_CHECK(block->is_free());
+    ++seen.count;
+    seen.bytes += block->size;
+  });
   FERRO_CHECK(seen.count == count_);
   FERRO_CHECK(seen.bytes == bytes_);
 }

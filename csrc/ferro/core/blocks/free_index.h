@@ -7,47 +7,40 @@
 //
 // Cost: insert, remove and best fit of blocks in bins O(1), of others O(log of their number).
 //
-// Invariants: a block of `size` <= largest_binned is in bin size / kBlockAlignment, doubly linked by left
-// and right; bit i of the bitmap == bin i is not empty; larger ones are in the treap, whose in-order
-// traversal is ascending in (size, address) and in which a parent's priority is not below its
-// children's; every block in the index is in state kFree.
+// Invariants: a block of at most largest_binned is in the bins; larger ones are in the treap, whose
+// in-order traversal is ascending in (size, address) and in which a parent's priority is not below
+// its children's; every block in the index is in state kFree.
 #pragma once
 
-#include "ferro/base/bytes.h"
+#include "ferro/core/blocks/size_bins.h"
 #include "ferro/core/types/block.h"
 
-#include <array>
-#include <bit>
 #include <cstddef>
-#include <cstdint>
 
 namespace ferro {
 
 class FreeIndex {
  public:
-  // A unit below a page: whole pages are in the treap, in order of size.
-  static constexpr std::size_t kMaxSmall = kMiB;
-
   enum class Ties { kAny, kLowestAddress };
 
   explicit FreeIndex(Ties ties = Ties::kAny)
-      : largest_binned_(ties == Ties::kAny ? kMaxSmall : 0) {}
+      : largest_binned_(ties == Ties::kAny ? SizeBins::kMaxSize : 0) {}
 
   void insert(Block* block) {
-    block->size <= largest_binned_ ? insert_small(block) : insert_large(block);
+    block->size <= largest_binned_ ? small_.insert(block) : insert_large(block);
     ++count_;
     bytes_ += block->size;
   }
   // `block` is in the index.
   void remove(Block* block) {
-    block->size <= largest_binned_ ? remove_small(block) : remove_large(block);
+    block->size <= largest_binned_ ? small_.remove(block) : remove_large(block);
     --count_;
     bytes_ -= block->size;
   }
   // Null when no block has at least `size` bytes. Leaves the index as it is.
   Block* best_fit(std::size_t size) const {
     if (size <= largest_binned_) {
-      if (Block* block = first_small(ceil_div(size, kBlockAlignment))) {
+      if (Block* block = small_.first_from(size)) {
         return block;
       }
     }
@@ -59,15 +52,8 @@ class FreeIndex {
   // the index.
   template <typename Visit>
   void descend(Visit visit) const {
-    if (!descend_below(root_, visit)) {
-      return;
-    }
-    for (std::size_t bin = filled_words_ != 0 ? kBins : 0; bin-- > 0;) {
-      for (Block* block = bins_[bin]; block != nullptr; block = block->right) {
-        if (!visit(block)) {
-          return;
-        }
-      }
+    if (descend_below(root_, visit)) {
+      small_.descend(visit);
     }
   }
 
@@ -77,59 +63,6 @@ class FreeIndex {
   void check_invariants() const;
 
  private:
-  static constexpr std::size_t kBins = kMaxSmall / kBlockAlignment + 1;
-  static constexpr std::size_t kWords = (kBins + 63) / 64;
-  static_assert(kWords <= 64, "one word says which words are not empty");
-
-  void insert_small(Block* block) {
-    const std::size_t bin = block->size / kBlockAlignment;
-    Block* first = bins_[bin];
-    if (first == nullptr) {
-      words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-      filled_words_ |= std::uint64_t{1} << (bin / 64);
-    }
-    if (first == nullptr || block->ptr < first->ptr) {
-      block->left = nullptr;
-      block->right = first;
-      bins_[bin] = block;
-    } else {
-      block->left = first;
-      block->right = first->right;
-      first->right = block;
-    }
-    if (block->right != nullptr) {
-      block->right->left = block;
-    }
-  }
-  void remove_small(Block* block) {
-    const std::size_t bin = block->size / kBlockAlignment;
-    (block->left != nullptr ? block->left->right : bins_[bin]) = block->right;
-    if (block->right != nullptr) {
-      block->right->left = block->left;
-    }
-    block->left = block->right = nullptr;
-    if (bins_[bin] == nullptr) {
-      words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-      if (words_[bin / 64] == 0) {
-        filled_words_ &= ~(std::uint64_t{1} << (bin / 64));
-      }
-    }
-  }
-  // Of the first bin from `bin` on that is not empty; `bin` < kBins.
-  Block* first_small(std::size_t bin) const {
-    std::size_t word = bin / 64;
-    std::uint64_t bits = words_[word] & (~std::uint64_t{0} << (bin % 64));
-    if (bits == 0) {
-      const std::uint64_t later = word + 1 < 64 ? filled_words_ >> (word + 1) << (word + 1) : 0;
-      if (later == 0) {
-        return nullptr;
-      }
-      word = static_cast<std::size_t>(std::countr_zero(later));
-      bits = words_[word];
-    }
-    return bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
-  }
-
   void insert_large(Block* block);
   void remove_large(Block* block);
   Block* best_large(std::size_t size) const;
@@ -144,9 +77,7 @@ class FreeIndex {
   Block* root_ = nullptr;
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;
-  std::uint64_t filled_words_ = 0;
-  std::array<std::uint64_t, kWords> words_{};
-  std::array<Block*, kBins> bins_{};
+  SizeBins small_;
 };
 
 }  // namespace ferro

@@ -2,18 +2,16 @@
 // sizes that repeat, without merging and splitting in between. Last in, first out, because the last
 // freed block is the warmest. Not thread-safe.
 //
-// Invariant: a block of `size` bytes is in bin size / kBlockAlignment and in state kUnmerged;
-// bytes() == sum of the sizes <= kMaxBytes; count() == their number <= kMaxBlocks; bit i of the bitmap == bin i is not empty.
+// Invariants: a block here is in state kUnmerged; bytes() == sum of the sizes <= kMaxBytes;
+// count() == their number <= kMaxBlocks.
 #pragma once
 
 #include "ferro/base/bytes.h"
 #include "ferro/base/check.h"
+#include "ferro/core/blocks/size_bins.h"
 #include "ferro/core/types/block.h"
 
-#include <array>
-#include <bit>
 #include <cstddef>
-#include <cstdint>
 
 namespace ferro {
 
@@ -21,7 +19,7 @@ class UnmergedBins {
  public:
   // Larger blocks are merged at once: their cost is small beside what uses them, and an unmerged
   // large block would be missing where the next request needs it.
-  static constexpr std::size_t kMaxBlock = kMiB;
+  static constexpr std::size_t kMaxBlock = SizeBins::kMaxSize;
   // What may be kept from merging, and so the most that it can cost in reserved memory.
   static constexpr std::size_t kMaxBytes = 8 * kMiB;
 
@@ -36,17 +34,10 @@ class UnmergedBins {
   void open() { open_for_ = kMaxBlocks; }
 
   void push(Block* block) {
-    Block*& head = bins_[bin_of(block->size)];
-    block->left = nullptr;
-    block->right = head;
-    if (head != nullptr) {
-      head->left = block;
-    }
-    head = block;
+    bins_.push_front(block);
     block->state = BlockState::kUnmerged;
     bytes_ += block->size;
     ++count_;
-    mark(bin_of(block->size));
   }
 
   // Null when there is no block of exactly `size` bytes.
@@ -54,7 +45,7 @@ class UnmergedBins {
     if (size > kMaxBlock) {
       return nullptr;
     }
-    Block* block = bins_[bin_of(size)];
+    Block* block = bins_.first(size);
     if (block != nullptr) {
       remove(block);
     }
@@ -63,15 +54,11 @@ class UnmergedBins {
 
   // The largest block. Null when all bins are empty.
   Block* pop_largest() {
-    for (std::size_t word = occupied_.size(); word-- > 0;) {
-      if (occupied_[word] != 0) {
-        const auto bit = 63 - static_cast<std::size_t>(std::countl_zero(occupied_[word]));
-        Block* block = bins_[word * 64 + bit];
-        remove(block);
-        return block;
-      }
+    Block* block = bins_.largest();
+    if (block != nullptr) {
+      remove(block);
     }
-    return nullptr;
+    return block;
   }
 
   std::size_t bytes() const { return bytes_; }
@@ -80,42 +67,23 @@ class UnmergedBins {
   void check_invariants() const {
     std::size_t bytes = 0;
     std::size_t count = 0;
-    for (std::size_t bin = 0; bin < bins_.size(); ++bin) {
-      FERRO_CHECK((bins_[bin] != nullptr) == ((occupied_[bin / 64] >> (bin % 64) & 1) != 0));
-      for (const Block* block = bins_[bin]; block != nullptr; block = block->right) {
-        FERRO_CHECK(block->state == BlockState::kUnmerged && bin_of(block->size) == bin);
-        bytes += block->size;
-        ++count;
-      }
-    }
+    bins_.check_invariants([&](const Block* block) {
+      FERRO_CHECK(block->state == BlockState::kUnmerged);
+      bytes += block->size;
+      ++count;
+    });
     FERRO_CHECK(bytes == bytes_ && bytes_ <= kMaxBytes);
     FERRO_CHECK(count == count_ && count_ <= kMaxBlocks);
   }
 
  private:
-  static constexpr std::size_t kBins = kMaxBlock / kBlockAlignment + 1;
-  static constexpr std::size_t bin_of(std::size_t size) { return size / kBlockAlignment; }
-
-  void mark(std::size_t bin) { occupied_[bin / 64] |= std::uint64_t{1} << (bin % 64); }
-  void unmark(std::size_t bin) { occupied_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64)); }
-
-  // `block` is the head of its bin.
   void remove(Block* block) {
-    Block*& head = bins_[bin_of(block->size)];
-    head = block->right;
-    if (head != nullptr) {
-      head->left = nullptr;
-    } else {
-      unmark(bin_of(block->size));
-    }
-    block->left = nullptr;
-    block->right = nullptr;
+    bins_.remove(block);
     bytes_ -= block->size;
     --count_;
   }
 
-  std::array<Block*, kBins> bins_{};
-  std::array<std::uint64_t, (kBins + 63) / 64> occupied_{};
+  SizeBins bins_;
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
   std::size_t open_for_ = kMaxBlocks;  // blocks

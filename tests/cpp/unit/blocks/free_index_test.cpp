@@ -116,7 +116,7 @@ TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
   // Few distinct sizes, so that ties are common.
   for (std::uint64_t i = 0; i < 400; ++i) {
     // In bins, and in the treap.
-    const std::size_t base = i % 2 == 0 ? 0 : FreeIndex::kMaxSmall - 12 * 512;
+    const std::size_t base = i % 2 == 0 ? 0 : SizeBins::kMaxSize - 12 * 512;
     outside.push_back(make(0x10'0000 + i * 0x1000000, base + 512 * (1 + random() % 24)));
   }
   std::size_t bytes = 0;
@@ -140,7 +140,7 @@ TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
     }
     ASSERT_EQ(index.count(), model.size());
     ASSERT_EQ(index.bytes(), bytes);
-    const std::size_t least = random() % 2 == 0 ? 0 : FreeIndex::kMaxSmall - 14 * 512;
+    const std::size_t least = random() % 2 == 0 ? 0 : SizeBins::kMaxSize - 14 * 512;
     const std::size_t wanted = least + 512 * (1 + random() % 28);
     const auto expected = model.lower_bound({wanted, 0});
     const Block* found = index.best_fit(wanted);
@@ -148,7 +148,7 @@ TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
     if (found != nullptr) {
       ASSERT_EQ(found->size, expected->first);
       ASSERT_TRUE(model.contains({found->size, address_of(found->ptr)}));
-      if (found->size > FreeIndex::kMaxSmall || ties == FreeIndex::Ties::kLowestAddress) {
+      if (found->size > SizeBins::kMaxSize || ties == FreeIndex::Ties::kLowestAddress) {
         ASSERT_EQ(address_of(found->ptr), expected->second) << "the lowest of them";
       }
     }
