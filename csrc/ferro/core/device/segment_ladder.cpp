@@ -90,7 +90,11 @@ BlockView SegmentLadder::allocate_in_new_segment(Search& search) {
   DevicePtr base = kNull;
   try {
     std::shared_ptr<SegmentSource> keep;
-    base = reclaimer_.source_of(search.id, keep).allocate(bytes);
+    SegmentSource& source = reclaimer_.source_of(search.id, keep);
+    base = source.allocate(bytes);
+    if (base == kNull && reclaimer_.trim(Reclaimer::kAllPages) != 0) {
+      base = source.allocate(bytes);
+    }
   } catch (...) {
     parts_.store.discharge(bytes);
     throw;

@@ -98,6 +98,9 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
       (stream_lasts() && is_capturing()) || context_.driver.captures(kLegacyStream)) {
     return ExportResult::kCapturing;
   }
+  if (!remove_leftovers()) {
+    return ExportResult::kOutOfMemory;
+  }
   const DevicePtr begin = units.front().begin;
   const std::size_t pages = pages_of(units);
   const std::size_t bytes = pages * page_bytes_;
@@ -156,11 +159,14 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   return ExportResult::kOk;
 }
 
-void ArenaHeap::remove_leftovers() {
+bool ArenaHeap::remove_leftovers() {
   std::vector<PageRun> leftovers;
   {
     const HeapLock lock(mutex_);
     leftovers = std::exchange(leftovers_, {});
+  }
+  if (leftovers.empty()) {
+    return true;
   }
   std::erase_if(leftovers, [this](const PageRun& run) {
     return context_.driver.unmap(run.begin, run.bytes) &&
@@ -168,6 +174,7 @@ void ArenaHeap::remove_leftovers() {
   });
   const HeapLock lock(mutex_);
   leftovers_.insert(leftovers_.end(), leftovers.begin(), leftovers.end());
+  return leftovers_.empty();
 }
 
 // Puts `fresh` behind the addresses of `units`. On failure they are as they were.

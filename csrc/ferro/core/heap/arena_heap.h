@@ -230,7 +230,9 @@ class ArenaHeap final : public Heap {
       FERRO_EXCLUDES(mutex_);
   std::vector<Block*> reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end)
       FERRO_REQUIRES(mutex_);
-  void remove_leftovers() FERRO_EXCLUDES(mutex_);
+  // Unmaps windows through which live bytes were copied and that the driver refused to unmap; false:
+  // it refuses still.
+  bool remove_leftovers() FERRO_EXCLUDES(mutex_);
 
   // Live moves (arena_live_moves.cpp). What is done to a handle to vacate it.
   struct Vacating {

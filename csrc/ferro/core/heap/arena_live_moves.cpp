@@ -42,7 +42,9 @@ std::vector<ArenaHeap::PartlyFree> ArenaHeap::partly_free_handles() {
 }
 
 bool ArenaHeap::vacate(const PartlyFree& partly, const CallContext& context) {
-  remove_leftovers();
+  if (!remove_leftovers()) {
+    return false;
+  }
   Vacating move{partly, {}, {}, {}, {}, context};
   if (!begin_vacating(move)) {
     return false;

@@ -183,8 +183,9 @@ bool ArenaHeap::may_release(ReleaseAfter after) {
 std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
                                      const CallContext& context) {
   const bool host_waits = after == ReleaseAfter::kHostWait || after == ReleaseAfter::kWholeDevice;
-  if (host_waits) {
-    remove_leftovers();
+  // A handle that is mapped twice would not free what it holds.
+  if (!remove_leftovers()) {
+    return 0;
   }
   SetAside aside;
   {

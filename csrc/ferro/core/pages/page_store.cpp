@@ -265,16 +265,13 @@ void PageStore::discharge(std::size_t bytes) {
   counts_.charged_bytes -= bytes;
 }
 
-std::size_t PageStore::release_down_to(std::size_t cached_left) {
-  std::size_t released = 0;
+void PageStore::release_down_to(std::size_t cached_left) {
   while (!cached_.empty() &&
          cached_.back().pages <= cached_pages_ - std::min(cached_pages_, cached_left) &&
          try_release(cached_.back())) {
-    released += cached_.back().pages;
     cached_pages_ -= cached_.back().pages;
     cached_.pop_back();
   }
-  return released;
 }
 
 // Of the first so many cached handles; the number of pages released.
@@ -357,8 +354,10 @@ void PageStore::retire(StoredHandle handle) {
 
 std::size_t PageStore::trim(std::size_t count) {
   const MutexLock lock(mutex_);
+  const std::uint64_t before = counts_.released;
   complete_unmapped();
-  return release_down_to(cached_pages_ - std::min(count, cached_pages_));
+  release_down_to(cached_pages_ - std::min(count, cached_pages_));
+  return static_cast<std::size_t>(counts_.released - before);
 }
 
 void PageStore::set_limit(std::size_t bytes) {

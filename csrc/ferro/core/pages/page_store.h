@@ -102,8 +102,9 @@ class PageStore {
   void put(std::span<const StoredHandle> handles) FERRO_EXCLUDES(mutex_);
   // Handles that are mapped nowhere, and no work uses them.
   void put_cached(std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
-  // Returns cached handles to the driver, at most `count` pages of them; the number returned is the
-  // result. Stops at the first handle that has more or that the driver refuses, which stays cached.
+  // Returns to the driver what was shared and is mapped nowhere, and cached handles, at most `count`
+  // pages of these. Stops at the first handle that has more or that the driver refuses, which stays
+  // cached. The result is how many pages went.
   std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
 
   // One handle of `count` pages. `*out` is written on kOk only.
@@ -140,7 +141,7 @@ class PageStore {
   void take_leaving(std::span<const std::size_t> chosen, std::vector<StoredHandle>& out)
       FERRO_REQUIRES(mutex_);
   bool try_release(const HandleRange& handle) FERRO_REQUIRES(mutex_);
-  std::size_t release_down_to(std::size_t cached_left) FERRO_REQUIRES(mutex_);
+  void release_down_to(std::size_t cached_left) FERRO_REQUIRES(mutex_);
   TakeResult create(std::size_t count) FERRO_REQUIRES(mutex_);
   std::size_t bring_to_end(std::size_t count) FERRO_REQUIRES(mutex_);
   std::size_t release_first(std::size_t handles) FERRO_REQUIRES(mutex_);

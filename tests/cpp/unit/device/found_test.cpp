@@ -136,6 +136,46 @@ TEST_F(FoundTest, IdlePagesMakeRoomForASegmentUnderACapture) {
   release();
 }
 
+// Its pages go to the driver while they are mapped twice, which frees nothing.
+TEST_F(FoundTest, AWindowThatTheDriverKeepsMappedKeepsThePagesBehindIt) {
+  const DevicePtr block = allocate(20 * kPageBytes, stream_);
+  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  SharedRange range;
+  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  free(block);
+  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  device_->empty_cache();
+  FaultyApi::reset();
+  EXPECT_EQ(SimGpu::used_pages() * kPageBytes, device_->report().held_bytes());
+  device_->empty_cache();
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
+// It is refused: the driver has no memory left, and only without a capture did idle pages go to it.
+TEST_F(FoundTest, IdlePagesMakeRoomOnTheDeviceForASegmentUnderACapture) {
+  hold_with_source();
+  testing::make_idle(device_->store(), 63);
+  device_->set_captures(1);
+  EXPECT_NE(try_allocate(4 * kMiB, stream_, kGraphPool).ptr, kNull);
+  device_->set_captures(0);
+  release();
+}
+
+// It is refused: what was shared went to the driver when memory was short, and was not tried.
+TEST_F(FoundTest, WhatWasSharedMakesRoomForASegmentUnderACapture) {
+  hold_with_source();
+  device_->store().set_limit(30 * kPageBytes);
+  PageHandle handle{};
+  ASSERT_EQ(device_->store().create_one(29, &handle), TakeResult::kOk);
+  const auto mapping = std::make_shared<StaleMapping>();
+  device_->store().retire({{handle, 29}, mapping});
+  mapping->removed.store(true);
+  device_->set_captures(1);
+  EXPECT_NE(try_allocate(4 * kMiB, stream_, kGraphPool).ptr, kNull);
+  device_->set_captures(0);
+  release();
+}
+
 // It is refused although 24 free pages are there: those of shared blocks go to the driver, as many
 // as the request needs, and the limit allows no new ones yet.
 TEST_F(FoundTest, SharedPagesGoUntilTheLimitAllowsNewOnes) {
