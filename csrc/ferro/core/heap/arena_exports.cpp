@@ -127,8 +127,13 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   try {
     const HandleRange into{fresh, pages};
     const PageRun from{begin, bytes};
-    if (copy_into({&into, 1}, {&from, 1}) != Status::kOk ||
-        exchange(begin, bytes, units, fresh) != Status::kOk) {
+    const bool copied = copy_into({&into, 1}, {&from, 1}) == Status::kOk;
+    if (copied) {
+      // The host has waited for the device, so that no handle that leaves keeps an older mapping.
+      // What can fail comes before the exchange, after which nothing may.
+      context_.stale.remove_passed();
+    }
+    if (!copied || exchange(begin, bytes, units, fresh) != Status::kOk) {
       give_up();
       return ExportResult::kOutOfMemory;
     }
@@ -136,8 +141,6 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     give_up();
     throw;
   }
-  // The host has waited for the device: no handle that leaves keeps a mapping from before.
-  context_.stale.remove_passed();
   const HeapLock lock(mutex_);
   for (const Unit& old : units) {
     const HandleRange range{old.unit.handle, old.unit.pages};

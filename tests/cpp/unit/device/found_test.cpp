@@ -136,6 +136,23 @@ TEST_F(FoundTest, IdlePagesMakeRoomForASegmentUnderACapture) {
   release();
 }
 
+// It has another handle by then, and the arena still counts on the old ones.
+TEST_F(FoundTest, ABlockWhoseSharingTheDriverInterruptsKeepsItsHandles) {
+  const DevicePtr hole = allocate(4 * kPageBytes, stream_);
+  const DevicePtr block = allocate(20 * kPageBytes, stream_);
+  free(hole);
+  allocate(8 * kPageBytes, stream_);
+  ASSERT_GT(device_->stale().count(), 0U);
+  FaultyApi::fail_only("cuEventQuery", 1, CUDA_ERROR_UNKNOWN);
+  SharedRange range;
+  EXPECT_THROW(static_cast<void>(device_->export_block(*addresses_.find(block), block, &range)),
+               DriverError);
+  FaultyApi::reset();
+  device_->report().check_invariants();
+  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  EXPECT_EQ(range.units.size(), 1U);
+}
+
 // Its pages go to the driver while they are mapped twice, which frees nothing.
 TEST_F(FoundTest, AWindowThatTheDriverKeepsMappedKeepsThePagesBehindIt) {
   const DevicePtr block = allocate(20 * kPageBytes, stream_);
