@@ -211,7 +211,7 @@ def random_programs(name: str) -> Result:
     if not build("release", ["seeded_programs"]):
         return Result(name, failed=1)
     program = BUILD / "cpp-release" / "tests" / "cpp" / "seeded_programs"
-    ok = execute("seeded-programs", [program, "1000", "200000"])
+    ok = execute("seeded-programs", [program, "1000", "600000"])
     return Result(name, passed=int(ok), failed=int(not ok))
 
 

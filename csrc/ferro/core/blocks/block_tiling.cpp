@@ -47,8 +47,6 @@ Span* BlockTiling::span_around(DevicePtr ptr) const {
   return ptr < span->base() + span->bytes() ? span : nullptr;
 }
 
-Block* BlockTiling::block_around(const Span& span, DevicePtr ptr) { return span.block_around(ptr); }
-
 // Bins that are full are emptied, so that the sizes that repeat now come in again: some blocks with
 // each free, because all at once took one free of 20,000 to 4 ms.
 void BlockTiling::give_beyond_bins(Block* block) {

@@ -93,8 +93,6 @@ class BlockTiling {
   // What is left on both sides stays free; the block of the range is in no index and its state is
   // the caller's to set.
   Block* cut(Block* block, DevicePtr begin, std::size_t bytes);
-  // The block that contains `ptr`, an address of the span.
-  static Block* block_around(const Span& span, DevicePtr ptr);
 
   // Gaps.
   void make_gap(Block* block);

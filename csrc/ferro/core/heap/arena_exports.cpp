@@ -74,7 +74,7 @@ std::size_t ArenaHeap::pages_of(std::span<const Unit> units) {
 std::vector<Block*> ArenaHeap::reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end) {
   std::vector<Block*> reserved;
   tiling_.merge_all();
-  for (Block* block = BlockTiling::block_around(span, begin); block != nullptr && block->ptr < end;
+  for (Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
        block = block->next) {
     if (block->is_free()) {
       tiling_.take(block);

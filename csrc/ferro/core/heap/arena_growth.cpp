@@ -347,7 +347,7 @@ BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {
       collect_locked();
       tiling_.merge_all();
       const DevicePtr end = ptr + request.size;
-      Block* block = BlockTiling::block_around(*span, ptr);
+      Block* block = span->block_around(ptr);
       if (block->is_free() && end <= block->end()) {
         block = cut_out(block, ptr, request.size);
         mark_live(block, request);

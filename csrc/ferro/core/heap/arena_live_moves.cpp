@@ -88,8 +88,8 @@ bool ArenaHeap::begin_vacating(Vacating& move) {
       move.used.push_back({at, distance(at, until)});
     }
   };
-  for (const Block* block = BlockTiling::block_around(*span, begin);
-       block != nullptr && block->ptr < end; block = block->next) {
+  for (const Block* block = span->block_around(begin); block != nullptr && block->ptr < end;
+       block = block->next) {
     const DevicePtr first = std::max(block->ptr, begin);
     const auto run =
         block->is_free()
@@ -243,7 +243,7 @@ void ArenaHeap::finish_vacating(Vacating& move) {
       tiling_.insert_merged(block);
     }
     for (const PageRun& run : move.unused) {
-      Block* gap = tiling_.cut(BlockTiling::block_around(span, run.begin), run.begin, run.bytes);
+      Block* gap = tiling_.cut(span.block_around(run.begin), run.begin, run.bytes);
       tiling_.make_gap(gap);
     }
   }

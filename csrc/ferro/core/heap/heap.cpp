@@ -245,7 +245,7 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
   for (const BlockView& view : live) {
     const Span* span = tiling_.span_around(view.ptr);
     FERRO_CHECK(span != nullptr);
-    Block* around = BlockTiling::block_around(*span, view.ptr);
+    Block* around = span->block_around(view.ptr);
     FERRO_CHECK(around->is_free() && view.ptr + view.size <= around->end());
     mark_live(cut_out(around, view.ptr, view.size), {view.size, view.requested, view.context});
   }

@@ -64,7 +64,7 @@ bool Heap::is_empty() {
 }
 
 Block* Heap::live_around(const Span& span, DevicePtr ptr) {
-  Block* block = BlockTiling::block_around(span, ptr);
+  Block* block = span.block_around(ptr);
   return block->state == BlockState::kLive ? block : nullptr;
 }
 

@@ -52,7 +52,7 @@ BlockView SegmentHeap::allocate_at(DevicePtr ptr, const Request& request) {
     return {};
   }
   collect_locked();
-  Block* block = BlockTiling::block_around(*span, ptr);
+  Block* block = span->block_around(ptr);
   if (!block->is_free() || ptr + request.size > block->end() ||
       (request.no_split && ptr != block->ptr)) {
     return {};
