@@ -1,9 +1,9 @@
 """What it costs to work with hardly more memory than the program needs.
 
 Each workload runs alone first, for its peak of allocated bytes. Then a process without a limit and
-one that may reserve 1.015 times that peak take turns, as in benchmarks.training: the speed is the
-median of a step's time without the limit by that of the same step under it. Driver calls and waits
-of the host are those after the first quarter of the first pass, under the limit.
+one that may reserve 1.015 times that peak take turns, pass by pass: the speed is the median of a
+step's time without the limit by that of the same step under it. Driver calls and waits of the host
+are those after the first quarter of the first pass, under the limit.
 """
 
 from __future__ import annotations
