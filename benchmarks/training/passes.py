@@ -196,16 +196,19 @@ def take_turns(
     return records
 
 
+def median_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of a step's time by that of the same step."""
+    return statistics.median(one / other for one, other in zip(mine, theirs, strict=True))
+
+
 def time_beside(record: Record) -> float:
     """ferro_alloc's time of a step by this allocator's, in the same process: the median."""
-    pairs = zip(record.seconds_beside, record.seconds, strict=True)
-    return statistics.median(ours / theirs for ours, theirs in pairs)
+    return median_ratio(record.seconds_beside, record.seconds)
 
 
 def time_ratio(record: Record, other: Record) -> float:
     """Median of a step's time by that of the same step in the other."""
-    pairs = zip(record.seconds, other.seconds, strict=True)
-    return statistics.median(mine / theirs for mine, theirs in pairs)
+    return median_ratio(record.seconds, other.seconds)
 
 
 def add_seconds(parser: argparse.ArgumentParser) -> None:
