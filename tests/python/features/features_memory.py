@@ -362,6 +362,21 @@ def settings_in_the_snapshot():
 
 
 @check
+def each_power_of_two_has_its_divisions():
+    setting = "roundup_power2_divisions:[1:2,2:4,4:8,8:2,16:16,32:2,64:4,256:8,1024:16,>:1]"
+    torch.cuda.memory._set_allocator_settings(setting)
+    taken = []
+    for power in range(9, 29):
+        for size in (1 << power, (1 << power) + 1, (2 << power) - 1):
+            before = torch.cuda.memory_allocated()
+            kept = torch.empty(size, dtype=torch.uint8, device="cuda")
+            taken.append(torch.cuda.memory_allocated() - before)
+            del kept
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:1")
+    return taken
+
+
+@check
 def lazy_clones_copy_when_they_are_written():
     original = filled(64 * KIB, 5)
     clone = torch._lazy_clone(original)

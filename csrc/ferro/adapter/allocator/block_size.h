@@ -7,6 +7,7 @@
 #include "ferro/base/bytes.h"
 #include "ferro/core/types/block.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 
@@ -18,6 +19,13 @@ constexpr std::size_t block_size(std::size_t bytes, std::size_t divisions) {
     return align_up(bytes, std::bit_floor(bytes) / divisions);
   }
   return align_up(bytes, kBlockAlignment);
+}
+
+// PyTorch keeps a number of divisions for each power of two from 1 MiB to 32 GiB, the first for what
+// is smaller and the last for what is larger too. Which of the `count` is that for `bytes` > 0?
+constexpr std::size_t divisions_index(std::size_t bytes, std::size_t count) {
+  const auto power = static_cast<std::size_t>(std::bit_width(bytes / kMiB));
+  return std::min(power > 0 ? power - 1 : 0, count - 1);
 }
 
 }  // namespace ferro

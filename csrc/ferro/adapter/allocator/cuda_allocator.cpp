@@ -5,7 +5,6 @@
 
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/adapter/allocator/installed_allocator.h"
-#include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/torch/convert.h"
 
 #include <c10/core/Event.h>
@@ -22,7 +21,6 @@ namespace {
 
 std::atomic<CudaAllocator*> the_allocator{nullptr};
 
-using c10::CachingAllocator::AcceleratorAllocatorConfig;
 using c10::cuda::CUDACachingAllocator::RecordContext;
 
 // Part of every DataPtr, so it must be one function for the life of the process and work from the
@@ -60,7 +58,9 @@ void warn_of_tracker_failure() {
   }
 }
 
-StreamId current_stream(c10::DeviceIndex device) {
+const CallContext kNoContext;
+
+KnownStreams::Slot& current_stream(c10::DeviceIndex device) {
   thread_local constinit KnownStreams known;
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   const std::uint64_t key = KnownStreams::key_of(stream.id(), device);
@@ -68,7 +68,7 @@ StreamId current_stream(c10::DeviceIndex device) {
   if (slot.key != key) [[unlikely]] {
     slot = {key, to_stream_id(stream.stream())};
   }
-  return slot.handle;
+  return slot;
 }
 
 // Does somebody look at what this thread allocates and frees: a profiler, perhaps, or a tracer? The
@@ -78,9 +78,8 @@ bool is_profiled_or_traced() {
          c10::impl::GPUTrace::get_trace() != nullptr;
 }
 
-Request to_request(std::size_t bytes, CallContext context) {
-  return {block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes)), bytes,
-          std::move(context)};
+std::size_t rounded(std::size_t bytes, const std::vector<std::size_t>& divisions) {
+  return block_size(bytes, divisions[divisions_index(bytes, divisions.size())]);
 }
 
 }  // namespace
@@ -175,23 +174,43 @@ void CudaAllocator::init(int device_count) {
 bool CudaAllocator::initialized() { return device_count() > 0; }
 
 // The hit path: what is unusual leaves it early, so that the rest keeps to registers.
-void* CudaAllocator::allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes) {
+void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& stream,
+                                 std::size_t bytes) {
   Device& owner = device(index);
   const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
   const bool observed = observed_.load(std::memory_order_relaxed);
   if ((static_cast<int>(elsewhere) | static_cast<int>(observed) |
        static_cast<int>(owner.router.any()) | static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
       is_profiled_or_traced()) [[unlikely]] {
-    return allocate_unusually(owner, index, stream, bytes);
+    return allocate_unusually(owner, index, stream.handle, bytes);
   }
-  // Made in place: a copy reads two fresh numbers at once, for which the processor waits 4 ns.
-  const AllocateResult result =
-      owner.core.allocate(kDefaultPool, stream, to_request(bytes, nullptr));
+  if (ArenaHeap* arena = stream.arena) [[likely]] {
+    const DevicePtr ptr =
+        arena->allocate_hit(rounded(bytes, roundup_divisions_), bytes, kNoContext);
+    if (ptr != kNull) [[likely]] {
+      return to_void_ptr(ptr);
+    }
+  }
+  return allocate_beyond_hit(owner, index, stream, bytes);
+}
+
+void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
+                                         KnownStreams::Slot& stream, std::size_t bytes) {
+  // A callback of the climb may allocate too, and use the slot for another stream.
+  const KnownStreams::Slot wanted = stream;
+  const Request request = to_request(bytes, nullptr);
+  const AllocateResult result = owner.core.allocate(kDefaultPool, wanted.handle, request);
   if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, kDefaultPool, stream, to_request(bytes, nullptr),
-                    *result.failure);
+    fail_allocation(owner, index, kDefaultPool, wanted.handle, request, *result.failure);
+  }
+  if (wanted.arena == nullptr && stream.key == wanted.key) {
+    stream.arena = owner.core.arena_of_default_pool(wanted.handle);
   }
   return to_void_ptr(result.ptr);
+}
+
+Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const {
+  return {rounded(bytes, roundup_divisions_), bytes, std::move(context)};
 }
 
 void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index, StreamId stream,
@@ -265,7 +284,6 @@ void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, vo
 }
 
 void CudaAllocator::free(void* ptr) {
-  static constinit const CallContext kNoContext;
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
   if (span == nullptr || observed_.load(std::memory_order_relaxed) || is_profiled_or_traced())
@@ -322,7 +340,7 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
               " bytes), got ", address);
   const c10::DeviceIndex index = current_device();
   Device& owner = device(index);
-  const StreamId stream = current_stream(index);
+  const StreamId stream = current_stream(index).handle;
   const Destination to = destination(owner, stream);
   TORCH_CHECK(to.route != Route::kUncached,
               "Exact-address allocation is only supported by the native CUDA caching allocator");
@@ -371,7 +389,8 @@ void* CudaAllocator::raw_alloc(std::size_t bytes) {
 }
 
 void* CudaAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
-  return bytes != 0 ? allocate_on(current_device(), to_stream_id(stream), bytes) : nullptr;
+  KnownStreams::Slot slot{.key = 0, .handle = to_stream_id(stream)};
+  return bytes != 0 ? allocate_on(current_device(), slot, bytes) : nullptr;
 }
 
 void CudaAllocator::raw_delete(void* ptr) {

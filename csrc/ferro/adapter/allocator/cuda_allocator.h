@@ -12,6 +12,7 @@
 // call's name; a misuse is a c10::Error in PyTorch's words.
 #pragma once
 
+#include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
 #include "ferro/adapter/fallback/uncached_allocations.h"
@@ -167,7 +168,11 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   c10::DeviceIndex current_device() const;
   Device& device(c10::DeviceIndex index) const;
   [[noreturn]] static void refuse_device(c10::DeviceIndex index);
-  void* allocate_on(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void* allocate_on(c10::DeviceIndex index, KnownStreams::Slot& stream, std::size_t bytes);
+  // The arena of the stream did not serve it. Fills the slot's.
+  void* allocate_beyond_hit(Device& device, c10::DeviceIndex index, KnownStreams::Slot& stream,
+                            std::size_t bytes);
+  Request to_request(std::size_t bytes, CallContext context) const;
   void* allocate_unusually(Device& device, c10::DeviceIndex index, StreamId stream,
                            std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
@@ -232,6 +237,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   static constexpr std::size_t kTooManyBytes = std::size_t{1} << 60;
 
   const CudaApi& api_;
+  const std::vector<std::size_t>& roundup_divisions_ = roundup_divisions();
   const AllocatorConfig config_;
   PreviousAllocator previous_;
   UncachedAllocations uncached_;

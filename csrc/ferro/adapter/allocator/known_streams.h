@@ -1,7 +1,7 @@
 // The driver's handles of the streams that a thread allocates on, by PyTorch's ids for them.
 //
 // c10's stream object leads to the handle through a device guard and a table, some 60 ns; the
-// handle behind an id never changes. For one thread.
+// handle behind an id never changes. Nor does the arena that serves it. For one thread.
 #pragma once
 
 #include "ferro/driver/types.h"
@@ -11,12 +11,15 @@
 
 namespace ferro {
 
+class ArenaHeap;
+
 class KnownStreams {
  public:
   // Id 0 is the default stream, whose handle is 0 on every device.
   struct Slot {
     std::uint64_t key = 0;
     StreamId handle{};
+    ArenaHeap* arena = nullptr;  // of the default pool; null: not known yet, or requests need more
   };
 
   // The stream with that id is of that device if `slot.key == key`; otherwise the slot may be

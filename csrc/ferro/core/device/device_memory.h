@@ -56,6 +56,11 @@ class DeviceMemory {
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). Throws DriverError when the driver refuses; then nothing changed.
   AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
+  // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
+  // object. Null where requests need more than an arena.
+  ArenaHeap* arena_of_default_pool(StreamId stream) {
+    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, false) : nullptr;
+  }
   // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
   // use or lies elsewhere, or there is no memory to put there.
   AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr, Request request)

@@ -188,7 +188,7 @@ void DeviceReport::check_invariants() {
       (is_paged(heap->kind()) ? backed : in_segments) += view.backed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
     }
-    FERRO_CHECK(id == kDefaultPool || static_cast<std::size_t>(pool.bytes.of[kAll].current.get()) ==
+    FERRO_CHECK(id == kDefaultPool || static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==
                                           backed + in_segments - before);
   });
   const PageCounts pages = parts_.store.counts();

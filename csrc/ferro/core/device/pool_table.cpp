@@ -241,7 +241,7 @@ bool PoolTable::try_drop(std::map<PoolId, Pool>::iterator found) {
     return false;
   }
   special_.fetch_sub(pool.is_special() ? 1 : 0, std::memory_order_relaxed);
-  if (pool.bytes.of[kAll].increased.get() != 0) {
+  if (pool.bytes.of[kAll].held.increased.get() != 0) {
     gone_[found->first] = numbers_of(pool);
     if (gone_.size() > kMaxGone) {
       gone_.erase(gone_.begin());
@@ -270,11 +270,9 @@ void PoolTable::drop_unused() {
 PoolTable::Numbers PoolTable::numbers_of(const Pool& pool) {
   Numbers numbers;
   for (std::size_t i = 0; i < kStatClasses; ++i) {
-    const Gauge& gauge = pool.bytes.of[i];
-    const std::int64_t current = gauge.current.get();
-    const std::int64_t increased = gauge.increased.get();
-    numbers[i] = {current, gauge.peak.get(), increased - pool.increased_at_reset[i],
-                  increased - current - pool.decreased_at_reset[i]};
+    const auto& [held, peak] = pool.bytes.of[i];
+    numbers[i] = {held.current(), peak.get(), held.increased.get() - pool.increased_at_reset[i],
+                  held.decreased.get() - pool.decreased_at_reset[i]};
   }
   return numbers;
 }
@@ -284,7 +282,7 @@ std::map<PoolId, std::array<StatValue, kStatClasses>> PoolTable::reserved() {
   std::map<PoolId, Numbers> reserved = gone_;
   for (const auto& [id, pool] : pools_) {
     // A pool of which memory was asked and none given is not shown.
-    if (id != kDefaultPool && pool.bytes.of[kAll].increased.get() != 0) {
+    if (id != kDefaultPool && pool.bytes.of[kAll].held.increased.get() != 0) {
       reserved[id] = numbers_of(pool);
     }
   }
@@ -295,9 +293,9 @@ void PoolTable::reset_accumulated() {
   const MutexLock lock(mutex_);
   for (auto& [id, pool] : pools_) {
     for (std::size_t i = 0; i < kStatClasses; ++i) {
-      const Gauge& gauge = pool.bytes.of[i];
-      pool.increased_at_reset[i] = gauge.increased.get();
-      pool.decreased_at_reset[i] = gauge.increased.get() - gauge.current.get();
+      const Gauge& held = pool.bytes.of[i].held;
+      pool.increased_at_reset[i] = held.increased.get();
+      pool.decreased_at_reset[i] = held.decreased.get();
     }
   }
   for (auto& [id, numbers] : gone_) {
@@ -310,8 +308,8 @@ void PoolTable::reset_accumulated() {
 void PoolTable::reset_peaks() {
   const MutexLock lock(mutex_);
   for (auto& [id, pool] : pools_) {
-    for (Gauge& gauge : pool.bytes.of) {
-      gauge.peak.set(gauge.current.get());
+    for (PoolBytes::OfClass& bytes : pool.bytes.of) {
+      bytes.peak.set(bytes.held.current());
     }
   }
   for (auto& [id, numbers] : gone_) {

@@ -58,12 +58,16 @@ class ArenaHeap final : public Heap {
       : Heap(context, pool, stream, kind, pool_bytes), exported_(context.store.page_bytes()) {}
 
   // Hit path. kNull: no free block fits as things are.
-  DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_) {
+  DevicePtr allocate_hit(std::size_t size, std::size_t requested, const CallContext& context)
+      FERRO_EXCLUDES(mutex_) {
     const HeapLock lock(mutex_);
-    if (Block* block = tiling_.pop_unmerged(request.size)) {
-      return mark_live(block, request);
+    if (Block* block = tiling_.pop_unmerged(size)) {
+      return mark_live(block, requested, context);
     }
-    return take_best_fit(request);
+    return take_best_fit(size, requested, context);
+  }
+  DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_) {
+    return allocate_hit(request.size, request.requested, request.context);
   }
 
   // Steps of a climb. kNull: the step did not help. DriverError: nothing is lost.

@@ -34,32 +34,25 @@ Heap::~Heap() FERRO_NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-DevicePtr Heap::take_best_fit(const Request& request) {
-  Block* block = tiling_.best_fit(request.size);
+DevicePtr Heap::take_best_fit(std::size_t size, std::size_t requested,
+                              const CallContext& context) {
+  Block* block = tiling_.best_fit(size);
   if (block == nullptr) {
     return kNull;
   }
   tiling_.take(block);
-  if (block->size > request.size) {
-    tiling_.split_tail(block, request.size, BlockState::kFree);
+  if (block->size > size) {
+    tiling_.split_tail(block, size, BlockState::kFree);
     tiling_.put_unchanged(block->next);
   }
-  return mark_live(block, request);
+  return mark_live(block, requested, context);
 }
 
-DevicePtr Heap::mark_live(Block* block, const Request& request) {
-  context_.stats.note_activity(&stats_, claim_countdown_);
-  block->state = BlockState::kLive;
-  block->requested = request.requested;
-  stats_.on_allocate(static_cast<std::int64_t>(block->size),
-                     static_cast<std::int64_t>(request.requested));
-  if (context_.observer.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
-    if (request.context != nullptr) {
-      block->extra = new BlockExtra{.uses = {}, .events = 0, .context = request.context};
-    }
-    notify(*block, MemoryEvent::kAllocate, request.context);
+void Heap::tell_of_allocation(Block* block, const CallContext& context) {
+  if (context != nullptr) {
+    block->extra = new BlockExtra{.uses = {}, .events = 0, .context = context};
   }
-  return block->ptr;
+  notify(*block, MemoryEvent::kAllocate, context);
 }
 
 FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
@@ -68,23 +61,27 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   if (block == nullptr || block->state != BlockState::kLive) {
     return {FreeError::kNotLive, 0};
   }
-  const std::size_t size = block->size;
-  notify(*block, MemoryEvent::kFreeRequested, context);
   context_.stats.note_activity(&stats_, claim_countdown_);
-  if (block->has_uses()) [[unlikely]] {
-    return free_used(block, context);
+  if (block->extra != nullptr || is_observed() || !is_paged(kind_)) [[unlikely]] {
+    return free_unusually(block, context);
   }
+  const std::size_t size = block->size;
   stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
-  complete_free(block, context);
+  give(block);
   return {FreeError::kNone, size};
 }
 
-FreeResult Heap::free_used(Block* block, const CallContext& context) {
+FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
   const std::size_t size = block->size;
-  used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
-  block->state = BlockState::kPending;
-  end_oversize(block);
-  if (pending_.add(block)) {
+  notify(*block, MemoryEvent::kFreeRequested, context);
+  bool waits = false;
+  if (block->has_uses()) {
+    used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
+    block->state = BlockState::kPending;
+    end_oversize(block);
+    waits = pending_.add(block);
+  }
+  if (waits) {
     stats_.on_free_pending(static_cast<std::int64_t>(size));
     context_.with_pending.add(this, links_);
   } else {
@@ -115,11 +112,16 @@ void Heap::notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
 void Heap::complete_free(Block* block, const CallContext& context) {
   notify(*block, MemoryEvent::kFreeCompleted, context);
   delete std::exchange(block->extra, nullptr);
-  block->requested = 0;
-  if (!is_paged(kind_)) [[unlikely]] {
+  if (is_paged(kind_)) {
+    give(block);
+  } else {
+    block->requested = 0;
     free_in_segment(block);
-    return;
   }
+}
+
+void Heap::give(Block* block) {
+  block->requested = 0;
   tiling_.give(block);
   if (tiling_.was_page_freed()) [[unlikely]] {
     list_free_pages();

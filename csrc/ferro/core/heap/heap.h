@@ -118,8 +118,27 @@ class Heap : public MappingOwner {
     return tiling_.cut(block, begin, bytes);
   }
 
-  DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_);
-  DevicePtr mark_live(Block* block, const Request& request) FERRO_REQUIRES(mutex_);
+  DevicePtr take_best_fit(std::size_t size, std::size_t requested, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
+  DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_) {
+    return take_best_fit(request.size, request.requested, request.context);
+  }
+  // `block` is in no index.
+  DevicePtr mark_live(Block* block, std::size_t requested, const CallContext& context)
+      FERRO_REQUIRES(mutex_) {
+    context_.stats.note_activity(&stats_, claim_countdown_);
+    block->state = BlockState::kLive;
+    block->requested = requested;
+    stats_.on_allocate(static_cast<std::int64_t>(block->size),
+                       static_cast<std::int64_t>(requested));
+    if (is_observed()) [[unlikely]] {
+      tell_of_allocation(block, context);
+    }
+    return block->ptr;
+  }
+  DevicePtr mark_live(Block* block, const Request& request) FERRO_REQUIRES(mutex_) {
+    return mark_live(block, request.requested, request.context);
+  }
   bool collect_locked() FERRO_REQUIRES(mutex_);
   // For waits without the lock: frees what needs no wait; the event to wait for next, if any.
   // `*progress`: something was freed.
@@ -128,6 +147,8 @@ class Heap : public MappingOwner {
   bool complete_ready(Step step) FERRO_REQUIRES(mutex_);
   void list_free_pages() FERRO_REQUIRES(mutex_);
 
+  bool is_observed() const { return context_.observer.load(std::memory_order_relaxed) != nullptr; }
+  void tell_of_allocation(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void notify(const Block& block, MemoryEvent what, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   void notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
@@ -159,7 +180,8 @@ class Heap : public MappingOwner {
  private:
   void complete_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void complete_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
-  FreeResult free_used(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  FreeResult free_unusually(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  void give(Block* block) FERRO_REQUIRES(mutex_);
 
   PoolBytes* const pool_bytes_;  // changes while the device's climb lock is held
   HeapList::Links links_;

@@ -47,12 +47,12 @@ bool Heap::has_recorded_uses() {
 
 bool Heap::is_unused() {
   const HeapLock lock(mutex_);
-  return pending_.count() == 0 && stats_.of[kAll].blocks.current.get() == 0;
+  return pending_.count() == 0 && stats_.current(&ClassStats::blocks, kAll) == 0;
 }
 
 bool Heap::is_empty() {
   const HeapLock lock(mutex_);
-  if (pending_.count() != 0 || stats_.of[kAll].blocks.current.get() != 0 ||
+  if (pending_.count() != 0 || stats_.current(&ClassStats::blocks, kAll) != 0 ||
       tiling_.backed_pages() != 0) {
     return false;
   }
@@ -126,15 +126,15 @@ std::vector<BlockView> Heap::live_blocks() {
 HeapView Heap::view() {
   const HeapLock lock(mutex_);
   tiling_.merge_all();
-  const ClassStats& stats = stats_.of[kAll];
   const Block* largest = tiling_.largest_free();
   HeapView view;
   view.backed_bytes =
       is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes();
   view.free_bytes = tiling_.free_bytes();
   view.free_blocks = tiling_.free_blocks();
-  view.live_blocks = static_cast<std::size_t>(stats.blocks.current.get());
-  view.pending_bytes = static_cast<std::size_t>(stats.pending_bytes.current.get());
+  view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
+  view.pending_bytes =
+      static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
   view.largest_free = largest != nullptr ? largest->size : 0;
   view.reserved_bytes = tiling_.reserved_bytes();
   return view;
@@ -189,12 +189,11 @@ void Heap::check_invariants() {
   FERRO_CHECK(sum.pending_blocks == pending_.count());
   FERRO_CHECK(sum.used_outside_captures == used_outside_captures_);
   for (const StatClass cls : {kAll, kSmall, kLarge}) {
-    const ClassStats& stats = stats_.of[cls];
-    FERRO_CHECK(stats.blocks.current.get() == sum.live_blocks[cls]);
-    FERRO_CHECK(stats.bytes.current.get() == sum.live_bytes[cls]);
-    FERRO_CHECK(stats.requested.current.get() == sum.requested[cls]);
+    FERRO_CHECK(stats_.current(&ClassStats::blocks, cls) == sum.live_blocks[cls]);
+    FERRO_CHECK(stats_.current(&ClassStats::bytes, cls) == sum.live_bytes[cls]);
+    FERRO_CHECK(stats_.current(&ClassStats::requested, cls) == sum.requested[cls]);
   }
-  FERRO_CHECK(stats_.of[kAll].pending_bytes.current.get() ==
+  FERRO_CHECK(stats_.current(&ClassStats::pending_bytes, kAll) ==
               static_cast<std::int64_t>(sum.pending_bytes));
 }
 

@@ -11,14 +11,19 @@
 namespace ferro {
 
 struct PoolBytes {
-  std::array<Gauge, kStatClasses> of{};
+  struct OfClass {
+    Gauge held;
+    RelaxedCounter peak;
+  };
+  std::array<OfClass, kStatClasses> of{};
 
   void change(StatClass cls, std::int64_t bytes) {
-    for (Gauge* gauge : {&of[kAll], &of[cls]}) {
+    for (OfClass* bytes_of : {&of[kAll], &of[cls]}) {
       if (bytes > 0) {
-        gauge->increase(bytes);
+        bytes_of->held.increased.add(bytes);
+        bytes_of->peak.raise_to(bytes_of->held.current());
       } else {
-        gauge->decrease(-bytes);
+        bytes_of->held.decreased.add(-bytes);
       }
     }
   }

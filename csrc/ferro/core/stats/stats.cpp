@@ -14,25 +14,27 @@ struct Share {
 };
 
 Share share_of(const HeapStats& heap, StatKind kind, StatClass cls) {
-  const ClassStats& stats = heap.of[cls];
-  const auto gauge = [](const Gauge& g) {
-    return Share{g.current.get(), g.peak.get(), g.increased.get()};
+  const ClassPeaks& peaks = heap.peaks[cls];
+  const auto live = [&](Gauge ClassStats::* gauge, const RelaxedCounter& peak) {
+    return Share{heap.current(gauge, cls), peak.get(), heap.increased(gauge, cls)};
   };
-  const auto active = [](const Gauge& live, const Gauge& pending, const RelaxedCounter& peak) {
-    return Share{live.current.get() + pending.current.get(), std::max(live.peak.get(), peak.get()),
-                 live.increased.get()};
+  const auto active = [&](Share share, Gauge ClassStats::* pending, const RelaxedCounter& peak) {
+    return Share{share.current + heap.current(pending, cls), std::max(share.peak, peak.get()),
+                 share.increased};
   };
+  const Share blocks = live(&ClassStats::blocks, peaks.blocks);
+  const Share bytes = live(&ClassStats::bytes, peaks.bytes);
   switch (kind) {
     case kBlocks:
-      return gauge(stats.blocks);
+      return blocks;
     case kBytes:
-      return gauge(stats.bytes);
+      return bytes;
     case kActiveBlocks:
-      return active(stats.blocks, stats.pending_blocks, stats.active_blocks_peak);
+      return active(blocks, &ClassStats::pending_blocks, peaks.active_blocks);
     case kActiveBytes:
-      return active(stats.bytes, stats.pending_bytes, stats.active_bytes_peak);
+      return active(bytes, &ClassStats::pending_bytes, peaks.active_bytes);
     default:
-      return gauge(stats.requested);
+      return live(&ClassStats::requested, peaks.requested);
   }
 }
 
@@ -46,13 +48,15 @@ void for_each_stat(Function function) {
 }
 
 void open_window(HeapStats& heap) {
-  for (ClassStats& stats : heap.of) {
-    for (Gauge* gauge : {&stats.blocks, &stats.bytes, &stats.requested, &stats.pending_blocks,
-                         &stats.pending_bytes}) {
-      gauge->peak.set(gauge->current.get());
-    }
-    stats.active_blocks_peak.set(stats.blocks.current.get() + stats.pending_blocks.current.get());
-    stats.active_bytes_peak.set(stats.bytes.current.get() + stats.pending_bytes.current.get());
+  for (const StatClass cls : {kAll, kSmall, kLarge}) {
+    ClassPeaks& peaks = heap.peaks[cls];
+    const std::int64_t blocks = heap.current(&ClassStats::blocks, cls);
+    const std::int64_t bytes = heap.current(&ClassStats::bytes, cls);
+    peaks.blocks.set(blocks);
+    peaks.bytes.set(bytes);
+    peaks.requested.set(heap.current(&ClassStats::requested, cls));
+    peaks.active_blocks.set(blocks + heap.current(&ClassStats::pending_blocks, cls));
+    peaks.active_bytes.set(bytes + heap.current(&ClassStats::pending_bytes, cls));
   }
 }
 
@@ -64,21 +68,27 @@ const void* this_thread_tag() {
 }  // namespace
 
 void HeapStats::on_free_pending(std::int64_t size) {
-  for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
-    // The block stays active: first raise the peak that includes it.
-    stats->pending_blocks.increase(1);
-    stats->pending_bytes.increase(size);
-    stats->blocks.decrease(1);
-    stats->bytes.decrease(size);
-    raise_active_peaks(*stats);
-  }
+  ClassStats& mine = part(class_of(static_cast<std::size_t>(size)));
+  mine.pending_blocks.increased.add(1);
+  mine.pending_bytes.increased.add(size);
+  mine.blocks.decreased.add(1);
+  mine.bytes.decreased.add(size);
+  raise_active_peaks();
 }
 
 void HeapStats::on_pending_complete(std::int64_t size, std::int64_t requested) {
-  for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
-    stats->pending_blocks.decrease(1);
-    stats->pending_bytes.decrease(size);
-    stats->requested.decrease(requested);
+  ClassStats& mine = part(class_of(static_cast<std::size_t>(size)));
+  mine.pending_blocks.decreased.add(1);
+  mine.pending_bytes.decreased.add(size);
+  mine.requested.decreased.add(requested);
+}
+
+void HeapStats::raise_active_peaks() {
+  for (const StatClass cls : {kAll, kSmall, kLarge}) {
+    peaks[cls].active_blocks.raise_to(current(&ClassStats::blocks, cls) +
+                                      current(&ClassStats::pending_blocks, cls));
+    peaks[cls].active_bytes.raise_to(current(&ClassStats::bytes, cls) +
+                                     current(&ClassStats::pending_bytes, cls));
   }
 }
 

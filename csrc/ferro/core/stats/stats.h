@@ -46,30 +46,29 @@ class RelaxedCounter {
 };
 
 struct Gauge {
-  RelaxedCounter current;
-  RelaxedCounter peak;       // since the window was opened
-  RelaxedCounter increased;  // sum of all increases; decreases == increased - current
+  RelaxedCounter increased;  // sum of all increases
+  RelaxedCounter decreased;
 
-  void increase(std::int64_t amount) {
-    current.add(amount);
-    increased.add(amount);
-    peak.raise_to(current.get());
-  }
-  void decrease(std::int64_t amount) { current.add(-amount); }
+  std::int64_t current() const { return increased.get() - decreased.get(); }
 };
 
-// One class of blocks of one heap. Invariants: active == live + pending; for every member
-// kAll == kSmall + kLarge, except the peaks.
+// One class of blocks of one heap, kAll aside.
 struct ClassStats {
   Gauge blocks;     // live
   Gauge bytes;      // sizes of live blocks
   Gauge requested;  // bytes asked for, of live and pending blocks
   Gauge pending_blocks;
   Gauge pending_bytes;
-  // Peaks of active blocks and bytes at times when something was pending; at all other times active
-  // equals live.
-  RelaxedCounter active_blocks_peak;
-  RelaxedCounter active_bytes_peak;
+};
+
+// Since the window was opened.
+struct ClassPeaks {
+  RelaxedCounter blocks;
+  RelaxedCounter bytes;
+  RelaxedCounter requested;
+  // At times when something was pending; at all other times active equals live.
+  RelaxedCounter active_blocks;
+  RelaxedCounter active_bytes;
 };
 
 // What one heap adds to a sum.
@@ -80,27 +79,37 @@ struct StatShare {
 
 enum StatKind { kBlocks, kBytes, kActiveBlocks, kActiveBytes, kRequested, kStatKinds };
 
+// Invariants: active == live + pending; kAll == kSmall + kLarge, except the peaks. So an allocation
+// and its release change six counters, not eighteen.
 struct HeapStats {
-  std::array<ClassStats, kStatClasses> of{};
+  std::array<ClassPeaks, kStatClasses> peaks{};
 
   static StatClass class_of(std::size_t size) { return size <= (1U << 20) ? kSmall : kLarge; }
+  ClassStats& part(StatClass cls) { return parts_[cls - 1]; }
+  const ClassStats& part(StatClass cls) const { return parts_[cls - 1]; }
+
+  std::int64_t current(Gauge ClassStats::* gauge, StatClass cls) const {
+    return sum(cls, [gauge](const ClassStats& part) { return (part.*gauge).current(); });
+  }
+  std::int64_t increased(Gauge ClassStats::* gauge, StatClass cls) const {
+    return sum(cls, [gauge](const ClassStats& part) { return (part.*gauge).increased.get(); });
+  }
 
   void on_allocate(std::int64_t size, std::int64_t requested) {
-    for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
-      stats->blocks.increase(1);
-      stats->bytes.increase(size);
-      stats->requested.increase(requested);
-      if (stats->pending_blocks.current.get() != 0) [[unlikely]] {
-        raise_active_peaks(*stats);
-      }
+    const StatClass cls = class_of(static_cast<std::size_t>(size));
+    const ClassStats& other = part(cls == kSmall ? kLarge : kSmall);
+    raise(cls, other, &ClassStats::blocks, &ClassPeaks::blocks, 1);
+    raise(cls, other, &ClassStats::bytes, &ClassPeaks::bytes, size);
+    raise(cls, other, &ClassStats::requested, &ClassPeaks::requested, requested);
+    if (current(&ClassStats::pending_blocks, kAll) != 0) [[unlikely]] {
+      raise_active_peaks();
     }
   }
   void on_free(std::int64_t size, std::int64_t requested) {
-    for (ClassStats* stats : {&of[kAll], &of[class_of(static_cast<std::size_t>(size))]}) {
-      stats->blocks.decrease(1);
-      stats->bytes.decrease(size);
-      stats->requested.decrease(requested);
-    }
+    ClassStats& mine = part(class_of(static_cast<std::size_t>(size)));
+    mine.blocks.decreased.add(1);
+    mine.bytes.decreased.add(size);
+    mine.requested.decreased.add(requested);
   }
   void on_free_pending(std::int64_t size);
   void on_pending_complete(std::int64_t size, std::int64_t requested);
@@ -114,11 +123,21 @@ struct HeapStats {
   bool listed = false;
 
  private:
-  static void raise_active_peaks(ClassStats& stats) {
-    stats.active_blocks_peak.raise_to(stats.blocks.current.get() +
-                                      stats.pending_blocks.current.get());
-    stats.active_bytes_peak.raise_to(stats.bytes.current.get() + stats.pending_bytes.current.get());
+  template <typename Function>
+  std::int64_t sum(StatClass cls, Function of) const {
+    return cls == kAll ? of(parts_[0]) + of(parts_[1]) : of(part(cls));
   }
+  void raise(StatClass cls, const ClassStats& other, Gauge ClassStats::* gauge,
+             RelaxedCounter ClassPeaks::* peak, std::int64_t amount) {
+    Gauge& mine = part(cls).*gauge;
+    mine.increased.add(amount);
+    const std::int64_t now = mine.current();
+    (peaks[cls].*peak).raise_to(now);
+    (peaks[kAll].*peak).raise_to(now + (other.*gauge).current());
+  }
+  void raise_active_peaks();
+
+  std::array<ClassStats, 2> parts_{};  // kSmall, kLarge
 };
 
 // A sum as PyTorch shows it.

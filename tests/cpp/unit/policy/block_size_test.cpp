@@ -54,5 +54,15 @@ TEST(BlockSize, IsAMultipleOf512ThatHoldsTheRequest) {
   }
 }
 
+TEST(DivisionsIndex, EachPowerOfTwoFrom1MiBHasItsOwnAndTheLastServesWhatIsLarger) {
+  EXPECT_EQ(divisions_index(1, 16), 0U);
+  for (std::size_t power = 0; power < 16; ++power) {
+    EXPECT_EQ(divisions_index(kMiB << power, 16), power);
+    EXPECT_EQ(divisions_index((kMiB << (power + 1)) - 1, 16), power);
+  }
+  EXPECT_EQ(divisions_index(kMiB << 16, 16), 15U);
+  EXPECT_EQ(divisions_index(kMiB << 30, 16), 15U);
+}
+
 }  // namespace
 }  // namespace ferro
