@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.harness.processes import ALLOCATORS, OURS, ROOT
 
 DOCUMENTS = [
-    ROOT / "docs" / name for name in ("benchmarks.md", "graph-memory.md", "simulated-gpu.md")
+    ROOT / "docs" / name for name in ("benchmarks.md", "design.md", "graph-memory.md", "simulated-gpu.md")
 ]
 RESULTS = ROOT / "benchmarks" / "results"
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -184,6 +184,12 @@ def graph_situations(records: Records) -> str:
     return markdown(["situation", *allocators], lines)
 
 
+def scaling(records: Records) -> str:
+    from benchmarks.scaling.program import Record, rows
+
+    return markdown(*rows([Record(**record) for record in records]))
+
+
 # Of each the files of its records, which are put together, and what makes it.
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
@@ -199,6 +205,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "observing": ("observing_gpu.json", turns),
     "near_full": ("near_full_gpu.json", near_full),
     "near_full_simulated": ("near_full_simulated.json", near_full),
+    "scaling": ("scaling.json", scaling),
     "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "training": ("frontier_gpu.json", training),
