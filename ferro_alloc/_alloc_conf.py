@@ -18,7 +18,7 @@ _KEPT_PREFIX = "pinned_"
 _FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
 
 # Always so with pages.
-_ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse"})
+_ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse", "expandable_segments"})
 
 # These are about segments, which the layout `segments` has.
 _ABOUT_SEGMENTS = frozenset(

@@ -114,46 +114,80 @@ bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
   }
 }
 
-bool Driver::exports() {
-  if (exports_.load(std::memory_order_relaxed) == Exports::kUnknown) {
-    const CallScope scope(*this);
-    int supported = 0;
-    expect(
-        api_.device_get_attribute(
-            &supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device_),
-        "cuDeviceGetAttribute");
-    exports_.store(supported != 0 ? Exports::kPossible : Exports::kNo, std::memory_order_relaxed);
+bool Driver::promises(CUdevice_attribute attribute) {
+  int supported = 0;
+  const CUresult result = api_.device_get_attribute(&supported, attribute, device_);
+  // Older drivers do not know the later ones.
+  if (result != CUDA_ERROR_INVALID_VALUE) {
+    expect(result, "cuDeviceGetAttribute");
   }
-  return exports_.load(std::memory_order_relaxed) != Exports::kNo;
+  return result == CUDA_SUCCESS && supported != 0;
 }
 
-CUresult Driver::create_page(PageHandle* out, std::size_t bytes, bool exportable) {
-  CUmemAllocationProp properties = page_properties();
-  if (exportable) {
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+unsigned Driver::handle_traits() {
+  if (traits_state_.load(std::memory_order_acquire) == TraitsState::kUnknown) {
+    const CallScope scope(*this);
+    unsigned traits = 0;
+    if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+      traits |= kDescriptor;
+    }
+    if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) {
+      traits |= kFabric;
+    }
+    if (promises(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
+      traits |= kRdma;
+    }
+    traits_.store(traits, std::memory_order_relaxed);
+    traits_state_.store(TraitsState::kPromised, std::memory_order_release);
   }
+  return traits_.load(std::memory_order_relaxed);
+}
+
+CUresult Driver::create_handle(PageHandle* out, std::size_t bytes, unsigned traits) {
+  CUmemAllocationProp properties = page_properties();
+  unsigned types = 0;
+  if ((traits & kDescriptor) != 0) {
+    types |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  if ((traits & kFabric) != 0) {
+    types |= CU_MEM_HANDLE_TYPE_FABRIC;
+  }
+  properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+  properties.allocFlags.gpuDirectRDMACapable = (traits & kRdma) != 0 ? 1 : 0;
   CUmemGenericAllocationHandle handle = 0;
   const CUresult result = api_.mem_create(&handle, bytes, &properties, 0);
   *out = PageHandle{handle};
   return result;
 }
 
+CUresult Driver::create_first(PageHandle* out, std::size_t bytes, unsigned promised) {
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  unsigned tried = ~0U;
+  for (const unsigned wanted : {kDescriptor | kFabric | kRdma, kDescriptor | kRdma,
+                                unsigned{kDescriptor}, unsigned{kRdma}, 0U}) {
+    const bool refused = result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
+    const unsigned traits = wanted & promised;
+    if (!refused || traits == tried) {
+      continue;
+    }
+    tried = traits;
+    result = create_handle(out, bytes, traits);
+    if (result == CUDA_SUCCESS) {
+      traits_.store(traits, std::memory_order_relaxed);
+      traits_state_.store(TraitsState::kSettled, std::memory_order_release);
+    }
+  }
+  return result;
+}
+
 std::optional<PageHandle> Driver::create(std::size_t bytes) {
-  const bool exportable = exports();
+  const unsigned traits = handle_traits();
   const CallScope scope(*this);
   count(DriverCall::kCreate);
   PageHandle handle{};
-  CUresult result = create_page(&handle, bytes, exportable);
-  if (exports_.load(std::memory_order_relaxed) == Exports::kPossible) {
-    // Containers may forbid what the device could do.
-    const bool refused = result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED;
-    if (refused) {
-      result = create_page(&handle, bytes, false);
-    }
-    if (result == CUDA_SUCCESS) {
-      exports_.store(refused ? Exports::kNo : Exports::kYes, std::memory_order_relaxed);
-    }
-  }
+  const bool settled = traits_state_.load(std::memory_order_acquire) == TraitsState::kSettled;
+  const CUresult result =
+      settled ? create_handle(&handle, bytes, traits) : create_first(&handle, bytes, traits);
   if (expect_memory(result, "cuMemCreate", bytes) == Status::kOutOfMemory) {
     return std::nullopt;
   }

@@ -52,8 +52,8 @@ class Driver {
   std::optional<DevicePtr> reserve(std::size_t bytes, std::size_t alignment,
                                    DevicePtr wish = kNull);
   bool unreserve(DevicePtr base, std::size_t bytes) noexcept;
-  // Creates one physical page; none when the device is full. It can be exported where the device
-  // allows that.
+  // Creates one handle of physical memory; none when the device is full. It can be exported, also
+  // over a fabric, and reached by network cards, where the device allows that.
   std::optional<PageHandle> create(std::size_t bytes);
   bool release(PageHandle handle) noexcept;
   Status map(DevicePtr at, std::size_t bytes, PageHandle handle);
@@ -76,8 +76,8 @@ class Driver {
   bool unmap(DevicePtr at, std::size_t bytes) noexcept;
 
   // Sharing between processes.
-  // Whether new pages can be exported; settled by the first page.
-  bool exports();
+  // Whether new pages can be exported as descriptors; settled by the first page.
+  bool exports() { return (handle_traits() & kDescriptor) != 0; }
   // A file descriptor of the page, which the caller closes; it keeps the memory, as a mapping does.
   int export_page(PageHandle handle);
   // A page of another process: `shared` holds a descriptor (int), which stays the caller's, or a
@@ -136,7 +136,15 @@ class Driver {
 
   CUcontext context();
   CUmemAllocationProp page_properties() const;
-  CUresult create_page(PageHandle* out, std::size_t bytes, bool exportable);
+  // What a handle can do beside carrying memory.
+  enum HandleTrait : unsigned { kDescriptor = 1, kFabric = 2, kRdma = 4 };
+  // As the device promises; once a handle was created, as it keeps.
+  unsigned handle_traits();
+  bool promises(CUdevice_attribute attribute);
+  CUresult create_handle(PageHandle* out, std::size_t bytes, unsigned traits);
+  // Containers forbid descriptors that the device could make, and a device without a channel to a
+  // fabric promises it all the same: what it keeps is found out once, by as many tries as it takes.
+  CUresult create_first(PageHandle* out, std::size_t bytes, unsigned promised);
   static ContextId to_id(CUcontext context) {
     return ContextId{reinterpret_cast<std::uint64_t>(context)};
   }
@@ -157,9 +165,9 @@ class Driver {
   const DeviceId device_;
   Mutex context_mutex_;
   std::atomic<CUcontext> context_{nullptr};
-  // The device says whether it can; the first page shows whether it may.
-  enum class Exports : std::uint8_t { kUnknown, kPossible, kYes, kNo };
-  std::atomic<Exports> exports_{Exports::kUnknown};
+  enum class TraitsState : std::uint8_t { kUnknown, kPromised, kSettled };
+  std::atomic<TraitsState> traits_state_{TraitsState::kUnknown};
+  std::atomic<unsigned> traits_{0};
   Mutex peers_mutex_;
   std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);
   std::array<std::atomic<std::uint64_t>, kDriverCallKinds> calls_{};

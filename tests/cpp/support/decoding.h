@@ -86,11 +86,11 @@ inline AllocateAt next_allocate_at(ByteReader& in, const Profile& profile) {
 }
 
 inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
-  const unsigned kind = in.below(85);
-  if (kind < 24) {
+  const unsigned kind = in.below(88);
+  if (kind < 24 || kind > 84) {
     const unsigned pool = next_pool(in, profile);
     const unsigned stream = in.below(profile.streams);
-    return Allocate{pool, stream, next_size(in, profile)};
+    return Allocate{pool, stream, next_size(in, profile), kind > 84};
   }
   if (kind < 40) return Free{in.byte()};
   if (kind < 45) return RecordStream{in.byte(), in.byte()};

@@ -243,9 +243,9 @@ class DeviceModel {
   bool relieve();
   std::size_t budget() const;
   SegmentRules rules_for(const PoolId& pool) const;
-  std::size_t bytes_for(const PoolId& pool, std::size_t size) const;
+  std::size_t bytes_for(const PoolId& pool, const Allocate& request) const;
   std::size_t bytes_in_use();
-  void check_failure(const PoolId& pool, std::size_t size, const OutOfMemoryFacts& facts,
+  void check_failure(const PoolId& pool, const Allocate& request, const OutOfMemoryFacts& facts,
                      std::size_t held_before);
 
   // Sharing.
@@ -286,6 +286,7 @@ class DeviceModel {
   std::size_t others_bytes_ = 0;
   OnShortage on_shortage_{Relief::kNone, 0, kBlockAlignment};
   bool relieving_ = false;
+  bool plain_segments_ = false;  // some request asked for them
   bool has_peer_ = false;
   bool ever_failed_ = false;  // a call of the driver did
   std::size_t lost_reservations_ = 0;

@@ -12,10 +12,12 @@ inline void DeviceModel::operator()(const Allocate& i) {
   const std::uint64_t created = device_->store().counts().created;
   const std::uint64_t segments = device_->report().counters().segments_created;
   const std::size_t held_before = device_->report().held_bytes();
+  plain_segments_ = plain_segments_ || i.plain;
   AllocateResult result;
   bool answered = false;
   guarded([&] {
-    result = device_->allocate(pool, stream, {i.size, i.size});
+    result =
+        device_->allocate(pool, stream, {.size = i.size, .requested = i.size, .plain = i.plain});
     answered = true;
   });
   if (device_->store().counts().created != created ||
@@ -30,7 +32,7 @@ inline void DeviceModel::operator()(const Allocate& i) {
   }
   if (result.ptr == kNull) {
     expect(result.failure != nullptr, "a failure explains itself");
-    check_failure(pool, i.size, *result.failure, held_before);
+    check_failure(pool, i, *result.failure, held_before);
     return;
   }
   expect(result.failure == nullptr, "success has nothing to explain");
@@ -42,6 +44,7 @@ inline void DeviceModel::operator()(const Allocate& i) {
   const PoolId owner = heap.pool();
   expect(owner == pool || (pool == kDefaultPool && lenders_.contains(owner)), "the right pool");
   expect(heap.stream() == stream, "the right stream");
+  expect(!i.plain || !is_paged(heap.kind()), "what is plain lies in a segment");
   become_live(result.ptr, result.size, owner, i.stream % Traffic::kStreams);
 }
 

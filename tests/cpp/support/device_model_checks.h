@@ -80,7 +80,7 @@ inline void DeviceModel::check_segments(const std::vector<SegmentView>& segments
       expect(!in_segments(segment.pool), "pages where they belong");
       continue;
     }
-    expect(in_segments(segment.pool), "segments where they belong");
+    expect(plain_segments_ || in_segments(segment.pool), "segments where they belong");
     ++count;
     of_source += segment.pool == kSourcePool ? 1 : 0;
     for (const BlockView& block : segment.blocks) {

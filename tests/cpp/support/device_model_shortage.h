@@ -82,9 +82,11 @@ inline SegmentRules DeviceModel::rules_for(const PoolId& pool) const {
 }
 
 // What a request takes when nothing that is there serves it.
-inline std::size_t DeviceModel::bytes_for(const PoolId& pool, std::size_t size) const {
-  const std::size_t whole = pages_of(size) * kPageBytes;
-  return in_segments(pool) ? std::max(whole, segment_bytes(size, rules_for(pool))) : whole;
+inline std::size_t DeviceModel::bytes_for(const PoolId& pool, const Allocate& request) const {
+  const std::size_t whole = pages_of(request.size) * kPageBytes;
+  return request.plain || in_segments(pool)
+             ? std::max(whole, segment_bytes(request.size, rules_for(pool)))
+             : whole;
 }
 
 // Bytes of handles and segments that carry a live byte or belong to a private pool that is held.
@@ -112,9 +114,10 @@ inline std::size_t DeviceModel::bytes_in_use() {
   return in_segments;
 }
 
-inline void DeviceModel::check_failure(const PoolId& pool, std::size_t size,
+inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& request,
                                        const OutOfMemoryFacts& facts, std::size_t held_before) {
-  const std::size_t needed = bytes_for(pool, size);
+  const std::size_t needed = bytes_for(pool, request);
+  const bool in_segments = request.plain || this->in_segments(pool);
   if (facts.rejected_beyond) {
     if (known::kRejectionsStay && on_shortage_.relief != Relief::kNone) {
       return;
@@ -125,9 +128,9 @@ inline void DeviceModel::check_failure(const PoolId& pool, std::size_t size,
     return;
   }
   const bool with_idle_pages = known::kIdlePagesStayUnderCaptures && traffic_.captures() != 0 &&
-                               !world_.segments && in_segments(pool);
+                               !world_.segments && in_segments;
   // As PyTorch does it: where oversize segments that are free do not suffice, they go in vain.
-  const bool went_in_vain = world_.oversize_rules && in_segments(pool) && traffic_.captures() != 0;
+  const bool went_in_vain = world_.oversize_rules && in_segments && traffic_.captures() != 0;
   // What the driver refused to take back once goes when a request has failed.
   const std::size_t held =
       std::max(device_->report().held_bytes(), ever_failed_ ? held_before : std::size_t{0});

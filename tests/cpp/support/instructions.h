@@ -17,6 +17,7 @@ namespace ferro::testing {
 struct Allocate {
   unsigned pool, stream;
   std::size_t size;
+  bool plain = false;
 };
 struct Free {
   unsigned block;
@@ -134,7 +135,8 @@ inline std::string to_code(const Instruction& instruction) {
   struct Print {
     std::ostringstream& out;
     void operator()(const Allocate& i) const {
-      out << "Allocate{" << i.pool << ", " << i.stream << ", " << i.size << "}";
+      out << "Allocate{" << i.pool << ", " << i.stream << ", " << i.size;
+      out << (i.plain ? ", true}" : "}");
     }
     void operator()(const Free& i) const { out << "Free{" << i.block << "}"; }
     void operator()(const RecordStream& i) const {

@@ -118,10 +118,7 @@ def test_settings_of_the_native_allocator_are_named() -> None:
     text = (
         "expandable_segments:True,roundup_power2_divisions:[256:1,512:2,>:8],max_split_size_mb:64"
     )
-    assert ignored_options({"PYTORCH_CUDA_ALLOC_CONF": text}) == (
-        "expandable_segments:True",
-        "max_split_size_mb:64",
-    )
+    assert ignored_options({"PYTORCH_CUDA_ALLOC_CONF": text}) == ("max_split_size_mb:64",)
 
 
 def test_settings_about_segments_have_a_meaning_where_there_are_segments() -> None:
@@ -131,7 +128,7 @@ def test_settings_about_segments_have_a_meaning_where_there_are_segments() -> No
     )
     environ = {"PYTORCH_CUDA_ALLOC_CONF": text}
     assert ignored_options(environ, layout="segments") == ("expandable_segments:True",)
-    assert len(ignored_options(environ)) == 5
+    assert len(ignored_options(environ)) == 4
 
 
 def test_each_key_is_named_once() -> None:

@@ -15,6 +15,7 @@ from tests.python.torch_programs import Result, assert_as_native, checks_of, sim
 
 MEMORY = {
     "features_memory.py": "1GiB",
+    "features_expandable.py": "1GiB",
     "features_history.py": "1GiB",
     "features_pools.py": "1GiB",
     "features_graphs.py": "4GiB",

@@ -44,8 +44,9 @@ IN_TURNS = {"limits", "own_pools", "switches", "uncached"}
 if options.at_once and IN_TURNS & set(options.extras):
     arguments.error("some of these extras are for threads that take turns")
 
-expandable = options.allocator == "expandable"
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{expandable}"
+os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+if options.allocator == "expandable":
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 # A call of torch makes some ten CUDA calls, so the usual share would leave little work queued.
 os.environ["FERRO_SIM_TURN"] = options.turn

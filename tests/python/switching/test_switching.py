@@ -51,6 +51,29 @@ def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str, l
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
+def test_the_settings_tell_other_libraries_what_memory_they_get() -> None:
+    assert simulated("expandable_setting.py", memory="1GiB") == {
+        "at first": False,
+        "installed": True,
+        "uninstalled": False,
+        "installed late": True,
+        "other settings changed": True,
+        "uninstalled again": False,
+        "the program said no": False,
+        "its word counts": False,
+    }
+
+
+def test_the_settings_say_that_segments_are_plain() -> None:
+    found = simulated(
+        "expandable_setting.py",
+        memory="1GiB",
+        conf="layout:segments",
+        env={"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+    )
+    assert (found["at first"], found["installed"], found["uninstalled"]) == (True, False, True)
+
+
 def test_cudagraph_trees() -> None:
     found = simulated("switching_trees.py", memory="4GiB")
     assert "call torch.compiler.reset() first" in found.pop("refused")

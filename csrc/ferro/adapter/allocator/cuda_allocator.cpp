@@ -169,6 +169,9 @@ void CudaAllocator::init(int device_count) {
       setMemoryFraction(fraction, index);
     }
   }
+  if (serves()) {
+    ExpandableSetting::instance().say(has_pages());
+  }
 }
 
 bool CudaAllocator::initialized() { return device_count() > 0; }
@@ -180,7 +183,8 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
   const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
   const bool observed = observed_.load(std::memory_order_relaxed);
   if ((static_cast<int>(elsewhere) | static_cast<int>(observed) |
-       static_cast<int>(owner.router.any()) | static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
+       static_cast<int>(owner.router.any()) | static_cast<int>(!memory_is_expandable()) |
+       static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
       is_profiled_or_traced()) [[unlikely]] {
     return allocate_unusually(owner, index, stream.handle, bytes);
   }
@@ -210,7 +214,10 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
 }
 
 Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const {
-  return {rounded(bytes, roundup_divisions_), bytes, std::move(context)};
+  return {.size = rounded(bytes, roundup_divisions_),
+          .requested = bytes,
+          .context = std::move(context),
+          .plain = !memory_is_expandable()};
 }
 
 void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index, StreamId stream,

@@ -20,6 +20,7 @@
 #include "ferro/adapter/sharing/descriptor_server.h"
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/sharing/ipc_receiver.h"
+#include "ferro/adapter/torch/expandable_setting.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/device/device_memory.h"
@@ -225,6 +226,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // The same for those that the device's router let go of.
   void follow_released(Device& device) const;
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
+  bool has_pages() const;
   void end_stretch(c10::DeviceIndex index, Serving grew);
   bool empty_previous_cache();
   bool relieve_shortage();

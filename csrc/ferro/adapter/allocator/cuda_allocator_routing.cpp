@@ -131,6 +131,16 @@ void CudaAllocator::start_serving() {
     previous_.allocator().emptyCache({0, 0});
   }
   switch_to(Serving::kOurs);
+  ExpandableSetting::instance().say(has_pages());
+}
+
+// As far as is known: before CUDA is initialised nobody asked the devices.
+bool CudaAllocator::has_pages() const {
+  Layout layout = config_.layout;
+  for (int i = 0; i < device_count(); ++i) {
+    layout = core_of(i)->layout() == Layout::kSegments ? Layout::kSegments : layout;
+  }
+  return layout == Layout::kPages;
 }
 
 void CudaAllocator::stop_serving() {
@@ -153,6 +163,7 @@ void CudaAllocator::stop_serving() {
     previous_.allocator().setMemoryFraction(getMemoryFraction(index), index);
   }
   switch_to(Serving::kPrevious);
+  ExpandableSetting::instance().take_back();
   for (int i = 0; i < device_count(); ++i) {
     core_of(i)->empty_cache();
   }

@@ -2,6 +2,7 @@
 
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/expandable_setting.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAStream.h>
@@ -21,7 +22,8 @@ std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes) {
   }
   const auto index = static_cast<c10::DeviceIndex>(device.driver().device());
   const StreamId stream = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
-  return device.report().bytes_from_driver(stream, {round_size(bytes), bytes});
+  return device.report().bytes_from_driver(
+      stream, {.size = round_size(bytes), .requested = bytes, .plain = !memory_is_expandable()});
 }
 
 }  // namespace ferro

@@ -115,6 +115,7 @@ void uninstall() {
     ours->stop_serving();
   } else {
     put_in_place(&ours->previous());  // nothing was allocated yet
+    ExpandableSetting::instance().take_back();
   }
 }
 

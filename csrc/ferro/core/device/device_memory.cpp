@@ -49,7 +49,8 @@ DeviceMemory::~DeviceMemory() {
 }
 
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
-  if (layout_ == Layout::kSegments || (pool != kDefaultPool && pools_.has_special())) [[unlikely]] {
+  if (layout_ == Layout::kSegments || request.plain ||
+      (pool != kDefaultPool && pools_.has_special())) [[unlikely]] {
     return allocate_specially(pool, stream, std::move(request));
   }
   return allocate_in_pages(pool, stream, request);
@@ -59,7 +60,7 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
                                                 Request request) {
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
-  return layout_ == Layout::kSegments || traits.is_special
+  return layout_ == Layout::kSegments || request.plain || traits.is_special
              ? allocate_in_segments(id, stream, request)
              : allocate_in_pages(id, stream, request);
 }

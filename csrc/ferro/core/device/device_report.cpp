@@ -56,7 +56,7 @@ DeviceView DeviceReport::view() {
 
 std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
-  if (parts_.layout == Layout::kSegments) {
+  if (parts_.layout == Layout::kSegments || request.plain) {
     const SegmentRules rules = parts_.segment_rules();
     Heap* heap = parts_.pools.find(kDefaultPool, {stream, segment_kind(request.size)});
     const bool hit =
@@ -188,8 +188,9 @@ void DeviceReport::check_invariants() {
       (is_paged(heap->kind()) ? backed : in_segments) += view.backed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
     }
-    FERRO_CHECK(id == kDefaultPool || static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==
-                                          backed + in_segments - before);
+    FERRO_CHECK(id == kDefaultPool ||
+                static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==
+                    backed + in_segments - before);
   });
   const PageCounts pages = parts_.store.counts();
   FERRO_CHECK(pages.held * parts_.store.page_bytes() ==

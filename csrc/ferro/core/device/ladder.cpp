@@ -274,6 +274,17 @@ DevicePtr Ladder::grow_from(const std::vector<Heap*>& givers, Climb& climb) {
   return kNull;
 }
 
+bool Ladder::release_segments_of(const std::vector<Heap*>& heaps, const CallContext& context) {
+  const std::uint64_t before = parts_.counters.segments_released;
+  const bool captures = parts_.captures.load(std::memory_order_relaxed) != 0;
+  for (Heap* heap : heaps) {
+    if (!is_paged(heap->kind()) && !(captures && heap->pool() == kDefaultPool)) {
+      reclaimer_.release_free_segments(static_cast<SegmentHeap&>(*heap), context);
+    }
+  }
+  return parts_.counters.segments_released != before;
+}
+
 DevicePtr Ladder::reclaim(Climb& climb) {
   // A callback frees memory through the ordinary way in; no heap is locked here.
   if (parts_.ask_program_for_memory()) {
@@ -296,13 +307,8 @@ DevicePtr Ladder::reclaim(Climb& climb) {
     }
   }
   const std::vector<Heap*> givers = parts_.pools.heaps_that_allow();
-  const std::uint64_t segments = parts_.counters.segments_released;
-  for (Heap* giver : givers) {
-    if (!is_paged(giver->kind())) {
-      reclaimer_.release_free_segments(static_cast<SegmentHeap&>(*giver), climb.request.context);
-    }
-  }
-  if (parts_.counters.segments_released != segments) {
+  const bool released = release_segments_of(givers, climb.request.context);
+  if (release_segments_of(parts_.pools.heaps_of(kDefaultPool), climb.request.context) || released) {
     if (const DevicePtr ptr = grow(climb); ptr != kNull) {
       return ptr;
     }
@@ -334,6 +340,7 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   for (Heap* giver : givers) {
     giver->wait_for_pending();
   }
+  release_segments_of(givers, climb.request.context);
   if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
     return ptr;
   }

@@ -69,6 +69,9 @@ class Ladder {
   DevicePtr order_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
   DevicePtr transfer(Climb& climb, std::size_t max_givers);
+  // Free segments go to where they came from. True: some went. Those of the default pool, which
+  // plain requests left, stay during captures, as PyTorch's do.
+  bool release_segments_of(const std::vector<Heap*>& heaps, const CallContext& context);
   std::size_t pages_beyond_limits() const;
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);

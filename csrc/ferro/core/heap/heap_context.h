@@ -40,6 +40,7 @@ struct Request {
   std::size_t requested = 0;  // bytes the program asked for
   CallContext context = nullptr;
   bool no_split = false;                // the block is not cut out of a larger one (segments only)
+  bool plain = false;                   // from segments, whatever the layout
   LadderStep step = LadderStep::kGrow;  // that makes room for it
 };
 

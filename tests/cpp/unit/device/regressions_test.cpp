@@ -315,23 +315,6 @@ TEST(PoolRegistryRegressionsTest, APoolThatIsOpenedInItsOwnSweepStays) {
   EXPECT_EQ(registry.count(), 0U);
 }
 
-// Containers refuse descriptors with either of two errors, of which one was taken for a failure.
-TEST(DriverRegressionsTest, WhereDescriptorsAreForbiddenPagesDoWithoutThem) {
-  for (const CUresult error : {CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED}) {
-    const SimGpu gpu(8);
-    Driver driver(FaultyApi::table(), 0);
-    FaultyApi::fail_only("cuMemCreate", 1, error);
-    const auto page = driver.create(kPageBytes);
-    EXPECT_TRUE(page.has_value());
-    EXPECT_FALSE(driver.exports());
-    EXPECT_EQ(FaultyApi::calls(), 2U);
-    const auto another = driver.create(kPageBytes);
-    EXPECT_TRUE(another.has_value());
-    EXPECT_EQ(FaultyApi::calls(), 3U) << "nobody asks again";
-    FaultyApi::reset();
-  }
-}
-
 class HeadroomTakenTest : public testing::DeviceFixture {
  protected:
   HeadroomTakenTest()

@@ -1,0 +1,44 @@
+// PyTorch's setting `expandable_segments`, which is how other libraries learn what memory they get:
+// mapped piecewise, or in plain allocations of the driver.
+//
+// With pages in force it is on, so that they are told the truth. Where a program switched it off, in
+// the environment or since, its word counts: requests get plain allocations. Without pages it is off.
+#pragma once
+
+#include "ferro/base/mutex.h"
+
+#include <c10/core/AllocatorConfig.h>
+
+#include <string>
+
+namespace ferro {
+
+inline bool memory_is_expandable() {
+  return c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
+}
+
+// Thread-safe, but for programs that change settings meanwhile, which PyTorch does not order either.
+class ExpandableSetting {
+ public:
+  // The settings are one for the process, and so is this.
+  static ExpandableSetting& instance();
+
+  // Sets it. On: unless the program has named it.
+  void say(bool expandable) FERRO_EXCLUDES(mutex_);
+  // As it was before the first `say`, unless the program has named it since.
+  void take_back() FERRO_EXCLUDES(mutex_);
+
+ private:
+  ExpandableSetting() = default;
+  // Did the program name it in the settings in force?
+  bool is_programs() const FERRO_REQUIRES(mutex_);
+  void write(bool expandable) FERRO_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  bool says_ FERRO_GUARDED_BY(mutex_) = false;
+  bool before_ FERRO_GUARDED_BY(mutex_) = false;
+  std::string written_ FERRO_GUARDED_BY(mutex_);     // the settings as they were last written here
+  std::string of_program_ FERRO_GUARDED_BY(mutex_);  // and before that
+};
+
+}  // namespace ferro
