@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks.harness.processes import ALLOCATORS, OURS, ROOT
 
 DOCUMENTS = [
-    ROOT / "docs" / name for name in ("benchmarks.md", "design.md", "graph-memory.md", "simulated-gpu.md")
+    ROOT / "docs" / name
+    for name in ("benchmarks.md", "design.md", "graph-memory.md", "simulated-gpu.md")
 ]
 RESULTS = ROOT / "benchmarks" / "results"
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Programs that switch `expandable_segments` while they run, as serving engines do around exports."""
+"""Programs that switch `expandable_segments` while they run, as engines do around exports."""
 
 from tests.python.feature_checks import MIB, check, filled, finish, statistic, take, words
 
