@@ -90,6 +90,13 @@ class Commands:
         return HELD["made"]
 
     @staticmethod
+    def share(name: str, size: int, tag: int) -> Any:
+        """What another process needs to open a tensor that is held here."""
+        HELD[name] = filled(size, tag)
+        torch.cuda.synchronize()
+        return HELD[name].untyped_storage()._share_cuda_()
+
+    @staticmethod
     def wait_for(event: torch.cuda.Event, tensor: torch.Tensor, tag: int) -> bool:
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):

@@ -98,10 +98,22 @@ def test_a_device_that_exports_nothing() -> None:
 
 def test_handles_that_cannot_be_opened() -> None:
     for name, reason in {
-        "a process that is gone": "there is no process",
+        "a process that is gone": "the process that shared it has ended",
         "a type nobody knows": "unexpected or illformed shareable handle type",
         "half a handle": "ends too early",
         "memory given back": "has given it back since",
     }.items():
         kind, text = refusals()[name]
         assert (kind, reason in text) == ("RuntimeError", True), (name, text)
+
+
+@cache
+def beside_neighbours() -> Result:
+    return simulated("sharing_neighbours.py", "ferro", memory="1GiB")
+
+
+@pytest.mark.parametrize("name", checks_of("sharing_neighbours.py"))
+def test_sharing_beside_neighbours(name: str) -> None:
+    found = beside_neighbours()[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] is True

@@ -84,7 +84,7 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
 void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {
   handle.from = own_process();
   try {
-    handle.socket = descriptor_server_.socket_name();
+    handle.server = descriptor_server_.address();
   } catch (const std::runtime_error&) {
     // Without a socket the memory can still be opened where the kernel allows pidfd_getfd.
   }

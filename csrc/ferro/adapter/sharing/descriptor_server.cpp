@@ -1,218 +1,244 @@
 #include "ferro/adapter/sharing/descriptor_server.h"
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
-#include <random>
+#include <poll.h>
+#include <span>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace ferro {
 namespace {
 
-// The kernel passes no more in one message.
-constexpr std::size_t kMaxDescriptors = 253;
-constexpr int kTimeoutSeconds = 10;
+using Clock = std::chrono::steady_clock;
 
-class Socket {
- public:
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  ~Socket() {
-    if (descriptor_ >= 0) {
-      close(descriptor_);
-    }
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-
- private:
-  int descriptor_;
-};
+constexpr std::chrono::seconds kMaxSilence{10};
+constexpr std::chrono::milliseconds kPauseAfterRefusal{50};
+constexpr std::size_t kMaxConnections = 1024;
+// So that those who ask are not kept waiting by a flood of those who connect.
+constexpr int kAcceptsPerTurn = 64;
 
 [[noreturn]] void fail(const char* call) {
   throw std::runtime_error(std::string(call) + ": " + std::strerror(errno));
 }
 
-// An abstract address begins with a zero and has no end mark.
-socklen_t fill_address(sockaddr_un& address, const std::string& name) {
-  address = {};
-  address.sun_family = AF_UNIX;
-  const std::size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::memcpy(address.sun_path + 1, name.data(), length);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-}
-
-void set_timeout(int socket) {
-  const timeval timeout{kTimeoutSeconds, 0};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+std::size_t max_connections() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return kMaxConnections;
+  }
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMaxConnections);
 }
 
 bool is_trusted(int connection) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         (peer.uid == geteuid() || peer.uid == 0);
+  const uid_t user = peer_of(connection).user;
+  return user == geteuid() || user == 0;
 }
 
-// A message of one byte with descriptors.
-struct Message {
-  char byte = 0;
-  iovec bytes{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxDescriptors)> control{};
-  msghdr header{};
+// What the thread of a server does.
+class Service {
+ public:
+  Service(int listener, ServerAddress address, const DescriptorServer::Find& find)
+      : listener_(listener), address_(std::move(address)), find_(find) {}
 
-  explicit Message(std::size_t descriptors) {
-    header.msg_iov = &bytes;
-    header.msg_iovlen = 1;
-    if (descriptors != 0) {
-      header.msg_control = control.data();
-      header.msg_controllen = CMSG_SPACE(sizeof(int) * descriptors);
+  [[noreturn]] void run() noexcept {
+    for (;;) {
+      try {
+        turn();
+      } catch (const std::exception&) {
+        // Out of memory, most likely; some may be free later.
+        std::this_thread::sleep_for(kPauseAfterRefusal);
+      }
     }
   }
+
+ private:
+  struct Connection {
+    int socket;
+    Clock::time_point since;
+  };
+
+  void turn();
+  void wait();
+  void accept_some();
+  void close_oldest();
+  bool is_done(int connection) noexcept;
+  void answer(int connection, const DescriptorRequest& request, std::size_t ids);
+
+  const int listener_;
+  const ServerAddress address_;
+  const DescriptorServer::Find& find_;
+  std::vector<Connection> silent_;  // have asked for nothing yet, in the order in which they came
+  std::vector<pollfd> polled_;      // `silent_`, and then the listener
 };
 
-bool send_descriptors(int connection, const std::vector<int>& descriptors) {
-  Message message(descriptors.size());
-  message.byte = descriptors.empty() ? 0 : 1;
-  if (!descriptors.empty()) {
-    cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
-    std::memcpy(CMSG_DATA(control), descriptors.data(), sizeof(int) * descriptors.size());
+void Service::turn() {
+  wait();
+  const Clock::time_point now = Clock::now();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < silent_.size(); ++i) {
+    const Connection connection = silent_[i];
+    if ((polled_[i].revents != 0 && is_done(connection.socket)) ||
+        now - connection.since >= kMaxSilence) {
+      UnforkedSockets::close(connection.socket);
+    } else {
+      silent_[kept++] = connection;
+    }
   }
-  return sendmsg(connection, &message.header, MSG_NOSIGNAL) == 1;
+  silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(kept), silent_.end());
+  if (polled_.back().revents != 0) {
+    accept_some();
+  }
+}
+
+void Service::wait() {
+  polled_.clear();
+  for (const Connection& connection : silent_) {
+    polled_.push_back({connection.socket, POLLIN, 0});
+  }
+  polled_.push_back({listener_, POLLIN, 0});
+  int timeout = -1;
+  if (!silent_.empty()) {
+    const auto left = silent_.front().since + kMaxSilence - Clock::now();
+    const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    timeout = static_cast<int>(std::max<std::int64_t>(0, rounded));
+  }
+  if (poll(polled_.data(), polled_.size(), timeout) < 0) {
+    fail("poll");
+  }
+}
+
+// In a moment when no fork() is under way.
+int accept_unforked(int listener) {
+  const MutexLock lock(UnforkedSockets::mutex);
+  FileDescriptor accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (accepted.get() >= 0) {
+    UnforkedSockets::add(accepted.get());
+  }
+  return accepted.release();
+}
+
+void Service::accept_some() {
+  silent_.reserve(silent_.size() + kAcceptsPerTurn);
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    const int connection = accept_unforked(listener_);
+    if (connection >= 0) {
+      if (!is_trusted(connection) || is_done(connection)) {
+        UnforkedSockets::close(connection);
+        continue;
+      }
+      silent_.push_back({connection, Clock::now()});
+      if (silent_.size() > max_connections()) {
+        close_oldest();
+      }
+    } else if (errno == EAGAIN) {
+      return;
+    } else if ((errno == EMFILE || errno == ENFILE) && !silent_.empty()) {
+      close_oldest();
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      std::this_thread::sleep_for(kPauseAfterRefusal);
+      return;
+    }
+  }
+}
+
+// It may have asked since the last look.
+void Service::close_oldest() {
+  (void)is_done(silent_.front().socket);
+  UnforkedSockets::close(silent_.front().socket);
+  silent_.erase(silent_.begin());
+}
+
+// Answers what was asked, if it may be; false when nothing was asked yet.
+bool Service::is_done(int connection) noexcept {
+  try {
+    DescriptorRequest request;
+    const ssize_t size = recv(connection, &request, sizeof(request), MSG_DONTWAIT | MSG_TRUNC);
+    if (size < 0) {
+      return errno != EAGAIN && errno != EINTR;
+    }
+    const std::size_t ids = DescriptorRequest::ids_in(static_cast<std::size_t>(size));
+    if (ids != 0 && request.magic == kRequestMagic && is_equal(request.key, address_.request_key)) {
+      answer(connection, request, ids);
+    }
+  } catch (const std::exception&) {
+    // The other side notices that the connection ended.
+  }
+  return true;
+}
+
+void Service::answer(int connection, const DescriptorRequest& request, std::size_t ids) {
+  std::vector<FileDescriptor> found;
+  found.reserve(ids);
+  for (std::size_t i = 0; i < ids; ++i) {
+    FileDescriptor descriptor(find_(request.ids[i]));
+    if (descriptor.get() < 0) {
+      break;
+    }
+    found.push_back(std::move(descriptor));
+  }
+  const auto send = [&](DescriptorStatus status, std::span<const FileDescriptor> descriptors) {
+    const DescriptorAnswer answer{address_.answer_key, status};
+    return send_message(connection, std::as_bytes(std::span(&answer, 1)), descriptors);
+  };
+  if (found.size() < ids) {
+    send(DescriptorStatus::kGivenBack, {});
+  } else if (!send(DescriptorStatus::kSent, found)) {
+    send(DescriptorStatus::kBusy, {});
+  }
 }
 
 }  // namespace
 
-std::string DescriptorServer::socket_name() {
-  const MutexLock lock(mutex_);
+ServerAddress DescriptorServer::address() {
+  const MutexLock lock(UnforkedSockets::mutex);
   if (process_ == getpid()) {
-    return name_;
+    return address_;
   }
-  std::random_device random;
-  const std::string name = "ferro_alloc-" + std::to_string(getpid()) + "-" +
-                           std::to_string((std::uint64_t{random()} << 32) | random());
-  Socket listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  std::uint64_t number = 0;
+  const SharingKey random = random_key();
+  std::memcpy(&number, random.data(), sizeof(number));
+  const ServerAddress address{
+      "ferro_alloc-" + std::to_string(getpid()) + "-" + std::to_string(number), random_key(),
+      random_key()};
+  FileDescriptor listener = open_unix_socket(SOCK_NONBLOCK);
   if (listener.get() < 0) {
     fail("socket");
   }
-  sockaddr_un address;
-  const socklen_t length = fill_address(address, name);
-  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+  if (!bind_abstract(listener.get(), address.name)) {
     fail("bind");
   }
-  constexpr int kBacklog = 64;
-  if (listen(listener.get(), kBacklog) != 0) {
+  if (listen(listener.get(), SOMAXCONN) != 0) {
     fail("listen");
   }
+  UnforkedSockets::add(listener.get());
   // Signals are for the program's own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread([this, socket = listener.get()] { serve(socket); }).detach();
+    std::thread([this, address, socket = listener.get()] {
+      Service(socket, address, find_).run();
+    }).detach();
   } catch (...) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    UnforkedSockets::forget(listener.get());
     throw;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)listener.release();
   process_ = getpid();
-  name_ = name;
-  return name_;
-}
-
-void DescriptorServer::serve(int listener) noexcept {
-  for (;;) {
-    const Socket connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection.get() >= 0) {
-      try {
-        answer(connection.get());
-      } catch (const std::exception&) {
-        // The other side notices that the connection ended.
-      }
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      // Out of descriptors, most likely; others may be closed meanwhile.
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-  }
-}
-
-void DescriptorServer::answer(int connection) {
-  set_timeout(connection);
-  std::array<std::uint64_t, kMaxDescriptors> ids{};
-  if (!is_trusted(connection)) {
-    return;
-  }
-  const ssize_t received = recv(connection, ids.data(), sizeof(ids), 0);
-  if (received <= 0 || received % sizeof(std::uint64_t) != 0) {
-    return;
-  }
-  std::vector<int> descriptors;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(received) / sizeof(std::uint64_t); ++i) {
-    const int descriptor = find_(ids[i]);
-    if (descriptor < 0) {
-      break;
-    }
-    descriptors.push_back(descriptor);
-  }
-  // All of them, or an empty answer.
-  if (descriptors.size() * sizeof(std::uint64_t) == static_cast<std::size_t>(received)) {
-    send_descriptors(connection, descriptors);
-  } else {
-    send_descriptors(connection, {});
-  }
-  for (const int descriptor : descriptors) {
-    close(descriptor);
-  }
-}
-
-std::vector<int> receive_descriptors(const std::string& socket_name,
-                                     std::span<const std::uint64_t> ids) {
-  const Socket connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (connection.get() < 0) {
-    fail("socket");
-  }
-  set_timeout(connection.get());
-  sockaddr_un address;
-  const socklen_t length = fill_address(address, socket_name);
-  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    fail("connect");
-  }
-  if (ids.empty() || ids.size() > kMaxDescriptors ||
-      send(connection.get(), ids.data(), ids.size_bytes(), MSG_NOSIGNAL) !=
-          static_cast<ssize_t>(ids.size_bytes())) {
-    fail("send");
-  }
-  Message message(kMaxDescriptors);
-  if (recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) != 1) {
-    throw std::runtime_error("the process that shared the memory gave no answer");
-  }
-  std::vector<int> descriptors;
-  const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  if (control != nullptr && control->cmsg_type == SCM_RIGHTS) {
-    descriptors.resize((control->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    std::memcpy(descriptors.data(), CMSG_DATA(control), descriptors.size() * sizeof(int));
-  }
-  if (descriptors.size() != ids.size()) {
-    for (const int descriptor : descriptors) {
-      close(descriptor);
-    }
-    throw std::runtime_error("the process that shared the memory has given it back since");
-  }
-  return descriptors;
+  address_ = address;
+  return address;
 }
 
 }  // namespace ferro

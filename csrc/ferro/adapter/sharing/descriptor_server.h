@@ -1,20 +1,27 @@
 // Hands file descriptors of this process to others through a Unix socket, where the kernel does not
 // let them take the descriptors themselves (pidfd_getfd needs the right to trace the process).
 //
-// The socket has an abstract name, so nothing is left on disk; only processes of the same user, or
-// root's, are answered. A thread serves it from the first `socket_name()` to the end of the
-// process, which it never delays. Thread-safe. After fork() the child has no server until it asks
-// for a name itself, and then one of its own.
+// The socket has an abstract name, so nothing is left on disk. Answered are processes of the same
+// user, or root's, that show the key of a handle (descriptor_protocol.h). All others find the
+// connection closed and learn nothing.
+//
+// One thread serves it from the first `address()` to the end of the process, which it never delays.
+// It waits for no peer: connections that have asked for nothing yet are polled together, and an
+// answer is one message that fits. A silent connection is closed after 10 s. There are at most
+// 1,024 of them, and no more than a quarter of the descriptors that this process may open; then
+// the one that has been silent the longest gives way.
+//
+// Thread-safe. A child of fork() has no server and no socket of its parent's. It starts one of its
+// own, with other keys, when it asks for an address itself.
 #pragma once
 
-#include "ferro/base/mutex.h"
+#include "ferro/adapter/sharing/descriptor_protocol.h"
+#include "ferro/adapter/sharing/unforked_sockets.h"
 
 #include <cstdint>
 #include <functional>
-#include <span>
-#include <string>
 #include <sys/types.h>
-#include <vector>
+#include <utility>
 
 namespace ferro {
 
@@ -28,23 +35,15 @@ class DescriptorServer {
   DescriptorServer(const DescriptorServer&) = delete;
   DescriptorServer& operator=(const DescriptorServer&) = delete;
 
-  // Starts the server where there is none. Throws std::runtime_error when the system refuses a
-  // socket or a thread.
-  std::string socket_name() FERRO_EXCLUDES(mutex_);
+  // The same one throughout a process. Starts the server where there is none. Throws
+  // std::runtime_error when the system refuses a socket, a thread or random bytes.
+  ServerAddress address() FERRO_EXCLUDES(UnforkedSockets::mutex);
 
  private:
-  void serve(int listener) noexcept;
-  void answer(int connection);
-
   const Find find_;
-  Mutex mutex_;
-  pid_t process_ FERRO_GUARDED_BY(mutex_) = 0;  // that the server runs in
-  std::string name_ FERRO_GUARDED_BY(mutex_);
+  // That the server runs in.
+  pid_t process_ FERRO_GUARDED_BY(UnforkedSockets::mutex) = 0;
+  ServerAddress address_ FERRO_GUARDED_BY(UnforkedSockets::mutex);
 };
-
-// Asks the server behind `socket_name` for descriptors, in the order of `ids`. Throws
-// std::runtime_error with the reason; then nothing is open.
-std::vector<int> receive_descriptors(const std::string& socket_name,
-                                     std::span<const std::uint64_t> ids);
 
 }  // namespace ferro

@@ -14,7 +14,8 @@ constexpr char kTypePages = 'e';
 // Handles of several sizes, which PyTorch's own allocator cannot map and refuses by this type.
 constexpr char kTypeMixedPages = 'f';
 constexpr std::size_t kCudaHandleBytes = 64;
-constexpr char kMagic[8] = {'f', 'e', 'r', 'r', 'o', 'i', 'p', 'c'};
+// Ends with the number of the note's format.
+constexpr char kMagic[8] = {'f', 'e', 'r', 'r', 'o', 'i', 'p', '2'};
 
 // As PyTorch writes it.
 struct Header {
@@ -59,7 +60,10 @@ class Reader {
 
 void read_note(Reader& reader, IpcHandle& handle) {
   handle.from.started = reader.next<std::uint64_t>();
-  handle.socket = reader.next_bytes(reader.next<std::uint32_t>());
+  handle.from.pid_namespace = reader.next<std::uint64_t>();
+  handle.server.request_key = reader.next<SharingKey>();
+  handle.server.answer_key = reader.next<SharingKey>();
+  handle.server.name = reader.next_bytes(reader.next<std::uint32_t>());
   for (IpcUnit& unit : handle.units) {
     const auto note = reader.next<NoteUnit>();
     unit.id = note.id;
@@ -118,8 +122,11 @@ std::string encode(const IpcHandle& handle) {
   }
   append(text, kMagic);
   append(text, handle.from.started);
-  append(text, static_cast<std::uint32_t>(handle.socket.size()));
-  text += handle.socket;
+  append(text, handle.from.pid_namespace);
+  append(text, handle.server.request_key);
+  append(text, handle.server.answer_key);
+  append(text, static_cast<std::uint32_t>(handle.server.name.size()));
+  text += handle.server.name;
   for (const IpcUnit& unit : units) {
     append(text, NoteUnit{unit.id, unit.bytes});
   }

@@ -3,11 +3,13 @@
 // It begins as PyTorch's own: a version, a type, and for memory made of pages a header with a file
 // descriptor for each handle, of the process that the header names. PyTorch's own allocator can
 // open ours when all handles have one size. After that comes our note, which it does not read: who
-// the process is beyond doubt, where it hands out its descriptors, and under which ids.
+// the process is beyond doubt, where it hands out its descriptors, under which ids, and the keys
+// for asking. So a handle is a secret of those who may use the memory.
 //
 // Pure.
 #pragma once
 
+#include "ferro/adapter/sharing/descriptor_protocol.h"
 #include "ferro/adapter/sharing/peer_process.h"
 
 #include <cstddef>
@@ -32,11 +34,11 @@ enum class IpcKind {
 struct IpcHandle {
   IpcKind kind = IpcKind::kDescriptors;
   std::string cuda_handle;  // 64 bytes
-  ProcessIdentity from;     // `started` of our own handles only
+  ProcessIdentity from;     // all but its number of our own handles only
   std::vector<IpcUnit> units;
   std::size_t segment_bytes = 0;
   std::vector<std::string> fabric_handles;  // 64 bytes each
-  std::string socket;                       // its abstract name; of our own handles only
+  ServerAddress server;                     // of our own handles only
 };
 
 // Not for kFabric.

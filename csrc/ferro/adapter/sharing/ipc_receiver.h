@@ -1,7 +1,7 @@
 // Memory of other processes that this one has mapped, by the byte strings it came under.
 //
 // The same string on the same device is mapped once; the mapping is closed when its last user lets
-// go. Thread-safe.
+// go. Thread-safe: who waits for a stopped process keeps no other thread waiting.
 #pragma once
 
 #include "ferro/adapter/sharing/peer_process.h"
@@ -23,10 +23,11 @@ class IpcReceiver {
       FERRO_EXCLUDES(mutex_);
 
  private:
+  std::shared_ptr<void> find(const std::string& key) FERRO_REQUIRES(mutex_);
   void forget(const std::string& key) FERRO_EXCLUDES(mutex_);
 
+  PeerProcesses peers_;
   Mutex mutex_;
-  PeerProcesses peers_ FERRO_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::weak_ptr<void>> open_ FERRO_GUARDED_BY(mutex_);
 };
 

@@ -1,14 +1,14 @@
 #include "ferro/adapter/sharing/peer_process.h"
 
-#include "ferro/base/mutex.h"
-
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdexcept>
 #include <string>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,8 +46,27 @@ std::uint64_t start_of_process(int process) {
   return at == nullptr ? 0 : std::strtoull(at, nullptr, 10);
 }
 
+// 0 when the kernel has no such namespaces.
+std::uint64_t own_pid_namespace() {
+  struct stat found {};
+  return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
+}
+
 std::runtime_error refusal(const char* call) {
   return std::runtime_error(std::string(call) + ": " + std::strerror(errno));
+}
+
+ProcessEnded ended(const ProcessIdentity& process) {
+  return ProcessEnded("the process that shared it has ended" +
+                      std::string(process.pid_namespace != 0
+                                      ? ""
+                                      : ", or has another number here (another pid namespace)"));
+}
+
+// Also when nobody has waited for it yet, so that its number is still taken.
+bool has_ended(int process_descriptor) {
+  pollfd polled{process_descriptor, POLLIN, 0};
+  return poll(&polled, 1, 0) == 1;
 }
 
 }  // namespace
@@ -57,65 +76,71 @@ ProcessIdentity own_process() {
   static ProcessIdentity known;
   const MutexLock lock(mutex);
   if (const int process = getpid(); process != known.process) {
-    known = {process, start_of_process(process)};
+    known = {process, start_of_process(process), own_pid_namespace()};
   }
   return known;
 }
 
+bool is_in_this_namespace(const ProcessIdentity& process) {
+  return process.pid_namespace != 0 && process.pid_namespace == own_process().pid_namespace;
+}
+
 // A descriptor of a process stays that process's, also when its number goes to another.
 int PeerProcesses::find_or_open(const ProcessIdentity& process) {
+  if (process.pid_namespace != 0 && !is_in_this_namespace(process)) {
+    throw std::runtime_error("it is of another pid namespace");
+  }
   const auto key = std::pair(process.process, process.started);
   if (const auto found = open_.find(key); found != open_.end()) {
-    if (process.started != 0) {
-      return found->second;
+    if (process.started != 0 && !has_ended(found->second.get())) {
+      return found->second.get();
     }
     // By its number alone it may be another process now.
-    close(found->second);
     open_.erase(found);
   }
-  const auto opened = static_cast<int>(syscall(SYS_pidfd_open, process.process, 0));
-  if (opened < 0 && errno != ESRCH) {
+  FileDescriptor opened(static_cast<int>(syscall(SYS_pidfd_open, process.process, 0)));
+  if (opened.get() < 0) {
+    if (errno == ESRCH) {
+      throw ended(process);
+    }
     throw refusal("pidfd_open");
   }
   // Asked after opening: if it is the right one now, it was so then.
-  if (opened < 0 ||
+  if (has_ended(opened.get()) ||
       (process.started != 0 && start_of_process(process.process) != process.started)) {
-    if (opened >= 0) {
-      close(opened);
-    }
-    throw std::runtime_error("there is no process " + std::to_string(process.process) +
-                             " here that shared it");
+    throw ended(process);
   }
   if (open_.size() >= kMostOpen) {
-    forget_all();
+    open_.clear();
   }
-  open_.emplace(key, opened);
-  return opened;
+  return open_.emplace(key, std::move(opened)).first->second.get();
 }
 
-std::vector<int> PeerProcesses::take(const ProcessIdentity& from,
-                                     std::span<const int> descriptors) {
+std::vector<FileDescriptor> PeerProcesses::take(const ProcessIdentity& from,
+                                                std::span<const int> descriptors) {
+  const MutexLock lock(mutex_);
   const int process = find_or_open(from);
-  std::vector<int> taken;
+  std::vector<FileDescriptor> taken;
   for (const int number : descriptors) {
-    const auto copy = static_cast<int>(syscall(SYS_pidfd_getfd, process, number, 0));
-    if (copy < 0) {
-      const std::runtime_error why = refusal("pidfd_getfd");
-      for (const int done : taken) {
-        close(done);
-      }
-      throw why;
+    FileDescriptor copy(static_cast<int>(syscall(SYS_pidfd_getfd, process, number, 0)));
+    if (copy.get() < 0) {
+      throw refusal("pidfd_getfd");
     }
-    taken.push_back(copy);
+    taken.push_back(std::move(copy));
   }
   return taken;
 }
 
-void PeerProcesses::forget_all() {
-  for (const auto& [process, descriptor] : open_) {
-    close(descriptor);
+bool PeerProcesses::is_running(const ProcessIdentity& process) {
+  const MutexLock lock(mutex_);
+  try {
+    (void)find_or_open(process);
+    return true;
+  } catch (const ProcessEnded&) {
+    return false;
+  } catch (const std::runtime_error&) {
+    return start_of_process(process.process) == process.started;
   }
-  open_.clear();
 }
 
 }  // namespace ferro

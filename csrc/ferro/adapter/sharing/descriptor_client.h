@@ -1,0 +1,44 @@
+// Gets copies of the descriptors that another process shares: from the kernel where it allows that,
+// and otherwise from that process's DescriptorServer.
+#pragma once
+
+#include "ferro/adapter/sharing/descriptor_protocol.h"
+#include "ferro/adapter/sharing/file_descriptor.h"
+#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/sharing/peer_process.h"
+#include "ferro/adapter/sharing/unix_socket.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace ferro {
+
+// One connection to a server, for one question. Not thread-safe. After a failure nothing is open
+// but the connection.
+class DescriptorClient {
+ public:
+  // Throws std::runtime_error with the reason: when nobody listens there, at once.
+  explicit DescriptorClient(ServerAddress address);
+
+  // Who listens there: its number in this pid namespace; 0: it has none here.
+  pid_t server_process() const { return peer_.process; }
+  // In the order of `ids`. Throws std::runtime_error with the reason, after 10 s when the server is
+  // stopped, and when the answer is not from where the handle is from.
+  std::vector<FileDescriptor> ask(std::span<const std::uint64_t> ids);
+
+ private:
+  const ServerAddress address_;
+  const FileDescriptor connection_;
+  PeerCredentials peer_;
+};
+
+// The caller's own copies of the descriptors of `handle.units`, in their order. What comes from a
+// socket is from the process that made the handle: by its number and its start, where it runs in
+// this pid namespace, and by its user and its key in any case. Throws std::runtime_error with one
+// sentence; then nothing is open.
+std::vector<FileDescriptor> receive_descriptors(const IpcHandle& handle, PeerProcesses& peers);
+
+}  // namespace ferro

@@ -1,0 +1,226 @@
+"""Sharing beside processes that mean harm, are stopped or have ended. Every check returns True.
+
+The other process cannot take descriptors by itself, so it asks the socket of this one.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.python.feature_checks import MIB, check, error_of, finish
+
+os.environ["SHARING_PEER"] = json.dumps(
+    {
+        "parent": os.getpid(),
+        "allocator": "ferro",
+        "sim": {"memory": "1GiB"},
+        "simulated": True,
+        "refuse_pidfd": True,
+    }
+)
+
+import torch
+import torch.multiprocessing
+from sharing_peer import filled, is_filled, serve
+
+# The other process has a module of its own; without a file, this one is not run there again.
+sys.modules["__main__"].__dict__.pop("__file__")
+_context = multiprocessing.get_context("spawn")
+_commands, _answers = _context.Queue(), _context.Queue()
+_process = _context.Process(target=serve, args=(_commands, _answers), daemon=True)
+_process.start()
+assert _answers.get(timeout=120) == "ready"
+
+
+def ask(name: str, *arguments: Any) -> Any:
+    _commands.put((name, arguments))
+    return _answers.get(timeout=60)
+
+
+class Server(NamedTuple):
+    """What a handle says of the process that hands out its descriptors."""
+
+    request_key: bytes
+    answer_key: bytes
+    name: bytes
+
+    @classmethod
+    def of(cls, handle: bytes) -> "Server":
+        fields = struct.Struct("<8sQQ16s16sI")
+        at = handle.index(b"ferroip2")
+        _, _, _, request_key, answer_key, length = fields.unpack_from(handle, at)
+        name = handle[at + fields.size :][:length]
+        return cls(request_key, answer_key, b"\0" + name)
+
+
+def connect(server: Server) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(30)
+    connection.connect(server.name)
+    return connection
+
+
+def reply_to(server: Server, message: bytes) -> bytes:
+    """Empty when the connection was closed without an answer."""
+    with connect(server) as connection:
+        connection.sendall(message)
+        try:
+            return connection.recv(4096)
+        except ConnectionResetError:
+            return b""
+
+
+def request(key: bytes, *ids: int) -> bytes:
+    return b"ferroask" + key + struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def is_served(tag: int) -> bool:
+    """Does the other process get memory that it has not open?"""
+    return bool(ask("check", filled(4 * MIB, tag), tag))
+
+
+_mine = filled(4 * MIB, 1)
+_device, _handle, *_rest = _mine.untyped_storage()._share_cuda_()
+SERVER = Server.of(_handle)
+
+
+@check
+def who_has_the_key_is_answered() -> bool:
+    answer = reply_to(SERVER, request(SERVER.request_key, 1))
+    return answer[:16] == SERVER.answer_key and is_served(2)
+
+
+@check
+def a_process_of_the_same_user_without_the_key_gets_nothing() -> bool:
+    program = f"""
+import socket
+for key in (bytes(16), {SERVER.answer_key!r}, {SERVER.request_key[:15] + b"!"!r}):
+    for id in range(1, 20):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect({SERVER.name!r})
+        connection.sendall(b"ferroask" + key + id.to_bytes(8, "little"))
+        assert connection.recv(4096) == b""
+"""
+    return subprocess.run([sys.executable, "-c", program]).returncode == 0 and is_served(3)
+
+
+@check
+def what_is_no_request_gets_nothing() -> bool:
+    whole = request(SERVER.request_key, 1)
+    # The ids alone, garbage, parts of a request, one with half an id, and more than it may hold.
+    messages = [struct.pack("<Q", 1), os.urandom(300), whole[:12], whole[:-8], whole + b"1234"]
+    messages.append(request(SERVER.request_key, *range(1, 300)))
+    return not any(reply_to(SERVER, message) for message in messages) and is_served(4)
+
+
+@check
+def half_closed_connections_keep_nobody_waiting() -> bool:
+    with connect(SERVER) as silent, connect(SERVER) as deaf:
+        silent.shutdown(socket.SHUT_WR)
+        deaf.shutdown(socket.SHUT_RD)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            deaf.sendall(request(SERVER.request_key, 1))
+        return silent.recv(1) == b"" and is_served(5)
+
+
+@check
+def stopped_processes_keep_nobody_waiting() -> bool:
+    program = """
+import os, signal, socket
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect({name!r})
+connection.sendall({message!r}) if {message!r} else None
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    stopped = []
+    for message in (b"", request(SERVER.request_key, 1)):
+        text = program.format(name=SERVER.name, message=message)
+        stopped.append(subprocess.Popen([sys.executable, "-c", text]))
+        os.waitpid(stopped[-1].pid, os.WUNTRACED)
+    served = is_served(6)
+    for process in stopped:
+        process.kill()
+        process.wait()
+    return served
+
+
+@check
+def a_thousand_connections() -> bool:
+    # A quarter of it is for connections.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, most))
+    connections = [connect(SERVER) for _ in range(1000)]
+    served = is_served(7)
+    for connection in connections:
+        with connection:
+            connection.sendall(request(SERVER.request_key, 1))
+            served &= connection.recv(4096)[:16] == SERVER.answer_key
+    return served
+
+
+def sockets_of(process: int) -> set[str]:
+    links = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        # The one for reading the folder is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            links.add(str(link.readlink()))
+    return links
+
+
+@check
+def a_child_of_fork_does_not_listen() -> bool:
+    name = SERVER.name[1:].decode()
+    reader, writer = os.pipe()
+    with connect(SERVER):
+        # Its listener, and the accepted end of the connection.
+        lines = Path("/proc/net/unix").read_text().splitlines()
+        serving = {f"socket:[{line.split()[6]}]" for line in lines if line.endswith(f"@{name}")}
+        child = os.fork()
+        if child == 0:
+            os.write(writer, b"!")
+            signal.pause()
+        try:
+            os.read(reader, 1)
+            here, there = sockets_of(os.getpid()), sockets_of(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return bool(serving & here) and not serving & there and is_served(8)
+
+
+@check
+def a_sender_that_has_ended_is_said_to_have_ended() -> bool:
+    device, handle, size, offset, counter, counter_offset, event, _ = ask("share", "last", MIB, 9)
+    changed = handle[:26] + b"\xff" * 4 + handle[30:]
+
+    def open_it(text: bytes) -> Any:
+        arguments = (device, text, size, offset, counter, counter_offset, event, False)
+        return torch.UntypedStorage._new_shared_cuda(*arguments)
+
+    os.kill(_process.pid, signal.SIGSTOP)
+    # Its descriptors are taken without its help.
+    opened = open_it(handle)
+    words = torch.empty(0, dtype=torch.int32, device="cuda").set_(opened)
+    filled_by_it = is_filled(words, 9)
+    _process.kill()
+    _process.join(60)
+    squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    squatter.bind(Server.of(handle).name)
+    squatter.listen(8)
+    seen = [error_of(lambda: open_it(changed))]
+    squatter.close()
+    seen.append(error_of(lambda: open_it(changed)))
+    expected = "cannot be opened here: the process that shared it has ended."
+    return filled_by_it and all(expected in text for _, text in seen)
+
+
+finish()
