@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
         install(None if parsed.conf is None else Config.parse(parsed.conf))
         if parsed.children:
             pass_to_children(parsed.conf)
-    except FerroError as error:
+    except (FerroError, ValueError) as error:
         return refuse(error)
     program.run()
     return 0
@@ -73,7 +73,7 @@ def simulate(argv: Sequence[str]) -> int:
     return _simulate.main(list(argv))
 
 
-def refuse(error: FerroError) -> int:
+def refuse(error: Exception) -> int:
     print(f"ferro_alloc: {error}", file=sys.stderr)
     return 1
 

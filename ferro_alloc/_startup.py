@@ -19,20 +19,23 @@ from ferro_alloc._import_hook import AfterImport
 ENVIRONMENT_VARIABLE = "FERRO_ALLOC"
 ON = ("1", "true", "on", "yes")
 OFF = ("", "0", "false", "off", "no")
+STRICT = "strict"
 
 _armed: AfterImport | None = None
+_begun = False
 
 
 def begin() -> None:
     """Waits for the import of torch when FERRO_ALLOC is on."""
-    global _armed
-    value = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
+    global _armed, _begun
+    _begun = True
+    value = _value()
     if value in OFF:
         return
-    if value not in ON:
-        _say(f"{ENVIRONMENT_VARIABLE} is '{value}': expected 1 or 0, so it stays off")
+    if value not in (*ON, STRICT):
+        _say(f"{_what_is_wrong(value)}, so it stays off")
         return
-    _armed = AfterImport("torch", _install)
+    _armed = AfterImport("torch", _install_or_fail if value == STRICT else _install)
     allocator.on_install = disarm
     _armed.arm()
 
@@ -48,16 +51,44 @@ def disarm() -> None:
 def is_in_place() -> bool:
     """Whether Python finds ferro_alloc.pth in a folder whose .pth files it reads."""
     folders = [*site.getsitepackages(), site.getusersitepackages()]
-    return any((Path(folder) / "ferro_alloc.pth").is_file() for folder in folders)
+    return _begun or any((Path(folder) / "ferro_alloc.pth").is_file() for folder in folders)
+
+
+def describe() -> str:
+    """What FERRO_ALLOC does in processes like this one, in one line; empty where it is off."""
+    value = _value()
+    if value in OFF:
+        return ""
+    if value not in (*ON, STRICT):
+        return f"{_what_is_wrong(value)}; it stays off"
+    if is_in_place():
+        return f"{ENVIRONMENT_VARIABLE} is '{value}': installs it when torch is imported"
+    return (
+        f"{ENVIRONMENT_VARIABLE} is '{value}' without an effect, because Python finds no "
+        "ferro_alloc.pth when it starts: run `pip install --no-build-isolation .`, also with -e"
+    )
+
+
+def _value() -> str:
+    return os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
+
+
+def _what_is_wrong(value: str) -> str:
+    return f"{ENVIRONMENT_VARIABLE} is {value!r}: expected 1, 0 or strict"
 
 
 def _install(torch: ModuleType) -> None:
     try:
         allocator.install()
-    except FerroError as error:
+    except (FerroError, ValueError) as error:
         _say(f"{error}; the program goes on with PyTorch's own allocator")
     except Exception as error:
         _say(f"{error!r}; the program goes on with PyTorch's own allocator")
+
+
+def _install_or_fail(torch: ModuleType) -> None:
+    """The import of torch fails with whatever this raises."""
+    allocator.install(strict=True)
 
 
 def _say(text: str) -> None:
