@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ferro_alloc import Config, FerroError, __version__, _startup, install, status
+from ferro_alloc import Config, FerroError, __version__, _variable, install, status
 from ferro_alloc._program import split_program
 from ferro_alloc.config import ENVIRONMENT_VARIABLE
 
@@ -56,12 +56,12 @@ def run(argv: Sequence[str]) -> int:
 
 
 def pass_to_children(settings: str | None) -> None:
-    if not _startup.is_in_place():
+    if not _variable.is_in_place():
         raise FerroError(
             "--children needs the installed package, whose file ferro_alloc.pth Python reads when "
             "it starts: run `pip install --no-build-isolation .`"
         )
-    os.environ[_startup.ENVIRONMENT_VARIABLE] = "1"
+    os.environ[_variable.NAME] = "1"
     if settings is not None:
         os.environ[ENVIRONMENT_VARIABLE] = settings
 

@@ -77,7 +77,7 @@ def explain(error: BaseException) -> OutOfMemory | None:
         raise TypeError(f"explain() got {error!r}: expected an exception")
     extension = sys.modules.get("ferro_alloc._C")
     found = None if extension is None else extension.find_failure(str(error))
-    if found is None:
+    if not found:
         return None
     streams = tuple(StreamShare(*share) for share in found.pop("streams"))
     pools = tuple(PoolShare(*share) for share in found.pop("pools"))

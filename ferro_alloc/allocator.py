@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ferro_alloc import _load
+from ferro_alloc import _load, _variable
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import DeviceStatus, Status
@@ -165,9 +165,6 @@ def is_installed() -> bool:
 
 def status() -> Status:
     """What is in force in this process; never raises because something is missing."""
-    # It imports this module.
-    from ferro_alloc import _startup
-
     built: str | None = None
     running: str | None = None
     problem = ""
@@ -192,7 +189,7 @@ def status() -> Status:
         problem=problem,
         config=config,
         ignored=ignored_options(layout="pages" if config is None else config.layout),
-        startup=_startup.describe(),
+        startup=_variable.describe(),
         devices=devices,
     )
 

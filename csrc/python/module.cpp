@@ -113,13 +113,13 @@ py::dict device_view(int device) {
   return numbers;
 }
 
-// Of the last failure whose message is part of `text`; None: of none that is known.
-std::optional<py::dict> find_failure(const std::string& text) {
+// Of the last failure whose message is part of `text`; empty: of none that is known.
+py::dict find_failure(const std::string& text) {
   const ferro::CudaAllocator* allocator = ferro::installed_allocator();
   const std::optional<ferro::Failure> found =
       allocator != nullptr ? allocator->failures().find(text) : std::nullopt;
   if (!found) {
-    return std::nullopt;
+    return {};
   }
   const ferro::OutOfMemoryFacts& facts = found->facts;
   py::list streams;

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ferro_alloc import Config, _startup
+from ferro_alloc import Config, _variable
 from tests.conftest import ROOT, SETTINGS
 
 SHOW = """\
@@ -44,7 +44,7 @@ def site_folder(tmp_path: Path) -> Path:
 def start(
     *command: str, site: Path, check: bool = True, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    skipped = (*SETTINGS, _startup.ENVIRONMENT_VARIABLE)
+    skipped = (*SETTINGS, _variable.NAME)
     inherited = {key: value for key, value in os.environ.items() if key not in skipped}
     path = os.pathsep.join([str(site), str(ROOT)])
     done = subprocess.run(
@@ -241,7 +241,7 @@ def test_children_of_a_launched_program(
     # package counts as installed.
     with (site_folder / "sitecustomize.py").open("a") as file:
         file.write(SIMULATED)
-        file.write("import ferro_alloc._startup as s\ns.is_in_place = lambda: True\n")
+        file.write("import ferro_alloc._variable as v\nv.is_in_place = lambda: True\n")
     (launcher / "launch.py").write_text(SIMULATED_LAUNCHER.replace(SIMULATED, ""))
     command = [sys.executable, "-m", "launch", "run", *options, "--conf", "page_size_mb:4"]
     done = start(
