@@ -22,10 +22,12 @@ import subprocess
 import sysconfig
 import tomllib
 from pathlib import Path
+from typing import cast
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.install import install
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
@@ -235,9 +237,10 @@ class Modules(build_py):
 
     def run(self) -> None:
         super().run()
-        # An editable install has no place for it.
-        if not self.editable_mode:
-            self.copy_file(str(ROOT / STARTUP), str(Path(self.build_lib) / STARTUP))
+        # What an editable wheel is made of besides links is put where an install would put it.
+        installation = cast(install, self.get_finalized_command("install"))
+        folder = installation.install_lib if self.editable_mode else self.build_lib
+        self.copy_file(str(ROOT / STARTUP), str(Path(str(folder)) / STARTUP))
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         startup = [] if self.editable_mode else [str(Path(self.build_lib) / STARTUP)]

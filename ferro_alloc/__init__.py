@@ -8,8 +8,10 @@ Importing the package initialises nothing and imports no torch.
 
 from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
 from ferro_alloc._errors import FerroError
+from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
+from ferro_alloc._status import DeviceStatus, Status
 from ferro_alloc._version import __version__
-from ferro_alloc.allocator import DeviceStatus, Status, install, is_installed, status, uninstall
+from ferro_alloc.allocator import install, is_installed, status, uninstall
 from ferro_alloc.config import Config
 
 __all__ = [
@@ -18,9 +20,13 @@ __all__ = [
     "DeviceNumbers",
     "DeviceStatus",
     "FerroError",
+    "OutOfMemory",
+    "PoolShare",
     "Status",
+    "StreamShare",
     "__version__",
     "device",
+    "explain",
     "install",
     "is_installed",
     "status",

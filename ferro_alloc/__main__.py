@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ferro_alloc import Config, FerroError, __version__, _startup, install, status
+from ferro_alloc import Config, FerroError, __version__, _variable, install, status
 from ferro_alloc._program import split_program
 from ferro_alloc.config import ENVIRONMENT_VARIABLE
 
@@ -49,19 +49,19 @@ def run(argv: Sequence[str]) -> int:
         install(None if parsed.conf is None else Config.parse(parsed.conf))
         if parsed.children:
             pass_to_children(parsed.conf)
-    except FerroError as error:
+    except (FerroError, ValueError) as error:
         return refuse(error)
     program.run()
     return 0
 
 
 def pass_to_children(settings: str | None) -> None:
-    if not _startup.is_in_place():
+    if not _variable.is_in_place():
         raise FerroError(
             "--children needs the installed package, whose file ferro_alloc.pth Python reads when "
             "it starts: run `pip install --no-build-isolation .`"
         )
-    os.environ[_startup.ENVIRONMENT_VARIABLE] = "1"
+    os.environ[_variable.NAME] = "1"
     if settings is not None:
         os.environ[ENVIRONMENT_VARIABLE] = settings
 
@@ -73,7 +73,7 @@ def simulate(argv: Sequence[str]) -> int:
     return _simulate.main(list(argv))
 
 
-def refuse(error: FerroError) -> int:
+def refuse(error: Exception) -> int:
     print(f"ferro_alloc: {error}", file=sys.stderr)
     return 1
 

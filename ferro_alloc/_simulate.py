@@ -12,8 +12,7 @@ from typing import Any
 from ferro_alloc import sim
 from ferro_alloc._errors import FerroError
 from ferro_alloc._program import Program
-
-GIB = 1 << 30
+from ferro_alloc._status import gib
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,10 +101,10 @@ def report() -> list[str]:
         if used:
             allocated = torch.cuda.max_memory_allocated(index)
             reserved = torch.cuda.max_memory_reserved(index)
-            line += f"peak allocated {_gib(allocated)}, peak reserved {_gib(reserved)}, "
+            line += f"peak allocated {gib(allocated)}, peak reserved {gib(reserved)}, "
         share = 100 * memory.margin / memory.capacity
-        line += f"peak in use {_gib(memory.peak)} of {_gib(memory.capacity)}, "
-        line += f"margin {_gib(memory.margin)} ({share:.0f} %)"
+        line += f"peak in use {gib(memory.peak)} of {gib(memory.capacity)}, "
+        line += f"margin {gib(memory.margin)} ({share:.0f} %)"
         lines.append(line)
     if sim.has_clock():
         time = sim.clock()
@@ -114,7 +113,3 @@ def report() -> list[str]:
     missing = sim.unsupported()
     lines.append(f"  not simulated: {', '.join(missing) if missing else 'nothing was missed'}")
     return lines
-
-
-def _gib(count: int) -> str:
-    return f"{count / GIB:.2f} GiB"

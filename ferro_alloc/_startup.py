@@ -6,19 +6,12 @@ variable; so this imports no torch, and no mistake in here may keep Python from 
 
 from __future__ import annotations
 
-import os
-import site
 import sys
-from pathlib import Path
 from types import ModuleType
 
-from ferro_alloc import allocator
+from ferro_alloc import _variable, allocator
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
-
-ENVIRONMENT_VARIABLE = "FERRO_ALLOC"
-ON = ("1", "true", "on", "yes")
-OFF = ("", "0", "false", "off", "no")
 
 _armed: AfterImport | None = None
 
@@ -26,13 +19,14 @@ _armed: AfterImport | None = None
 def begin() -> None:
     """Waits for the import of torch when FERRO_ALLOC is on."""
     global _armed
-    value = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower()
-    if value in OFF:
+    _variable.note_reading()
+    value = _variable.value()
+    if wrong := _variable.what_is_wrong(value):
+        _say(f"{wrong}, so it stays off")
         return
-    if value not in ON:
-        _say(f"{ENVIRONMENT_VARIABLE} is '{value}': expected 1 or 0, so it stays off")
+    if value in _variable.OFF:
         return
-    _armed = AfterImport("torch", _install)
+    _armed = AfterImport("torch", _install_or_fail if value == _variable.STRICT else _install)
     allocator.on_install = disarm
     _armed.arm()
 
@@ -45,19 +39,18 @@ def disarm() -> None:
         _armed = None
 
 
-def is_in_place() -> bool:
-    """Whether Python finds ferro_alloc.pth in a folder whose .pth files it reads."""
-    folders = [*site.getsitepackages(), site.getusersitepackages()]
-    return any((Path(folder) / "ferro_alloc.pth").is_file() for folder in folders)
-
-
 def _install(torch: ModuleType) -> None:
     try:
         allocator.install()
-    except FerroError as error:
+    except (FerroError, ValueError) as error:
         _say(f"{error}; the program goes on with PyTorch's own allocator")
     except Exception as error:
         _say(f"{error!r}; the program goes on with PyTorch's own allocator")
+
+
+def _install_or_fail(torch: ModuleType) -> None:
+    """The import of torch fails with whatever this raises."""
+    allocator.install(strict=True)
 
 
 def _say(text: str) -> None:

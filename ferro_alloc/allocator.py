@@ -2,99 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
-from ferro_alloc import _load
+from ferro_alloc import _load, _variable
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
-from ferro_alloc.config import Config
+from ferro_alloc._status import DeviceStatus, Status
+from ferro_alloc._version import __version__
+from ferro_alloc.config import Config, differences
 
-
-@dataclass(frozen=True)
-class DeviceStatus:
-    """What the allocator of one device holds, and what it did so far."""
-
-    device: int
-    layout: str
-    """Of the settings; "segments" in any case on a device without virtual memory management."""
-    page_bytes: int
-    pages_held: int
-    """Physical pages taken from the driver; times `page_bytes` they are the reserved memory."""
-    pages_idle: int
-    """Those of them that back no address at the moment."""
-    pages_moved: int
-    """How often a page moved to where its stream needed it, instead of a new one being taken."""
-    pages_transferred: int
-    """How often a page went to another stream without the host waiting: because its own had
-    nothing to do, or behind the work of its own."""
-    live_moves: int
-    """How many handles the contents of live memory left, so that a request did not fail
-    (`Config.move_live`)."""
-    live_bytes_copied: int
-    """Bytes that were copied for that."""
-    live_pages_freed: int
-    """Pages that this made free."""
-    unmapped_by_requests: int
-    """How many old mappings, of pages that had moved or left, requests removed."""
-    unmapped_by_thread: int
-    """The same by the allocator's own thread (`Config.background_unmap`)."""
-    unmaps_refused: int
-    """How often the driver refused that or gave no answer; it was tried again."""
-    ladder: Mapping[str, int]
-    """How often each step ended the search of a request that found no free block."""
-    ladder_ms: Mapping[str, float]
-    """The host's time in each step, in milliseconds, whether it helped or not."""
-    ladder_pages: Mapping[str, int]
-    """How many pages moved or were transferred in each step, which is the reason."""
-    driver_calls: Mapping[str, int]
-
-    def __str__(self) -> str:
-        calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
-        if self.layout == "segments":
-            return f"in segments; driver calls: {calls or 'none'}"
-        return (
-            f"{self.pages_held:,} pages of {self.page_bytes >> 20} MiB, {self.pages_idle:,} idle, "
-            f"{self.pages_moved:,} moved, {self.pages_transferred:,} transferred; "
-            f"driver calls: {calls or 'none'}"
-        )
-
-
-@dataclass(frozen=True)
-class Status:
-    """What is in force in this process. `str()` of it is a short text for people."""
-
-    installed: bool
-    torch_built: str | None
-    """The torch the extension was compiled for; None when the extension is not built."""
-    torch_running: str | None
-    """The installed torch; None when there is none."""
-    problem: str
-    """Why the allocator cannot be installed here; empty when it can or is."""
-    config: Config | None
-    """The settings that were installed."""
-    ignored: tuple[str, ...]
-    """PyTorch's allocator settings without an effect under ferro_alloc, as `key:value`."""
-    devices: tuple[DeviceStatus, ...] = ()
-    """Of each device that the allocator serves; empty until CUDA was used."""
-
-    def __str__(self) -> str:
-        lines = [f"ferro_alloc: {'installed' if self.installed else 'not installed'}"]
-        lines.append(f"  torch     running {self.torch_running}, built for {self.torch_built}")
-        if self.problem:
-            lines.append(f"  problem   {self.problem}")
-        if self.config is not None:
-            lines.append(f"  settings  {self.config}")
-        if self.ignored:
-            lines.append(f"  ignored   {', '.join(self.ignored)}")
-        for device in self.devices:
-            lines.append(f"  device {device.device}  {device}")
-            if self.config is not None and device.layout != self.config.layout:
-                lines.append("            it has no virtual memory management, which pages need")
-        return "\n".join(lines)
+_log = logging.getLogger("ferro_alloc")
+_NO_CACHE = (
+    "caching is off, so every request is a cudaMalloc (PYTORCH_NO_CUDA_MEMORY_CACHING, or "
+    "torch.cuda.caching_allocator_enable(False))"
+)
 
 
 _lock = threading.Lock()
@@ -103,35 +30,43 @@ on_install: Callable[[], None] | None = None
 """Called first by every `install()`, whatever comes of it. Set before the program starts."""
 
 
-def install(config: Config | None = None) -> None:
+def install(config: Config | None = None, *, strict: bool = False) -> None:
     """Makes ferro_alloc the allocator of all CUDA memory that PyTorch takes from now on.
 
     At any time but during the capture of a CUDA graph: tensors, graphs and pools that exist live
     on, and their memory stays with the allocator that they came from. The earlier, the more memory
-    it can share. Without `config` the settings come from FERRO_ALLOC_CONF. Installing again with
-    the same settings does nothing.
+    it can share. Without `config` the settings come from FERRO_ALLOC_CONF. While it is installed,
+    installing again with the same settings, or without any, does nothing. After `uninstall()` the
+    settings may be others; once CUDA memory was allocated, all but `page_size_mb`, `layout` and
+    `background_unmap`.
 
     Raises `FerroError`, and changes nothing, where that is impossible: no driver, another torch
     than the one it was built for, a capture, other settings than those in force, or cudagraph trees
-    of torch.compile that hold memory. Thread-safe. Does not initialise CUDA.
+    of torch.compile that hold memory. With `strict` also where it would be installed and yet not
+    in force: caching is off, or the environment asks for other settings than those in force.
+    `ValueError` or `TypeError` for settings that are wrong in themselves. Thread-safe. Does not
+    initialise CUDA. Tells the logger `ferro_alloc` what is in force (INFO).
     """
     global _installed_config
     # Whoever calls this has decided for FERRO_ALLOC too.
     if on_install is not None:
         on_install()
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"install() got {config!r}: expected a ferro_alloc.Config, or None")
     wanted = Config.from_env() if config is None else config
     with _lock:
-        if _installed_config is not None:
-            if config is not None and wanted != _installed_config:
-                raise FerroError(
-                    f"ferro_alloc is installed with {_installed_config} already: its settings "
-                    "cannot change in a running process"
-                )
+        if is_installed():
+            if config is not None or strict:
+                _refuse_other_settings(wanted)
+            if strict:
+                _refuse_without_cache(_load.load())
             return
         extension = _load.load()
         problem = extension.driver_problem()
         if problem:
             raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
+        if strict:
+            _refuse_without_cache(extension)
         if not extension.is_in_place():
             _refuse_cudagraph_trees()
         try:
@@ -146,8 +81,9 @@ def install(config: Config | None = None) -> None:
                 wanted.move_live,
             )
         except RuntimeError as error:
-            raise FerroError(str(error)) from error
+            raise FerroError(f"{error}{_displaced()}") from error
         _installed_config = wanted
+    _tell(wanted)
 
 
 def uninstall() -> None:
@@ -169,15 +105,57 @@ def uninstall() -> None:
         _installed_config = None
 
 
+def _displaced() -> str:
+    if _installed_config is None:
+        return ""
+    return " ferro_alloc was installed before, and that allocator was put in its place since."
+
+
+def _tell(config: Config) -> None:
+    ignored = ", ".join(ignored_options(layout=config.layout))
+    _log.info(
+        "ferro_alloc %s is installed with %s%s",
+        __version__,
+        config,
+        f"; without an effect: {ignored}" if ignored else "",
+    )
+
+
+def _refuse_other_settings(wanted: Config) -> None:
+    if _installed_config is not None and wanted != _installed_config:
+        raise FerroError(
+            f"ferro_alloc is installed with {differences(_installed_config, wanted)}: settings do "
+            "not change while it is installed, so call ferro_alloc.uninstall() first"
+        )
+
+
+def _refuse_without_cache(extension: ModuleType) -> None:
+    if not extension.is_caching():
+        raise FerroError(f"ferro_alloc would be installed and not active: {_NO_CACHE}")
+
+
 def _refuse_cudagraph_trees() -> None:
     """They take their tensors' deleter to be that of the allocator in place."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
-    containers = getattr(getattr(trees, "local", None), "tree_manager_containers", {})
-    if any(container.tree_manager is not None for container in containers.values()):
+    containers = _of_all_threads(getattr(trees, "local", None), "tree_manager_containers")
+    if any(each.tree_manager is not None for known in containers for each in list(known.values())):
         raise FerroError(
             "torch.compile holds CUDA graphs whose memory came from the allocator before "
             "ferro_alloc: call torch.compiler.reset() first, or install before they are made"
         )
+
+
+def _of_all_threads(local: object, name: str) -> Iterator[Any]:
+    """What the threads have under that name in a `threading.local`, which shows each its own.
+
+    The garbage collector sees the table behind it: the attributes of each thread.
+    """
+    if hasattr(local, name):
+        yield getattr(local, name)
+    for table in gc.get_referents(local):
+        for attributes in list(table.values()) if isinstance(table, dict) else ():
+            if isinstance(attributes, dict) and name in attributes:
+                yield attributes[name]
 
 
 def is_installed() -> bool:
@@ -190,31 +168,48 @@ def status() -> Status:
     built: str | None = None
     running: str | None = None
     problem = ""
+    inactive = ""
     devices: tuple[DeviceStatus, ...] = ()
+    config = _installed_config
     try:
         running = _load.running_torch()[0]
         built = _load.built_for()[0]
         extension = _load.load()
         problem = extension.driver_problem()
-        if is_installed():
-            devices = _devices(extension)
+        if config is not None:
+            inactive = _why_inactive(extension)
+        devices = _devices(extension)
     except FerroError as error:
         problem = str(error)
-    layout = "pages" if _installed_config is None else _installed_config.layout
     return Status(
-        installed=is_installed(),
+        installed=config is not None,
+        inactive=inactive,
         torch_built=built,
         torch_running=running,
         problem=problem,
-        config=_installed_config,
-        ignored=ignored_options(layout=layout),
+        config=config,
+        ignored=ignored_options(layout="pages" if config is None else config.layout),
+        startup=_variable.describe(),
         devices=devices,
     )
+
+
+def _why_inactive(extension: ModuleType) -> str:
+    import torch
+
+    if not extension.is_installed():
+        name = torch.cuda.get_allocator_backend()
+        return f"the allocator '{name}' was put in its place after it was installed"
+    return "" if extension.is_caching() else _NO_CACHE
 
 
 def _devices(extension: ModuleType) -> tuple[DeviceStatus, ...]:
     import torch
 
     # Asking for their number would initialise CUDA in a program that has not done so yet.
-    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-    return tuple(DeviceStatus(index, **extension.device_report(index)) for index in range(count))
+    if not extension.is_in_place() or not torch.cuda.is_initialized():
+        return ()
+    return tuple(
+        DeviceStatus(index, **extension.device_report(index))
+        for index in range(torch.cuda.device_count())
+    )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
-
-from ferro_alloc._errors import FerroError
 
 ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
@@ -18,90 +17,56 @@ Layout = Literal["pages", "segments"]
 
 @dataclass(frozen=True)
 class Config:
-    """Settings, checked when made. Sizes are in MiB."""
+    """Settings, checked when made. Sizes are in MiB.
 
-    page_size_mb: int = field(
-        default=2,
-        metadata={
-            "meaning": "size of a physical page in MiB, a power of two of at least 2; larger pages "
-            "are cheaper to map and strand more memory"
-        },
-    )
-    memory_limit_mb: int | None = field(
-        default=None,
-        metadata={
-            "meaning": "most memory in MiB that the allocator may hold on each device; none means "
-            "the whole card"
-        },
-    )
+    Raises `ValueError` for a value, and `TypeError` for a type, that a setting does not have.
+    """
 
-    in_flight_percent: int | None = field(
-        default=30,
-        metadata={
-            "meaning": "how much more than the peak of live memory may be held, in percent of that "
-            "peak, before a stream waits for memory that other streams still use; none: it never "
-            "waits while there is memory"
-        },
-    )
-
-    headroom_mb: int = field(
-        default=0,
-        metadata={
-            "meaning": "memory in MiB of each device that is left free for other programs and "
-            "libraries"
-        },
-    )
-
-    idle_mb: int = field(
-        default=0,
-        metadata={
-            "meaning": "free memory in MiB of each device that empty_cache() keeps for later "
-            "requests instead of returning it to the driver; with pages only"
-        },
-    )
-
-    layout: Layout = field(
-        default="pages",
-        metadata={
-            "meaning": "how memory is laid out: pages, which move to where they are needed, or "
-            "segments, which stay as the driver gave them"
-        },
-    )
-
-    background_unmap: bool = field(
-        default=False,
-        metadata={
-            "meaning": "true: a thread of the allocator's own removes old mappings, which requests "
-            "do otherwise; with pages only, and not where a process must have no such threads"
-        },
-    )
-
-    move_live: bool = field(
-        default=False,
-        metadata={
-            "meaning": "true: before a request fails, live memory that keeps free pages from use "
-            "moves to other pages, at the same addresses; only for programs in which no other "
-            "thread gives a device work while one thread waits for memory of it; with pages only"
-        },
-    )
+    page_size_mb: int = 2
+    """Size of a physical page, a power of two. Larger pages are cheaper to map and strand more."""
+    memory_limit_mb: int | None = None
+    """Most memory that the allocator may hold on each device; None: the whole card."""
+    in_flight_percent: int | None = 30
+    """How much more than the peak of live memory may be held, in percent of that peak, before a
+    stream waits for memory that other streams still use; None: it never waits while there is
+    memory."""
+    headroom_mb: int = 0
+    """Memory of each device that is left free for other programs and libraries."""
+    idle_mb: int = 0
+    """Free memory of each device that `empty_cache()` keeps for later requests instead of
+    returning it to the driver; with pages only."""
+    layout: Layout = "pages"
+    """Pages, which move to where they are needed, or segments, which stay as the driver gave
+    them."""
+    background_unmap: bool = False
+    """A thread of the allocator's own removes old mappings, which requests do otherwise; with pages
+    only, and not where a process must have no such threads."""
+    move_live: bool = False
+    """Before a request fails, live memory that keeps free pages from use moves to other pages, at
+    the same addresses; only for programs in which no other thread gives a device work while one
+    thread waits for memory of it; with pages only."""
 
     def __post_init__(self) -> None:
-        page, limit = self.page_size_mb, self.memory_limit_mb
-        if self.layout not in get_args(Layout):
-            raise _bad("layout", self.layout, "expected pages or segments")
-        if not _is_int(page) or page < 2 or page & (page - 1) != 0:
-            raise _bad("page_size_mb", page, "expected a power of two of at least 2")
-        share = self.in_flight_percent
-        if share is not None and (not _is_int(share) or share < 0):
-            raise _bad("in_flight_percent", share, "expected none or a whole number of at least 0")
-        if limit is not None and (not _is_int(limit) or limit < page):
-            raise _bad("memory_limit_mb", limit, f"expected none or at least one page ({page})")
+        _check_size("page_size_mb", self.page_size_mb)
+        if self.page_size_mb & (self.page_size_mb - 1) != 0:
+            raise ValueError(_refusal("page_size_mb", self.page_size_mb))
+        for key in ("memory_limit_mb", "in_flight_percent"):
+            if getattr(self, key) is not None:
+                _check_size(key, getattr(self, key))
         for key in ("headroom_mb", "idle_mb"):
-            if not _is_int(value := getattr(self, key)) or value < 0:
-                raise _bad(key, value, "expected a whole number of at least 0")
+            _check_size(key, getattr(self, key))
+        if self.memory_limit_mb is not None and self.memory_limit_mb < self.page_size_mb:
+            raise ValueError(
+                f"memory_limit_mb is {self.memory_limit_mb} and page_size_mb is "
+                f"{self.page_size_mb}: expected a limit of at least one page"
+            )
         for key in ("background_unmap", "move_live"):
             if not isinstance(value := getattr(self, key), bool):
-                raise _bad(key, value, "expected true or false")
+                raise TypeError(_refusal(key, value))
+        if not isinstance(self.layout, str):
+            raise TypeError(_refusal("layout", self.layout))
+        if self.layout not in get_args(Layout):
+            raise ValueError(_refusal("layout", self.layout))
 
     @property
     def page_size_bytes(self) -> int:
@@ -122,23 +87,35 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """The settings in FERRO_ALLOC_CONF, as in `page_size_mb:2,memory_limit_mb:4096`."""
+        """The settings in FERRO_ALLOC_CONF, as in `page_size_mb:2,memory_limit_mb:4096`.
+
+        Raises `ValueError`, which begins with the variable's name.
+        """
         text = (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE, "")
-        return cls.parse(text)
+        try:
+            return cls.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{ENVIRONMENT_VARIABLE}: {error}") from None
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Settings from `key:value` pairs parted by commas; what is absent has its default."""
+        """Settings from `key:value` pairs parted by commas; what is absent has its default.
+
+        Raises `ValueError` for anything else.
+        """
         values: dict[str, bool | int | str | None] = {}
-        known = {option.name for option in dataclasses.fields(cls)}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             key, separator, value = (part.strip() for part in pair.partition(":"))
             if not separator:
-                raise FerroError(f"'{pair}' in '{text}' is not of the form key:value. {describe()}")
-            if key not in known:
-                raise FerroError(f"'{key}' is no option of ferro_alloc. {describe()}")
+                raise ValueError(
+                    f"{_shown(pair)} is not of the form key:value, as in page_size_mb:2"
+                )
+            if key not in _FORMS:
+                raise ValueError(
+                    f"{_shown(key)} is no option of ferro_alloc: expected {', '.join(_FORMS)}"
+                )
             if key in values:
-                raise FerroError(f"'{key}' is given twice in '{text}'")
+                raise ValueError(f"'{key}' is given twice, as {values[key]} and as {_shown(value)}")
             values[key] = _parse_value(key, value)
         return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks each value
 
@@ -147,13 +124,36 @@ class Config:
         return ",".join(f"{key}:{_text_of(value)}" for key, value in pairs)
 
 
-def describe() -> str:
-    """All options in one line: name, default, and meaning."""
-    lines = []
-    for option in dataclasses.fields(Config):
-        default = _text_of(option.default)
-        lines.append(f"{option.name} (default {default}): {option.metadata['meaning']}")
-    return "Options are " + "; ".join(lines)
+def differences(config: Config, other: Config) -> str:
+    """As in `page_size_mb:4, not 8`; empty for equal ones."""
+    pairs = (
+        (option.name, getattr(config, option.name), getattr(other, option.name))
+        for option in dataclasses.fields(Config)
+    )
+    return ", ".join(f"{key}:{_text_of(a)}, not {_text_of(b)}" for key, a, b in pairs if a != b)
+
+
+# Bounds of the settings that are numbers. A page of more than 1 GiB or a petabyte of anything is a
+# mistake in the unit.
+_MAX_MB = 1 << 30
+_BOUNDS = {
+    "page_size_mb": (2, 1024),
+    "memory_limit_mb": (2, _MAX_MB),
+    "in_flight_percent": (0, 1_000_000),
+    "headroom_mb": (0, _MAX_MB),
+    "idle_mb": (0, _MAX_MB),
+}
+_FORMS = {
+    "page_size_mb": "a power of two in MiB from 2 to 1024, as in page_size_mb:2",
+    "memory_limit_mb": f"none or a whole number of MiB from 2 to {_MAX_MB}, as in "
+    "memory_limit_mb:4096",
+    "in_flight_percent": "none or a whole number from 0 to 1000000, as in in_flight_percent:30",
+    "headroom_mb": f"a whole number of MiB from 0 to {_MAX_MB}, as in headroom_mb:512",
+    "idle_mb": f"a whole number of MiB from 0 to {_MAX_MB}, as in idle_mb:512",
+    "layout": "pages or segments, as in layout:pages",
+    "background_unmap": "true or false, as in background_unmap:true",
+    "move_live": "true or false, as in move_live:true",
+}
 
 
 def _text_of(value: object) -> str:
@@ -164,18 +164,30 @@ def _parse_value(key: str, value: str) -> bool | int | str | None:
     if key == "layout":
         return value
     if key in ("background_unmap", "move_live"):
-        return {"true": True, "false": False}.get(value.lower(), value)
-    if value.lower() == "none":
+        if value.lower() not in ("true", "false"):
+            raise ValueError(_refusal(key, value))
+        return value.lower() == "true"
+    if value.lower() == "none" and key in ("memory_limit_mb", "in_flight_percent"):
         return None
-    try:
-        return int(value)
-    except ValueError:
-        raise _bad(key, value, "expected a whole number") from None
+    # No other digits, and no more of them than any setting has.
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", value) is None:
+        raise ValueError(_refusal(key, value))
+    return int(value)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _check_size(key: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(_refusal(key, value))
+    least, most = _BOUNDS[key]
+    if not least <= value <= most:
+        raise ValueError(_refusal(key, value))
 
 
-def _bad(key: str, value: object, expected: str) -> FerroError:
-    return FerroError(f"{key} is {value!r}: {expected}. {describe()}")
+def _refusal(key: str, value: object) -> str:
+    return f"{key} is {_shown(value)}: expected {_FORMS[key]}"
+
+
+def _shown(value: object) -> str:
+    """In one line, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -86,6 +86,12 @@ py::dict device_report(int device) {
   report["ladder_ms"] = ladder_ms;
   report["ladder_pages"] = ladder_pages;
   report["driver_calls"] = driver_calls;
+  const ferro::StatValue allocated = core.stats().read()[ferro::kBytes][ferro::kAll];
+  const ferro::StatValue reserved = core.report().reserved()[ferro::kAll];
+  report["allocated_bytes"] = allocated.current;
+  report["peak_allocated_bytes"] = allocated.peak;
+  report["reserved_bytes"] = reserved.current;
+  report["peak_reserved_bytes"] = reserved.peak;
   return report;
 }
 
@@ -105,6 +111,46 @@ py::dict device_view(int device) {
   numbers["misses"] = view.misses;
   numbers["slowest_miss_ms"] = static_cast<double>(core.report().slowest_nanoseconds()) / 1e6;
   return numbers;
+}
+
+// Of the last failure whose message is part of `text`; empty: of none that is known.
+py::dict find_failure(const std::string& text) {
+  const ferro::CudaAllocator* allocator = ferro::installed_allocator();
+  const std::optional<ferro::Failure> found =
+      allocator != nullptr ? allocator->failures().find(text) : std::nullopt;
+  if (!found) {
+    return {};
+  }
+  const ferro::OutOfMemoryFacts& facts = found->facts;
+  py::list streams;
+  for (const ferro::StreamShare& share : facts.streams) {
+    streams.append(
+        py::make_tuple(static_cast<std::uint64_t>(share.stream), share.held, share.live));
+  }
+  py::list pools;
+  for (const ferro::PoolShare& share : found->pools) {
+    pools.append(py::make_tuple(share.name, share.sizes.private_bytes, share.sizes.live_bytes));
+  }
+  py::dict failure;
+  failure["device"] = static_cast<int>(facts.device);
+  failure["verdict"] = ferro::name_of(ferro::diagnose(facts));
+  failure["advice"] = ferro::advice(facts);
+  failure["request_bytes"] = facts.request;
+  failure["shortfall_bytes"] = ferro::shortfall(facts);
+  failure["capacity_bytes"] = facts.capacity;
+  failure["device_free_bytes"] = facts.device_free;
+  failure["limit_bytes"] = facts.limit;
+  failure["reserved_bytes"] = facts.held;
+  failure["live_bytes"] = facts.live;
+  failure["waiting_bytes"] = facts.pending;
+  failure["cached_bytes"] = facts.free_default;
+  failure["cached_in_pools_bytes"] = facts.free_private;
+  failure["previous_reserved_bytes"] = facts.previous_held;
+  failure["previous_live_bytes"] = facts.previous_live;
+  failure["other_bytes"] = ferro::other_memory(facts);
+  failure["streams"] = streams;
+  failure["pools"] = pools;
+  return failure;
 }
 
 void empty_cache(int device) {
@@ -142,6 +188,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_in_place", &ferro::is_in_place);
   module.def("built_torch_version", [] { return std::string(ferro::kBuiltForTorch); });
   module.def("driver_problem", &driver_problem);
+  module.def("is_caching", &ferro::is_caching);
+  module.def("find_failure", &find_failure, py::arg("text"));
   module.def("device_report", &device_report, py::arg("device"));
   module.def("device_view", &device_view, py::arg("device"));
   module.def("empty_cache", &empty_cache, py::arg("device"));

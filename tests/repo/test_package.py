@@ -79,6 +79,18 @@ def test_building_without_torch_says_so_in_one_sentence(checkout: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_editable_wheel_has_the_startup_file(checkout: Path) -> None:
+    """The extension is left out: it is built in a folder of its own, from nothing."""
+    program = "import setup; setup.Build.run = lambda self: None; setup.main()"
+    command = [sys.executable, "-c", program, "-q", "editable_wheel", "--dist-dir", "editable"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (checkout / "editable").glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        assert any(name.startswith("__editable__.ferro_alloc-") for name in archive.namelist())
+        assert archive.read("ferro_alloc.pth") == (ROOT / "ferro_alloc.pth").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """From the checkout itself, whose build folder has the objects already."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import setup as ferro_setup
-from ferro_alloc import Config, FerroError, _load, allocator
+from ferro_alloc import Config, FerroError, __version__, _load, allocator
 from tests.conftest import ROOT, RunProgram, RunSimulated
 from tools.gpu import gpu_count
 from tools.versions import VERSIONS
@@ -27,7 +29,7 @@ import ferro_alloc
 try:
     ferro_alloc.install()
     report["refusal"] = None
-except ferro_alloc.FerroError as error:
+except (ferro_alloc.FerroError, ValueError) as error:
     report["refusal"] = str(error)
 report["installed"] = ferro_alloc.is_installed()
 """
@@ -110,16 +112,18 @@ def test_installing_again_does_nothing(run_simulated: RunSimulated) -> None:
 def test_other_settings_after_the_first_are_refused(run_simulated: RunSimulated) -> None:
     program = PRELUDE + (
         "import ferro_alloc\n"
-        "ferro_alloc.install(ferro_alloc.Config(page_size_mb=4))\n"
+        "ferro_alloc.install(ferro_alloc.Config(page_size_mb=4, idle_mb=8))\n"
         "try:\n"
-        "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=8))\n"
+        "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=8, idle_mb=8))\n"
         "except ferro_alloc.FerroError as error:\n"
         "    report['refusal'] = str(error)\n"
         "report['config'] = str(ferro_alloc.status().config)\n"
     )
     found = seen(run_simulated(program).stdout)
-    assert "installed with page_size_mb:4" in found["refusal"]
-    assert found["config"] == str(Config(page_size_mb=4))
+    assert "installed with page_size_mb:4, not 8: settings do not change" in found["refusal"]
+    assert "idle_mb" not in found["refusal"]
+    assert is_one_sentence(found["refusal"])
+    assert found["config"] == str(Config(page_size_mb=4, idle_mb=8))
 
 
 def test_late_is_in_time(run_simulated: RunSimulated) -> None:
@@ -157,26 +161,69 @@ def test_uninstalling_before_cuda_is_used_leaves_no_trace(run_simulated: RunSimu
     }
 
 
-def test_settings_cannot_change_by_installing_again(run_simulated: RunSimulated) -> None:
+@pytest.mark.parametrize(
+    ("first", "then", "named"),
+    [
+        ("page_size_mb=2", "page_size_mb=8", "page_size_mb is 2 and not 8"),
+        ("layout='segments'", "layout='pages'", "layout is segments and not pages"),
+        ("background_unmap=True", "idle_mb=4", "background_unmap is true and not false"),
+    ],
+)
+def test_settings_that_cannot_change_are_refused_by_name(
+    run_simulated: RunSimulated, first: str, then: str, named: str
+) -> None:
     program = PRELUDE + (
         "import ferro_alloc, torch\n"
-        "ferro_alloc.install()\n"
+        f"ferro_alloc.install(ferro_alloc.Config({first}))\n"
         "x = torch.ones(8, device='cuda')\n"
         "ferro_alloc.uninstall()\n"
         "try:\n"
-        "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=8))\n"
+        f"    ferro_alloc.install(ferro_alloc.Config({then}))\n"
         "except ferro_alloc.FerroError as error:\n"
         "    report['refusal'] = str(error)\n"
         "report['backend'] = torch.cuda.get_allocator_backend()\n"
         "report['installed'] = ferro_alloc.is_installed()\n"
-        "ferro_alloc.install()\n"
+        f"ferro_alloc.install(ferro_alloc.Config({first}))\n"
         "report['again'] = torch.cuda.get_allocator_backend()\n"
     )
     found = seen(run_simulated(program).stdout)
-    assert "other settings than before" in found["refusal"]
+    assert f"other settings than before: {named}, which cannot change" in found["refusal"]
     assert is_one_sentence(found["refusal"])
     assert (found["backend"], found["installed"]) == ("native", False)
     assert found["again"] == "ferro_alloc"
+
+
+def test_all_other_settings_change_with_the_next_install(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "MIB = 1 << 20\n"
+        "def take(mib):\n"
+        "    return torch.empty(mib * MIB, dtype=torch.uint8, device='cuda')\n"
+        "def failure(mib):\n"
+        "    try:\n"
+        "        take(mib)\n"
+        "    except torch.OutOfMemoryError as error:\n"
+        "        return str(error).partition('verdict = ')[2].partition(':')[0]\n"
+        "def use(**settings):\n"
+        "    ferro_alloc.uninstall()\n"
+        "    ferro_alloc.install(ferro_alloc.Config(**settings))\n"
+        "    return str(ferro_alloc.status().config)\n"
+        "use()\n"
+        "kept = take(64)\n"
+        "report['limit'] = [use(memory_limit_mb=128), failure(128)]\n"
+        "report['headroom'] = [use(headroom_mb=512), failure(700)]\n"
+        "report['idle'] = [use(idle_mb=32)]\n"
+        "del kept\n"
+        "torch.cuda.empty_cache()\n"
+        "report['idle'].append(torch.cuda.memory_reserved() // MIB)\n"
+        "report['none'] = [use(), failure(700)]\n"
+    )
+    assert seen(run_simulated(program, memory="1GiB").stdout) == {
+        "limit": [str(Config(memory_limit_mb=128)), "LIMIT"],
+        "headroom": [str(Config(headroom_mb=512)), "HEADROOM"],
+        "idle": [str(Config(idle_mb=32)), 32],
+        "none": [str(Config()), None],
+    }
 
 
 def test_installing_calls_nothing_of_cuda(run_simulated: RunSimulated) -> None:
@@ -207,14 +254,104 @@ def test_beside_an_allocator_of_the_users_own_it_is_refused(run_simulated: RunSi
     assert (found["installed"], found["backend"]) == (False, "pluggable")
 
 
+DISPLACE = (
+    "import ferro_alloc, torch\n"
+    "ferro_alloc.install()\n"
+    "torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(1, 1))\n"
+)
+
+
+def test_an_allocator_that_takes_its_place_is_noticed(run_simulated: RunSimulated) -> None:
+    program = (
+        PRELUDE + DISPLACE + REFUSED + "status = ferro_alloc.status()\n"
+        "report['status'] = [status.installed, status.active, str(status).splitlines()[0]]\n"
+        "ferro_alloc.uninstall()\n"
+        "report['after'] = str(ferro_alloc.status()).splitlines()[0]\n"
+    )
+    found = seen(run_simulated(program).stdout)
+    assert "found the allocator 'pluggable' in PyTorch's place" in found["refusal"]
+    assert "ferro_alloc was installed before" in found["refusal"]
+    assert is_one_sentence(found["refusal"])
+    assert found["installed"] is False
+    assert found["status"] == [
+        True,
+        False,
+        "ferro_alloc: installed, not active: the allocator 'pluggable' was put in its place after "
+        "it was installed",
+    ]
+    assert found["after"] == "ferro_alloc: not installed"
+
+
 def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     container = SimpleNamespace(tree_manager=object())
-    trees = SimpleNamespace(local=SimpleNamespace(tree_manager_containers={0: container}))
+    trees = SimpleNamespace(local=threading.local())
+    trees.local.tree_manager_containers = {0: container}
     monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", cast(ModuleType, trees))
-    with pytest.raises(FerroError, match=r"call torch\.compiler\.reset\(\) first"):
-        allocator._refuse_cudagraph_trees()
-    container.tree_manager = cast(object, None)
-    allocator._refuse_cudagraph_trees()
+
+    def refused() -> bool:
+        try:
+            allocator._refuse_cudagraph_trees()
+        except FerroError as error:
+            return "call torch.compiler.reset() first" in str(error)
+        return False
+
+    assert refused()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(refused).result()
+        container.tree_manager = cast(object, None)
+        assert not refused()
+        assert not other.submit(refused).result()
+
+
+@pytest.mark.parametrize("given", ["page_size_mb:2", {"page_size_mb": 2}, True])
+def test_what_is_no_config_is_a_type_error(given: object) -> None:
+    with pytest.raises(TypeError, match=r"expected a ferro_alloc\.Config, or None"):
+        allocator.install(cast(Config, given))
+
+
+STRICT = REFUSED.replace("install()", "install(strict=True)")
+
+
+def test_strict_is_as_usual_where_all_is_well(run_simulated: RunSimulated) -> None:
+    check_installed(seen(run_simulated(PRELUDE + STRICT + STRICT + USE).stdout))
+
+
+def test_strict_refuses_to_be_installed_without_a_cache(run_simulated: RunSimulated) -> None:
+    env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    state = "report['status'] = str(ferro_alloc.status()).splitlines()[0]\n"
+    found = seen(run_simulated(PRELUDE + STRICT + state, env=env).stdout)
+    assert "installed and not active: caching is off" in found["refusal"]
+    assert is_one_sentence(found["refusal"])
+    assert (found["installed"], found["status"]) == (False, "ferro_alloc: not installed")
+    found = seen(run_simulated(PRELUDE + REFUSED + state, env=env).stdout)
+    assert (found["refusal"], found["installed"]) == (None, True)
+    assert found["status"].startswith("ferro_alloc: installed, not active: caching is off")
+
+
+def test_strict_refuses_settings_of_the_environment_that_are_not_in_force(
+    run_simulated: RunSimulated,
+) -> None:
+    first = "import ferro_alloc\nferro_alloc.install(ferro_alloc.Config())\n"
+    env = {"FERRO_ALLOC_CONF": "idle_mb:64"}
+    found = seen(run_simulated(PRELUDE + first + STRICT, env=env).stdout)
+    assert "installed with idle_mb:0, not 64" in found["refusal"]
+    assert seen(run_simulated(PRELUDE + first + REFUSED, env=env).stdout)["refusal"] is None
+
+
+def test_one_line_of_the_log_says_what_is_in_force(run_simulated: RunSimulated) -> None:
+    program = (
+        "import logging, sys\n"
+        "logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
+        "import ferro_alloc\n"
+        "for _ in range(2):\n"
+        "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=4))\n"
+    )
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    (line,) = run_simulated(program, env=env).stdout.splitlines()
+    assert line == (
+        f"INFO:ferro_alloc:ferro_alloc {__version__} is installed with {Config(page_size_mb=4)}; "
+        "without an effect: expandable_segments:True"
+    )
 
 
 def test_the_memory_limit_is_kept(run_simulated: RunSimulated) -> None:
@@ -241,6 +378,32 @@ def test_a_bad_environment_is_refused(run_simulated: RunSimulated) -> None:
     found = seen(run_simulated(PRELUDE + REFUSED, env=env).stdout)
     assert "'page_size' is no option" in found["refusal"]
     assert found["installed"] is False
+
+
+def test_status_tells_sizes_in_gib_with_peaks_and_ratios(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "ferro_alloc.install()\n"
+        "x = torch.empty(3 << 29, dtype=torch.uint8, device='cuda')\n"
+        "y = torch.empty(3 << 29, dtype=torch.uint8, device='cuda')\n"
+        "del y\n"
+        "(device,) = ferro_alloc.status().devices\n"
+        "report['text'] = str(ferro_alloc.status())\n"
+        "report['ratios'] = [device.ratio, device.peak_ratio]\n"
+        "ferro_alloc.uninstall()\n"
+        "report['uninstalled'] = str(ferro_alloc.status())\n"
+    )
+    found = seen(run_simulated(program, memory="4GiB", backing=False).stdout)
+    first, *others = found["text"].splitlines()
+    assert first == "ferro_alloc: installed, active"
+    assert (
+        "  device 0  allocated 1.50 GiB (peak 3.00 GiB), reserved 3.00 GiB (peak 3.00 GiB), "
+        "reserved / allocated 2.000 (of the peaks 1.000); 1,536 pages of 2 MiB"
+    ) in "\n".join(others)
+    assert found["ratios"] == [2.0, 1.0]
+    # What is left of it is shown for as long as it is there.
+    assert found["uninstalled"].startswith("ferro_alloc: not installed\n")
+    assert "allocated 1.50 GiB (peak 1.50 GiB), reserved 1.50 GiB" in found["uninstalled"]
 
 
 def test_status_names_ignored_settings(run_simulated: RunSimulated) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ferro_alloc import Config, _startup
+from ferro_alloc import Config, _variable
 from tests.conftest import ROOT, SETTINGS
 
 SHOW = """\
@@ -44,7 +44,7 @@ def site_folder(tmp_path: Path) -> Path:
 def start(
     *command: str, site: Path, check: bool = True, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    skipped = (*SETTINGS, _startup.ENVIRONMENT_VARIABLE)
+    skipped = (*SETTINGS, _variable.NAME)
     inherited = {key: value for key, value in os.environ.items() if key not in skipped}
     path = os.pathsep.join([str(site), str(ROOT)])
     done = subprocess.run(
@@ -80,7 +80,9 @@ def test_off(tmp_path: Path, site_folder: Path, env: Mapping[str, str]) -> None:
 def test_another_value_is_named_and_means_off(tmp_path: Path, site_folder: Path) -> None:
     done = python(tmp_path, SIMULATED + SHOW, site_folder, FERRO_ALLOC="2")
     assert done.stdout == OFF
-    assert done.stderr == "ferro_alloc: FERRO_ALLOC is '2': expected 1 or 0, so it stays off\n"
+    assert done.stderr == (
+        "ferro_alloc: FERRO_ALLOC is '2': expected 1, 0 or strict, so it stays off\n"
+    )
 
 
 def test_unset_imports_nothing(site_folder: Path) -> None:
@@ -113,7 +115,7 @@ def test_the_programs_own_choice_comes_first(tmp_path: Path, site_folder: Path) 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"FERRO_ALLOC_CONF": "page_size:2"}, "ferro_alloc: 'page_size' is no option of"),
+        ({"FERRO_ALLOC_CONF": "page_size:2"}, "ferro_alloc: FERRO_ALLOC_CONF: 'page_size' is no"),
         ({}, "ferro_alloc: ferro_alloc cannot be installed on this machine: no CUDA driver"),
     ],
 )
@@ -134,10 +136,51 @@ def test_a_refusal_is_one_line_and_the_program_goes_on(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"FERRO_ALLOC_CONF": "page_size:2"}, "ValueError: FERRO_ALLOC_CONF: 'page_size' is no"),
+        ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "FerroError: ferro_alloc would be installed and"),
+        ({}, "FerroError: ferro_alloc cannot be installed on this machine: no CUDA driver"),
+    ],
+)
+def test_strict_ends_the_program_where_it_cannot_be_installed(
+    tmp_path: Path, site_folder: Path, settings: Mapping[str, str], said: str
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text((SIMULATED if settings else "") + SHOW)
+    command = (sys.executable, str(script))
+    done = start(*command, site=site_folder, check=False, FERRO_ALLOC="strict", **settings)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_strict_is_on_where_all_is_well(tmp_path: Path, site_folder: Path) -> None:
+    done = python(tmp_path, SIMULATED + SHOW, site_folder, FERRO_ALLOC="strict")
+    assert (done.stdout, done.stderr) == (ON, "")
+
+
+STARTUP = "import ferro_alloc\nprint(ferro_alloc.status().startup)\n"
+
+
+def test_status_says_whether_the_variable_has_an_effect(tmp_path: Path, site_folder: Path) -> None:
+    def said(site: Path, value: str) -> str:
+        return python(tmp_path, STARTUP, site, FERRO_ALLOC=value).stdout.strip()
+
+    assert said(site_folder, "1") == "FERRO_ALLOC is '1': installs it when torch is imported"
+    assert said(site_folder, "0") == ""
+    assert said(site_folder, "2") == "FERRO_ALLOC is '2': expected 1, 0 or strict; it stays off"
+    if not (Path(sysconfig.get_paths()["purelib"]) / "ferro_alloc.pth").exists():
+        without = said(tmp_path, "1")
+        assert without.startswith("FERRO_ALLOC is '1' without an effect, because Python finds no")
+        assert "pip install --no-build-isolation ." in without
+
+
 def test_spawned_children_inherit_the_variable(tmp_path: Path, site_folder: Path) -> None:
     program = (
-        SIMULATED + "import torch, ferro_alloc\nimport torch.multiprocessing as mp\n"
-        "def child(rank):\n    print(ferro_alloc.is_installed(), flush=True)\n"
+        SIMULATED + "import sys, torch, ferro_alloc\nimport torch.multiprocessing as mp\n"
+        # One write each: the two write at the same time.
+        "def child(rank):\n    sys.stdout.write(f'{ferro_alloc.is_installed()}\\n')\n"
         "if __name__ == '__main__':\n    mp.spawn(child, nprocs=2)\n"
     )
     assert python(tmp_path, program, site_folder, FERRO_ALLOC="1").stdout == "True\nTrue\n"
@@ -198,7 +241,7 @@ def test_children_of_a_launched_program(
     # package counts as installed.
     with (site_folder / "sitecustomize.py").open("a") as file:
         file.write(SIMULATED)
-        file.write("import ferro_alloc._startup as s\ns.is_in_place = lambda: True\n")
+        file.write("import ferro_alloc._variable as v\nv.is_in_place = lambda: True\n")
     (launcher / "launch.py").write_text(SIMULATED_LAUNCHER.replace(SIMULATED, ""))
     command = [sys.executable, "-m", "launch", "run", *options, "--conf", "page_size_mb:4"]
     done = start(

@@ -125,7 +125,7 @@ def names_stand_in_out_of_memory_errors():
     handle = graphs.graph_pool_handle("decode")
     _graph, output = captured(handle, 40 * MIB, keep=24 * MIB)
     unnamed, _ = captured(None, 8 * MIB)
-    kind, text = error_of(lambda: take(1 << 40))
+    kind, text = error_of(lambda: take(1000 * MIB))
     graphs.release_graph_pool_handle(handle)
     sentence = text.partition("Private pools hold:")[2]
     order = sentence.find("'decode'") < sentence.find(str(unnamed.pool.handle)) != -1

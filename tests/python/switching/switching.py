@@ -444,7 +444,9 @@ def a_failure_says_what_the_other_holds():
     on()
     kind, text = error_of(lambda: take(600 * MIB))
     if SWITCH:
-        assert "Beside it, the allocator 'native' holds 600.00 MiB." in text, text
+        beside = "the allocator 'native' holds 600.00 MiB, of which 600.00 MiB are live."
+        assert f"Beside it, {beside}" in text, text
+        assert "verdict = CAPACITY" in text, text
     del old
     return kind, text.startswith("CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has")
 

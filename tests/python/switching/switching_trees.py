@@ -2,6 +2,7 @@
 
 import gc
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch._inductor.config
@@ -36,11 +37,18 @@ def reset():
     gc.collect()
 
 
+def refusal():
+    try:
+        ferro_alloc.install()
+    except ferro_alloc.FerroError as error:
+        return str(error)
+    return ""
+
+
 use(compiled())
-try:
-    ferro_alloc.install()
-except ferro_alloc.FerroError as error:
-    seen["refused"] = str(error)
+seen["refused"] = refusal()
+with ThreadPoolExecutor(1) as other:
+    seen["refused in another thread"] = other.submit(refusal).result()
 reset()
 ferro_alloc.install()
 kept = compiled()

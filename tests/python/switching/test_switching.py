@@ -76,7 +76,8 @@ def test_the_settings_say_that_segments_are_plain() -> None:
 
 def test_cudagraph_trees() -> None:
     found = simulated("switching_trees.py", memory="4GiB")
-    assert "call torch.compiler.reset() first" in found.pop("refused")
+    for refusal in ("refused", "refused in another thread"):
+        assert "call torch.compiler.reset() first" in found.pop(refusal)
     assert found == {
         "installed": "ferro_alloc",
         "uninstalled": "native",

@@ -258,31 +258,6 @@ void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, s
   }
 }
 
-void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
-                                    StreamId stream, const Request& request,
-                                    const OutOfMemoryFacts& facts) {
-  if (facts.rejected_beyond) {
-    rejection_observers_.notify(facts);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, rejection_message(facts));
-  }
-  if (observed_.load(std::memory_order_relaxed)) {
-    owner.history.on_out_of_memory(facts.device_free, request.size, stream, pool, request.context);
-  }
-  c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
-                                   owner.core.stats().read()[kBytes][kAll].current, facts.held,
-                                   c10::Device(c10::kCUDA, index));
-  std::vector<History::FailureObserver> observers;
-  {
-    const MutexLock lock(init_mutex_);
-    observers = failure_observers_;
-  }
-  for (const History::FailureObserver& observer : observers) {
-    observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
-  }
-  TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_message(facts), describe_pools(index),
-                   describe_previous(index));
-}
-
 void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
                                        std::int64_t bytes) {
   c10::reportMemoryUsageToProfiler(

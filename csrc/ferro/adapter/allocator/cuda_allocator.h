@@ -12,6 +12,7 @@
 // call's name; a misuse is a c10::Error in PyTorch's words.
 #pragma once
 
+#include "ferro/adapter/allocator/failure_log.h"
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
@@ -146,7 +147,11 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void forget_capture(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
 
   // For ferro_alloc's own tools.
-  const AllocatorConfig& config() const { return config_; }
+  AllocatorConfig config() FERRO_EXCLUDES(init_mutex_);
+  // Takes over the settings that may change while there is memory. The others, which are the size of
+  // a page, the layout and the thread that unmaps, are those in force already.
+  void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(init_mutex_);
+  const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
   // Null when `device` was not initialised.
@@ -181,6 +186,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
+  Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` is that of the pointer; null when it is not ours.
   void free_unusually(Span* span, void* ptr);
@@ -216,8 +222,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // pool that has a name.
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
       c10::DeviceIndex device) const;
-  // The largest private pools in one sentence, or nothing.
-  std::string describe_pools(c10::DeviceIndex device) const;
   // On all devices, those that this thread began (graph/pool_router.h), and what only they held.
   void let_go_of_failed_captures();
   // A pool was let go of once: what is kept beside its memory goes when that was the last hold
@@ -231,7 +235,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool empty_previous_cache();
   bool relieve_shortage();
   void apply_limit(c10::DeviceIndex index);
-  std::string describe_previous(c10::DeviceIndex index) const;
+  // Most bytes that this allocator and the one before may hold together.
+  std::size_t limit_of_both(const Device& owner) const;
 
   void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
 
@@ -240,7 +245,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
 
   const CudaApi& api_;
   const std::vector<std::size_t>& roundup_divisions_ = roundup_divisions();
-  const AllocatorConfig config_;
+  const std::size_t page_bytes_;
+  std::atomic<std::size_t> memory_limit_;  // that of `config_`
   PreviousAllocator previous_;
   UncachedAllocations uncached_;
   Mutex switch_mutex_;
@@ -249,7 +255,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::atomic<Route> route_{Route::kPrevious};  // of requests that no pool takes; from these two
   AddressIndex addresses_;
   RejectionObservers rejection_observers_;
+  FailureLog failures_;
   Mutex init_mutex_;
+  AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
   DescriptorServer descriptor_server_{[this](std::uint64_t id) { return duplicate_export(id); }};

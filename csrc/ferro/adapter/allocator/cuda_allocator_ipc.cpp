@@ -50,8 +50,8 @@ void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
   std::uint64_t begin = address_of(span->base());
   std::uint64_t end = begin + span->bytes();
   if (is_paged(span->heap()->kind())) {
-    begin = align_down(address_of(block->ptr), config_.page_bytes);
-    end = align_up(address_of(block->ptr) + block->size, config_.page_bytes);
+    begin = align_down(address_of(block->ptr), page_bytes_);
+    end = align_up(address_of(block->ptr) + block->size, page_bytes_);
   }
   if (size != nullptr) {
     *size = end - begin;

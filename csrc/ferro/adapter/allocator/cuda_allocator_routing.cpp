@@ -5,23 +5,19 @@
 #include "ferro/adapter/torch/convert.h"
 
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/util/env.h>
 
 #include <algorithm>
 
 namespace ferro {
-namespace {
-
-bool caching_is_forbidden() {
-  static const bool forbidden = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
-  return forbidden;
-}
-
-}  // namespace
 
 CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
                              CUDAAllocator& previous)
-    : api_(api), config_(config), previous_(previous), enabled_(previous.isEnabled()) {
+    : api_(api),
+      page_bytes_(config.page_bytes),
+      memory_limit_(config.memory_limit),
+      previous_(previous),
+      enabled_(previous.isEnabled()),
+      config_(config) {
   choose_route();
 }
 
@@ -143,6 +139,23 @@ bool CudaAllocator::has_pages() const {
   return layout == Layout::kPages;
 }
 
+AllocatorConfig CudaAllocator::config() {
+  const MutexLock lock(init_mutex_);
+  return config_;
+}
+
+void CudaAllocator::adjust(const AllocatorConfig& wanted) {
+  {
+    const MutexLock lock(init_mutex_);
+    config_ = wanted;
+  }
+  memory_limit_.store(wanted.memory_limit, std::memory_order_relaxed);
+  for (int i = 0; i < device_count(); ++i) {
+    core_of(i)->adjust(wanted);
+    apply_limit(static_cast<c10::DeviceIndex>(i));
+  }
+}
+
 void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
   if (!previous_.is_in_use()) {
@@ -215,19 +228,15 @@ bool CudaAllocator::relieve_shortage() {
   return empty_previous_cache() || freed;
 }
 
-// For the message of a failure, whose other numbers are of our memory alone.
-std::string CudaAllocator::describe_previous(c10::DeviceIndex index) const {
-  const std::size_t bytes = previous_.reserved_bytes(index);
-  return bytes == 0 ? ""
-                    : " Beside it, the allocator '" + previous_.allocator().name() + "' holds " +
-                          c10::CachingAllocator::format_size(bytes) + ".";
+std::size_t CudaAllocator::limit_of_both(const Device& owner) const {
+  return std::min(owner.fraction_limit.load(std::memory_order_relaxed),
+                  memory_limit_.load(std::memory_order_relaxed));
 }
 
 // The limit is one for both; what the other one holds is not ours to take.
 void CudaAllocator::apply_limit(c10::DeviceIndex index) {
   Device& owner = device(index);
-  std::size_t limit =
-      std::min(owner.fraction_limit.load(std::memory_order_relaxed), config_.memory_limit);
+  std::size_t limit = limit_of_both(owner);
   if (limit != PageStore::kNoLimit) {
     limit -= std::min(limit, previous_.reserved_bytes(index));
   }

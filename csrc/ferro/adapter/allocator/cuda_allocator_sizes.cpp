@@ -6,7 +6,6 @@
 
 #include <c10/util/ApproximateClock.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -16,10 +15,6 @@ namespace {
 std::string name_of(const PoolId& id) {
   const std::shared_ptr<CapturePool> known = pool_registry().find(id);
   return known == nullptr ? "" : known->name();
-}
-
-std::string text_of(const PoolId& id) {
-  return "(" + std::to_string(id.graph) + ", " + std::to_string(id.handle) + ")";
 }
 
 }  // namespace
@@ -79,29 +74,10 @@ std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_na
     if (!name.empty()) {
       names.emplace_back(index, c10::getApproximateTime());
       names.back().recordUserMetadata("graph_pool", name);
-      names.back().recordUserMetadata("segment_pool_id", text_of(id));
+      names.back().recordUserMetadata("segment_pool_id", to_text(id));
     }
   }
   return names;
-}
-
-std::string CudaAllocator::describe_pools(c10::DeviceIndex index) const {
-  constexpr std::size_t kNamed = 4;
-  std::vector<PrivatePool> pools = private_pools(index);
-  if (pools.empty()) {
-    return "";
-  }
-  std::ranges::sort(pools, std::ranges::greater{},
-                    [](const PrivatePool& pool) { return pool.sizes.private_bytes; });
-  std::string text = " Private pools hold:";
-  for (std::size_t i = 0; i < std::min(pools.size(), kNamed); ++i) {
-    const PrivatePool& pool = pools[i];
-    text += (i == 0 ? " " : ", ") + (pool.name.empty() ? text_of(pool.id) : "'" + pool.name + "'") +
-            " " + c10::CachingAllocator::format_size(pool.sizes.private_bytes) + " (" +
-            c10::CachingAllocator::format_size(pool.sizes.live_bytes) + " live)";
-  }
-  return text + (pools.size() > kNamed ? ", and " + std::to_string(pools.size() - kNamed) + " more."
-                                       : ".");
 }
 
 }  // namespace ferro

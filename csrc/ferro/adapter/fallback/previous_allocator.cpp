@@ -82,6 +82,12 @@ std::size_t PreviousAllocator::reserved_bytes(c10::DeviceIndex device) const {
                      : 0;
 }
 
+std::size_t PreviousAllocator::allocated_bytes(c10::DeviceIndex device) const {
+  return is_in_use() ? static_cast<std::size_t>(
+                           allocator_.getDeviceStats(device).allocated_bytes[kAggregate].current)
+                     : 0;
+}
+
 void PreviousAllocator::add_snapshot(c10::MempoolId_t id, bool include_traces,
                                      SnapshotInfo* ours) const {
   SnapshotInfo theirs = allocator_.snapshot(id, include_traces);

@@ -46,6 +46,8 @@ class PreviousAllocator {
   // was given back.
   bool empty_cache() const;
   std::size_t reserved_bytes(c10::DeviceIndex device) const;
+  // Of these, what the program uses.
+  std::size_t allocated_bytes(c10::DeviceIndex device) const;
 
   // Adds its segments and traces to `ours`: segments by device and address, traces by time.
   void add_snapshot(c10::MempoolId_t id, bool include_traces,

@@ -9,11 +9,18 @@
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/util/env.h>
 
 #include <cstddef>
 #include <unordered_set>
 
 namespace ferro {
+
+// By the environment, for the life of the process.
+inline bool caching_is_forbidden() {
+  static const bool forbidden = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
+  return forbidden;
+}
 
 class UncachedAllocations {
  public:

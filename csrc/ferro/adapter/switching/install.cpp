@@ -23,8 +23,25 @@ void put_in_place(CUDAAllocator* allocator) {
   c10::SetAllocator(c10::kCUDA, allocator, kHighestPriority);
 }
 
-bool operator==(const AllocatorConfig& a, const AllocatorConfig& b) {
-  return a.page_bytes == b.page_bytes && a.memory_limit == b.memory_limit && a.layout == b.layout;
+// The settings that cannot change, by name; empty: none differs.
+std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig& wanted) {
+  const auto layout = [](const AllocatorConfig& config) {
+    return std::string(config.layout == Layout::kSegments ? "segments" : "pages");
+  };
+  const auto thread = [](const AllocatorConfig& config) {
+    return std::string(config.background_unmap ? "true" : "false");
+  };
+  std::string text;
+  const auto compare = [&](const char* name, const std::string& is, const std::string& would_be) {
+    if (is != would_be) {
+      text += (text.empty() ? "" : ", ") + (name + (" is " + is)) + " and not " + would_be;
+    }
+  };
+  compare("page_size_mb", std::to_string(now.page_bytes / kMiB),
+          std::to_string(wanted.page_bytes / kMiB));
+  compare("layout", layout(now), layout(wanted));
+  compare("background_unmap", thread(now), thread(wanted));
+  return text;
 }
 
 // User-made allocators throw in calls that are needed of the one before ours.
@@ -50,6 +67,14 @@ bool is_in_place() {
 
 bool is_installed() { return is_in_place() && installed_allocator()->serves(); }
 
+bool is_caching() {
+  try {
+    return !caching_is_forbidden() && c10::cuda::CUDACachingAllocator::get()->isEnabled();
+  } catch (const c10::Error&) {  // a user-made allocator, which is asked whatever is set
+    return true;
+  }
+}
+
 void install(const AllocatorConfig& config) {
   const MutexLock lock(install_mutex);
   if (is_installed()) {
@@ -68,10 +93,12 @@ void install(const AllocatorConfig& config) {
         "' in the place where ferro_alloc was: an allocator that was put there "
         "after it cannot be replaced.");
   }
-  if (was_used && !(ours->config() == config)) {
+  const std::string differences = was_used ? fixed_differences(ours->config(), config) : "";
+  if (!differences.empty()) {
     throw std::runtime_error(
-        "ferro_alloc.install() came with other settings than before: they cannot change once CUDA "
-        "memory was allocated with them.");
+        "ferro_alloc.install() came with other settings than before: " + differences +
+        ", which cannot change once CUDA memory was allocated; start another "
+        "process for that.");
   }
   if (!was_used && !answers(*current)) {
     throw std::runtime_error(
@@ -94,6 +121,8 @@ void install(const AllocatorConfig& config) {
     // Never destroyed: tensors and other libraries keep pointers to it until the process ends.
     ours = new CudaAllocator(*loaded.api, config, *current);
     set_installed_allocator(ours);
+  } else {
+    ours->adjust(config);
   }
   ours->start_serving();
   put_in_place(ours);

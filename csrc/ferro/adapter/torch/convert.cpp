@@ -33,6 +33,10 @@ StatArray to_stat_array(const std::array<StatValue, kStatClasses>& values) {
 
 }  // namespace
 
+std::string to_text(const PoolId& id) {
+  return "(" + std::to_string(id.graph) + ", " + std::to_string(id.handle) + ")";
+}
+
 SegmentRules current_segment_rules() {
   return {.max_split = AcceleratorAllocatorConfig::max_split_size(),
           .max_non_split_rounding = AcceleratorAllocatorConfig::max_non_split_rounding_size(),
@@ -131,13 +135,15 @@ std::string out_of_memory_message(const OutOfMemoryFacts& facts) {
     text += format_size(*facts.limit) + " allowed; ";
   }
   const std::size_t private_bytes = facts.live_private + facts.free_private;
-  const std::size_t allocated = facts.live + facts.pending + facts.free_private;
+  const std::size_t allocated =
+      facts.live + facts.pending + facts.free_private + facts.previous_live;
+  const std::size_t held = facts.held + facts.previous_held;
   text += "Of the allocated memory " + format_size(allocated) + " is allocated by PyTorch, ";
   if (private_bytes > 0) {
     text +=
         "with " + format_size(private_bytes) + " allocated in private pools (e.g., CUDA Graphs), ";
   }
-  text += "and " + format_size(facts.held > allocated ? facts.held - allocated : 0) +
+  text += "and " + format_size(held > allocated ? held - allocated : 0) +
           " is reserved by PyTorch but unallocated. ";
   return text + explain(facts);
 }

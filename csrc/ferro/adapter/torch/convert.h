@@ -20,6 +20,8 @@ inline DevicePtr to_device_ptr(const void* ptr) {
 }
 inline void* to_void_ptr(DevicePtr ptr) { return reinterpret_cast<void*>(address_of(ptr)); }
 inline PoolId to_pool_id(const c10::MempoolId_t& id) { return {id.first, id.second}; }
+// As PyTorch prints it: "(0, 1)".
+std::string to_text(const PoolId& id);
 inline c10::MempoolId_t to_mempool_id(const PoolId& id) { return {id.graph, id.handle}; }
 
 // The settings about segments, as they are now.

@@ -48,6 +48,15 @@ DeviceMemory::~DeviceMemory() {
   reclaimer_.trim(Reclaimer::kAllPages);
 }
 
+void DeviceMemory::adjust(const AllocatorConfig& wanted) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  config_.headroom = wanted.headroom;
+  config_.idle_bytes = wanted.idle_bytes;
+  config_.in_flight_share = wanted.in_flight_share;
+  config_.move_live = wanted.move_live;
+  store_.set_headroom(wanted.headroom);
+}
+
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
   if (layout_ == Layout::kSegments || request.plain ||
       (pool != kDefaultPool && pools_.has_special())) [[unlikely]] {

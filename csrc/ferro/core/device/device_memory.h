@@ -71,6 +71,10 @@ class DeviceMemory {
   PoolTable& pools() { return pools_; }
   DeviceReport& report() { return report_; }
 
+  // Takes over the settings that may change while there is memory: headroom, idle bytes, the share
+  // in flight and whether live bytes move. The limit is the store's; the others stay as they are.
+  void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(climb_mutex_);
+
   // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
   void set_observer(MemoryObserver* observer) {
     observer_.store(observer, std::memory_order_release);
@@ -143,7 +147,7 @@ class DeviceMemory {
   AllocateResult out_of_memory(std::size_t wanted, bool no_addresses) FERRO_REQUIRES(climb_mutex_);
   AllocateResult reject(std::size_t wanted) FERRO_REQUIRES(climb_mutex_);
 
-  const AllocatorConfig config_;
+  AllocatorConfig config_;  // what `adjust` changes: under the climb lock
   Driver driver_;
   const std::size_t total_memory_;
   EventPool events_;  // before those whose fences give their events back

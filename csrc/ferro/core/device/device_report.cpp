@@ -3,7 +3,9 @@
 #include "ferro/base/check.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <map>
 
 namespace ferro {
 
@@ -158,6 +160,7 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   }
   facts.headroom = parts_.config.headroom;
   facts.held = held_bytes();
+  std::map<StreamId, StreamShare> streams;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView view = heap->view();
     const std::size_t live = view.backed_bytes - view.free_bytes - view.pending_bytes;
@@ -166,12 +169,22 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
     facts.pending += view.pending_bytes;
     (is_default ? facts.free_default : facts.free_private) += view.free_bytes;
     facts.live_private += is_default ? 0 : live;
+    if (is_default && view.backed_bytes != 0) {
+      StreamShare& share = streams[heap->stream()];
+      share.stream = heap->stream();
+      share.held += view.backed_bytes;
+      share.live += live;
+    }
     if (is_default && is_paged(heap->kind())) {
       for (const auto& handle : static_cast<ArenaHeap*>(heap)->partly_free_handles()) {
         facts.beside_live += (handle.use.pages - handle.use.used) * parts_.store.page_bytes();
       }
     }
   }
+  for (const auto& [stream, share] : streams) {
+    facts.streams.push_back(share);
+  }
+  std::ranges::sort(facts.streams, std::ranges::greater{}, &StreamShare::held);
   return facts;
 }
 

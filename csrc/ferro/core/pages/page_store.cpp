@@ -365,6 +365,11 @@ void PageStore::set_limit(std::size_t bytes) {
   limit_ = bytes;
 }
 
+void PageStore::set_headroom(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  headroom_ = bytes;
+}
+
 void PageStore::set_rejection_limit(std::size_t bytes) {
   const MutexLock lock(mutex_);
   rejection_limit_ = bytes;

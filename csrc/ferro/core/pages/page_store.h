@@ -120,6 +120,8 @@ class PageStore {
   // A second limit, for requests that shall fail at once instead of being waited for. Where the
   // first is exceeded too, that one counts.
   void set_rejection_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  // For what is created from now on.
+  void set_headroom(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   // Pages beyond a lowered limit stay until they are trimmed.
   void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   std::size_t limit() const FERRO_EXCLUDES(mutex_);
@@ -129,7 +131,7 @@ class PageStore {
  private:
   // Which limit, if any, forbids so many bytes more.
   TakeResult check_limits(std::size_t more) const FERRO_REQUIRES(mutex_);
-  std::size_t free_on_device() const;
+  std::size_t free_on_device() const FERRO_REQUIRES(mutex_);
   std::size_t used_bytes() const FERRO_REQUIRES(mutex_) {
     return counts_.held * page_bytes_ + counts_.charged_bytes;
   }
@@ -150,8 +152,8 @@ class PageStore {
   Driver& driver_;
   const std::size_t page_bytes_;
   const HandleRules handles_;
-  const std::size_t headroom_;
   mutable Mutex mutex_;
+  std::size_t headroom_ FERRO_GUARDED_BY(mutex_);
   std::vector<HandleRange> cached_ FERRO_GUARDED_BY(mutex_);
   std::size_t cached_pages_ FERRO_GUARDED_BY(mutex_) = 0;
   std::vector<StoredHandle> leaving_ FERRO_GUARDED_BY(mutex_);  // in the order in which they came

@@ -14,59 +14,84 @@ std::size_t minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 // What could still be created, by device and limit.
 std::size_t creatable(const OutOfMemoryFacts& facts) {
   const std::size_t free = minus(facts.device_free, facts.headroom);
-  return facts.limit ? std::min(free, minus(*facts.limit, facts.held)) : free;
+  return facts.limit ? std::min(free, minus(*facts.limit, facts.held + facts.previous_held)) : free;
 }
 
-std::size_t other_memory(const OutOfMemoryFacts& facts) {
-  return minus(facts.capacity, facts.device_free + facts.held);
+std::size_t previous_cached(const OutOfMemoryFacts& facts) {
+  return minus(facts.previous_held, facts.previous_live);
 }
 
-std::string size_text(std::size_t bytes) {
-  std::array<char, 32> text{};
-  if (bytes >= kGiB) {
-    std::snprintf(text.data(), text.size(), "%.2f GiB",
-                  static_cast<double>(bytes) / static_cast<double>(kGiB));
-  } else {
-    std::snprintf(text.data(), text.size(), "%.2f MiB",
-                  static_cast<double>(bytes) / static_cast<double>(kMiB));
-  }
-  return text.data();
-}
+// A size in the unit of the request.
+class SizeText {
+ public:
+  explicit SizeText(const OutOfMemoryFacts& facts) : request_(facts.request) {}
+  std::string operator()(std::size_t bytes) const { return size_text(bytes, request_); }
+
+ private:
+  std::size_t request_;
+};
 
 std::string verdict_text(const OutOfMemoryFacts& facts) {
-  const std::string stranded = size_text(facts.free_default);
-  const std::string pending = size_text(facts.pending);
+  const SizeText text(facts);
   switch (diagnose(facts)) {
     case Verdict::kFragmentation:
-      return "FRAGMENTATION: " + stranded +
-             " are free in pages that also hold live blocks, enough if they were together.";
+      return previous_cached(facts) == 0
+                 ? text(facts.free_default) +
+                       " are free in pages that also hold live blocks, enough if they were "
+                       "together."
+                 : text(facts.free_default) + " are free in pages that also hold live blocks and " +
+                       text(previous_cached(facts)) +
+                       " in the allocator before ferro_alloc, enough if they were together.";
     case Verdict::kWaiting:
-      return "WAITING: " + pending +
+      return text(facts.pending) +
              " were freed but wait for other streams (record_stream) or for a running capture.";
     case Verdict::kPrivatePools:
-      return "PRIVATE POOLS: " + size_text(facts.free_private) +
+      return text(facts.free_private) +
              " are free in pools of CUDA graphs or MemPools, which keep them while they are held.";
     case Verdict::kLimit:
-      return "LIMIT: the memory limit of " + size_text(*facts.limit) +
-             " is reached while the device has " + size_text(facts.device_free) +
-             " free; raise it with torch.cuda.set_per_process_memory_fraction or memory_limit_mb.";
+      return "the memory limit of " + text(*facts.limit) + " is reached while the device has " +
+             text(facts.device_free) + " free.";
     case Verdict::kHeadroom:
-      return "HEADROOM: of the " + size_text(facts.device_free) + " that the device has free " +
-             size_text(facts.headroom) + " are left to others; lower headroom_mb to use them.";
+      return "of the " + text(facts.device_free) + " that the device has free " +
+             text(facts.headroom) + " are left to others.";
     case Verdict::kOtherMemory:
-      return "OTHER MEMORY: " + size_text(other_memory(facts)) +
+      return text(other_memory(facts)) +
              " of the device are held by other processes, libraries or the CUDA context.";
     case Verdict::kAddresses:
-      return "ADDRESSES: the process has no range of addresses left for " +
-             size_text(facts.request) +
+      return "the process has no range of addresses left for " + text(facts.request) +
              "; 128 TiB are all that it has for the host and its devices together.";
     case Verdict::kDriver:
-      return "DRIVER: it refused memory although it reports " + size_text(facts.device_free) +
-             " free.";
+      return "it refused memory although it reports " + text(facts.device_free) + " free.";
     case Verdict::kCapacity:
       break;
   }
-  return "CAPACITY: live memory and this request exceed the device; no arrangement would fit.";
+  return "live memory and this request exceed the device; no arrangement would fit.";
+}
+
+std::string stream_name(StreamId stream) {
+  if (stream == StreamId{}) {
+    return "the default stream";
+  }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "stream 0x%llx", static_cast<unsigned long long>(stream));
+  return text.data();
+}
+
+// With one stream it says no more than the sums.
+std::string streams_text(const OutOfMemoryFacts& facts) {
+  constexpr std::size_t kNamed = 4;
+  if (facts.streams.size() < 2) {
+    return "";
+  }
+  const SizeText size(facts);
+  std::string text = " Of the default pool";
+  for (std::size_t i = 0; i < std::min(facts.streams.size(), kNamed); ++i) {
+    const StreamShare& share = facts.streams[i];
+    text += (i == 0 ? " " : ", ") + stream_name(share.stream) + " holds " + size(share.held) +
+            " (" + size(share.live) + " live)";
+  }
+  const std::size_t more = minus(facts.streams.size(), kNamed);
+  return text + (more == 0 ? "." : ", and " + std::to_string(more) + " more streams the rest.");
 }
 
 // Of whole pages that live bytes on their handles strand: why these did not move.
@@ -74,7 +99,7 @@ std::string beside_live_text(const OutOfMemoryFacts& facts) {
   if (facts.beside_live == 0) {
     return "";
   }
-  const std::string text = " Of what is free " + size_text(facts.beside_live) +
+  const std::string text = " Of what is free " + SizeText(facts)(facts.beside_live) +
                            " are whole pages on handles that also carry live bytes";
   switch (facts.live_moves) {
     case LiveMoves::kOff:
@@ -97,20 +122,18 @@ Verdict diagnose(const OutOfMemoryFacts& facts) {
   if (facts.no_addresses) {
     return Verdict::kAddresses;
   }
-  // What the ladder gathered in vain is room too.
-  const std::size_t idle =
-      minus(facts.held, facts.live + facts.pending + facts.free_default + facts.free_private);
-  const std::size_t deficit = minus(facts.request, creatable(facts) + idle);
+  const std::size_t deficit = shortfall(facts);
   if (deficit == 0) {
     return Verdict::kDriver;
   }
-  if (facts.free_default >= deficit) {
+  const std::size_t cached = facts.free_default + previous_cached(facts);
+  if (cached >= deficit) {
     return Verdict::kFragmentation;
   }
-  if (facts.free_default + facts.pending >= deficit) {
+  if (cached + facts.pending >= deficit) {
     return Verdict::kWaiting;
   }
-  if (facts.free_default + facts.pending + facts.free_private >= deficit) {
+  if (cached + facts.pending + facts.free_private >= deficit) {
     return Verdict::kPrivatePools;
   }
   if (facts.limit && facts.device_free >= facts.request + facts.headroom) {
@@ -127,12 +150,90 @@ Verdict diagnose(const OutOfMemoryFacts& facts) {
   return Verdict::kCapacity;
 }
 
+const char* name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFragmentation:
+      return "FRAGMENTATION";
+    case Verdict::kWaiting:
+      return "WAITING";
+    case Verdict::kPrivatePools:
+      return "PRIVATE POOLS";
+    case Verdict::kLimit:
+      return "LIMIT";
+    case Verdict::kHeadroom:
+      return "HEADROOM";
+    case Verdict::kOtherMemory:
+      return "OTHER MEMORY";
+    case Verdict::kAddresses:
+      return "ADDRESSES";
+    case Verdict::kDriver:
+      return "DRIVER";
+    case Verdict::kCapacity:
+      break;
+  }
+  return "CAPACITY";
+}
+
+std::size_t shortfall(const OutOfMemoryFacts& facts) {
+  // What the ladder gathered in vain is room too.
+  const std::size_t idle =
+      minus(facts.held, facts.live + facts.pending + facts.free_default + facts.free_private);
+  return minus(facts.request, creatable(facts) + idle);
+}
+
+std::size_t other_memory(const OutOfMemoryFacts& facts) {
+  return minus(facts.capacity, facts.device_free + facts.held + facts.previous_held);
+}
+
+std::string advice(const OutOfMemoryFacts& facts) {
+  switch (diagnose(facts)) {
+    case Verdict::kFragmentation:
+      return previous_cached(facts) > facts.free_default
+                 ? "to install ferro_alloc before the first tensor is made"
+                 : "to make what lives long before what lives short, or in a MemPool of its own";
+    case Verdict::kWaiting:
+      return "to end the capture, or to let the other streams finish first, as "
+             "torch.cuda.synchronize() does";
+    case Verdict::kPrivatePools:
+      return "to drop graphs and MemPools that are done, or to let graphs share a pool";
+    case Verdict::kLimit:
+      return "to raise the limit with torch.cuda.set_per_process_memory_fraction or "
+             "memory_limit_mb";
+    case Verdict::kHeadroom:
+      return "to lower headroom_mb";
+    case Verdict::kOtherMemory:
+      return "to end other processes on the device, which nvidia-smi lists";
+    case Verdict::kAddresses:
+      return "to drop pools and streams that are done, and torch.cuda.empty_cache()";
+    case Verdict::kDriver:
+      return "again; if it stays, the system's log may say what the driver lacks";
+    case Verdict::kCapacity:
+      break;
+  }
+  return "a smaller batch, recomputed or offloaded activations, or more devices";
+}
+
+std::string size_text(std::size_t bytes, std::size_t request) {
+  const bool large = request >= kGiB;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), large ? "%.2f GiB" : "%.2f MiB",
+                static_cast<double>(bytes) / static_cast<double>(large ? kGiB : kMiB));
+  return text.data();
+}
+
 std::string explain(const OutOfMemoryFacts& facts) {
-  return "ferro_alloc: verdict = " + verdict_text(facts) + " Live " + size_text(facts.live) +
-         " (private pools " + size_text(facts.live_private) + "), waiting for streams " +
-         size_text(facts.pending) + ", free but stranded " + size_text(facts.free_default) +
-         ", free in private pools " + size_text(facts.free_private) + ", not ours " +
-         size_text(other_memory(facts)) + "." + beside_live_text(facts);
+  const SizeText size(facts);
+  const std::size_t missing = shortfall(facts);
+  std::string text = std::string("ferro_alloc: verdict = ") + name_of(diagnose(facts)) + ": " +
+                     verdict_text(facts);
+  if (missing != 0) {
+    text += " Short of " + size(missing) + ".";
+  }
+  text += " Live " + size(facts.live) + " (private pools " + size(facts.live_private) +
+          "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
+          ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
+          size(other_memory(facts)) + ".";
+  return text + beside_live_text(facts) + streams_text(facts);
 }
 
 }  // namespace ferro

@@ -170,5 +170,21 @@ TEST_F(LiveMovesOffTest, NothingMovesUnlessThatWasAskedFor) {
   EXPECT_EQ(facts->live_moves, LiveMoves::kOff);
 }
 
+TEST_F(LiveMovesOffTest, WhatIsAskedForLaterCounts) {
+  fill_with_live(4, stream_);
+  refuse(20 * kPageBytes, side_);
+  AllocatorConfig wanted;
+  wanted.in_flight_share = -1;
+  wanted.move_live = true;
+  device_->adjust(wanted);
+  free(allocate(20 * kPageBytes, side_));
+  EXPECT_EQ(ended_by(LadderStep::kMoveLive), 1U);
+  expect_contents();
+  wanted.headroom = 30 * kPageBytes;
+  device_->adjust(wanted);
+  device_->empty_cache();
+  EXPECT_EQ(refuse(20 * kPageBytes, side_)->headroom, 30 * kPageBytes);
+}
+
 }  // namespace
 }  // namespace ferro

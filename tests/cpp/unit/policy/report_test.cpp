@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 
 namespace ferro {
@@ -73,6 +74,7 @@ TEST_P(VerdictTest, IsReachedAndExplained) {
   EXPECT_EQ(diagnose(given.facts), given.verdict);
   EXPECT_NE(explain(given.facts).find("verdict = " + given.word), std::string::npos)
       << explain(given.facts);
+  EXPECT_TRUE(given.word.starts_with(name_of(given.verdict)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -145,12 +147,83 @@ TEST(Explain, NamesTheNumbersItRestsOn) {
   OutOfMemoryFacts facts = full_card();
   make_free(facts, 3 * kGiB);
   facts.live_private = 5 * kGiB;
-  facts.pending = 7 * kMiB;
+  facts.pending = 512 * kMiB;
   const std::string text = explain(facts);
-  for (const char* part : {"3.00 GiB", "Live 76.00 GiB", "private pools 5.00 GiB",
-                           "waiting for streams 7.00 MiB", "free but stranded 3.00 GiB"}) {
+  for (const char* part :
+       {"Short of 3.00 GiB.", "Live 76.00 GiB", "private pools 5.00 GiB",
+        "waiting for streams 0.50 GiB", "cached 3.00 GiB", "not PyTorch's 0.00 GiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
   }
+}
+
+// Whether it could be used elsewhere is for the verdict to say.
+TEST(Explain, CacheIsNotCalledStranded) {
+  OutOfMemoryFacts facts = full_card();
+  make_free(facts, kGiB);
+  EXPECT_EQ(diagnose(facts), Verdict::kCapacity);
+  EXPECT_EQ(explain(facts).find("stranded"), std::string::npos) << explain(facts);
+}
+
+TEST(Explain, AllSizesAreInTheUnitOfTheRequest) {
+  OutOfMemoryFacts facts = full_card();
+  make_free(facts, 3 * kMiB);
+  facts.beside_live = 2 * kMiB;
+  facts.previous_held = kMiB;
+  facts.streams = {{StreamId{}, 70 * kGiB, 69 * kGiB}, {StreamId{0x50}, 4 * kMiB, kMiB}};
+  EXPECT_EQ(explain(facts).find("MiB"), std::string::npos) << explain(facts);
+  facts.request = kGiB - 512;
+  EXPECT_EQ(explain(facts).find("GiB"), std::string::npos) << explain(facts);
+}
+
+TEST(Explain, NamesTheLargestStreams) {
+  OutOfMemoryFacts facts = full_card();
+  facts.streams = {{StreamId{}, 70 * kGiB, 69 * kGiB}};
+  EXPECT_EQ(explain(facts).find("stream"), explain(facts).find("streams 0.00 GiB"));
+  for (std::uint64_t stream = 1; stream < 6; ++stream) {
+    facts.streams.push_back({StreamId{0x50 + stream}, kGiB, kGiB / 2});
+  }
+  const std::string text = explain(facts);
+  EXPECT_NE(text.find(" Of the default pool the default stream holds 70.00 GiB (69.00 GiB live), "
+                      "stream 0x51 holds 1.00 GiB (0.50 GiB live), "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("stream 0x53"), std::string::npos) << text;
+  EXPECT_EQ(text.find("stream 0x54"), std::string::npos) << text;
+  EXPECT_NE(text.find("and 2 more streams the rest."), std::string::npos) << text;
+}
+
+// Half of the card each; of the other one's nothing is free, or half.
+OutOfMemoryFacts beside_another(std::size_t cached) {
+  OutOfMemoryFacts facts = full_card();
+  facts.held = facts.live = 39 * kGiB;
+  facts.previous_held = 40 * kGiB;
+  facts.previous_live = 40 * kGiB - cached;
+  return facts;
+}
+
+TEST(PreviousAllocatorTest, ItsLiveMemoryIsTheProgramsOwn) {
+  const OutOfMemoryFacts facts = beside_another(0);
+  EXPECT_EQ(diagnose(facts), Verdict::kCapacity);
+  EXPECT_EQ(other_memory(facts), 0U);
+  EXPECT_EQ(shortfall(facts), 3 * kGiB);
+}
+
+TEST(PreviousAllocatorTest, ItsCacheCouldHaveServed) {
+  const OutOfMemoryFacts facts = beside_another(20 * kGiB);
+  EXPECT_EQ(diagnose(facts), Verdict::kFragmentation);
+  EXPECT_NE(explain(facts).find("20.00 GiB in the allocator before ferro_alloc"), std::string::npos)
+      << explain(facts);
+  EXPECT_NE(advice(facts).find("install ferro_alloc before"), std::string::npos) << advice(facts);
+}
+
+TEST(PreviousAllocatorTest, TheLimitIsOnBoth) {
+  OutOfMemoryFacts facts = beside_another(0);
+  facts.capacity = 160 * kGiB;
+  facts.device_free = 81 * kGiB;
+  facts.limit = 80 * kGiB;
+  EXPECT_EQ(shortfall(facts), 3 * kGiB);
+  EXPECT_EQ(diagnose(facts), Verdict::kLimit);
+  EXPECT_NE(advice(facts).find("memory_limit_mb"), std::string::npos) << advice(facts);
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+// What becomes of a request that the core could not serve: observers are told, the error is thrown.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/torch/convert.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace ferro {
+
+void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                    StreamId stream, const Request& request,
+                                    const OutOfMemoryFacts& facts) {
+  if (facts.rejected_beyond) {
+    rejection_observers_.notify(facts);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, rejection_message(facts));
+  }
+  if (observed_.load(std::memory_order_relaxed)) {
+    owner.history.on_out_of_memory(facts.device_free, request.size, stream, pool, request.context);
+  }
+  c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(facts.request),
+                                   owner.core.stats().read()[kBytes][kAll].current, facts.held,
+                                   c10::Device(c10::kCUDA, index));
+  std::vector<History::FailureObserver> observers;
+  {
+    const MutexLock lock(init_mutex_);
+    observers = failure_observers_;
+  }
+  for (const History::FailureObserver& observer : observers) {
+    observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
+  }
+  Failure failure = to_failure(owner, index, facts);
+  std::string message = failure.message;
+  failures_.add(std::move(failure));
+  TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+}
+
+// The core knows nothing of the allocator before.
+Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
+                                  const OutOfMemoryFacts& facts) {
+  Failure failure{.facts = facts, .pools = {}, .previous = {}, .message = {}};
+  failure.facts.previous_held = previous_.reserved_bytes(index);
+  failure.facts.previous_live = previous_.allocated_bytes(index);
+  if (failure.facts.previous_held != 0) {
+    failure.previous = previous_.allocator().name();
+  }
+  if (const std::size_t limit = limit_of_both(owner); limit != PageStore::kNoLimit) {
+    failure.facts.limit = limit;
+  }
+  for (const PrivatePool& pool : private_pools(index)) {
+    failure.pools.push_back(
+        {pool.name.empty() ? to_text(pool.id) : "'" + pool.name + "'", pool.sizes});
+  }
+  std::ranges::sort(failure.pools, std::ranges::greater{},
+                    [](const PoolShare& pool) { return pool.sizes.private_bytes; });
+  failure.message = out_of_memory_message(failure.facts) + describe_pools(failure) +
+                    describe_previous(failure) + " Try " + advice(failure.facts) + ".";
+  return failure;
+}
+
+}  // namespace ferro

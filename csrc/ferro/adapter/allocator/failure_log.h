@@ -1,0 +1,48 @@
+// What the last failures of the process were, for who has only the text of an error.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/policy/report.h"
+#include "ferro/graph/footprints.h"
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ferro {
+
+// What a private pool holds at a failure.
+struct PoolShare {
+  std::string name;  // as the user gave it, else its id
+  PoolSizes sizes;
+};
+
+struct Failure {
+  OutOfMemoryFacts facts;
+  std::vector<PoolShare> pools;  // the largest first
+  std::string previous;          // name of the allocator before; empty: it holds nothing
+  std::string message;           // what the error says
+};
+
+// The largest private pools and the allocator before, in a sentence each, or nothing.
+std::string describe_pools(const Failure& failure);
+std::string describe_previous(const Failure& failure);
+
+// Thread-safe. Keeps the last kKept failures.
+class FailureLog {
+ public:
+  static constexpr std::size_t kKept = 16;
+
+  void add(Failure failure) FERRO_EXCLUDES(mutex_);
+  // The last one whose message is part of `text`.
+  std::optional<Failure> find(std::string_view text) const FERRO_EXCLUDES(mutex_);
+
+ private:
+  mutable Mutex mutex_;
+  std::deque<Failure> failures_ FERRO_GUARDED_BY(mutex_);  // the last one first
+};
+
+}  // namespace ferro

@@ -1,0 +1,52 @@
+"""The environment variable FERRO_ALLOC: what it says, and whether it has an effect here."""
+
+from __future__ import annotations
+
+import os
+import site
+from pathlib import Path
+
+NAME = "FERRO_ALLOC"
+ON = ("1", "true", "on", "yes")
+OFF = ("", "0", "false", "off", "no")
+STRICT = "strict"
+
+_was_read = False
+
+
+def note_reading() -> None:
+    """ferro_alloc.pth was read when this process started, wherever it lies."""
+    global _was_read
+    _was_read = True
+
+
+def value() -> str:
+    return os.environ.get(NAME, "").strip().lower()
+
+
+def what_is_wrong(value: str) -> str:
+    """With a value; empty for one that has a meaning."""
+    if value in (*ON, *OFF, STRICT):
+        return ""
+    return f"{NAME} is {value!r}: expected 1, 0 or strict"
+
+
+def is_in_place() -> bool:
+    """Whether Python finds ferro_alloc.pth in a folder whose .pth files it reads."""
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return _was_read or any((Path(folder) / "ferro_alloc.pth").is_file() for folder in folders)
+
+
+def describe() -> str:
+    """What FERRO_ALLOC does in processes like this one, in one line; empty where it is off."""
+    now = value()
+    if now in OFF:
+        return ""
+    if wrong := what_is_wrong(now):
+        return f"{wrong}; it stays off"
+    if is_in_place():
+        return f"{NAME} is '{now}': installs it when torch is imported"
+    return (
+        f"{NAME} is '{now}' without an effect, because Python finds no ferro_alloc.pth when it "
+        "starts: run `pip install --no-build-isolation .`, also with -e"
+    )
