@@ -246,6 +246,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const CudaApi& api_;
   const std::vector<std::size_t>& roundup_divisions_ = roundup_divisions();
   const std::size_t page_bytes_;
+  const Layout layout_;                    // as configured
   std::atomic<std::size_t> memory_limit_;  // that of `config_`
   PreviousAllocator previous_;
   UncachedAllocations uncached_;

@@ -14,6 +14,7 @@ CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
                              CUDAAllocator& previous)
     : api_(api),
       page_bytes_(config.page_bytes),
+      layout_(config.layout),
       memory_limit_(config.memory_limit),
       previous_(previous),
       enabled_(previous.isEnabled()),
@@ -132,7 +133,7 @@ void CudaAllocator::start_serving() {
 
 // As far as is known: before CUDA is initialised nobody asked the devices.
 bool CudaAllocator::has_pages() const {
-  Layout layout = config_.layout;
+  Layout layout = layout_;
   for (int i = 0; i < device_count(); ++i) {
     layout = core_of(i)->layout() == Layout::kSegments ? Layout::kSegments : layout;
   }

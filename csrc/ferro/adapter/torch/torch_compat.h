@@ -75,8 +75,9 @@ using OomRejectionObserver =
 inline const std::vector<std::size_t>& roundup_divisions() {
   return c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions();
 }
-static_assert(std::is_reference_v<
-              decltype(c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions())>);
+static_assert(
+    std::is_reference_v<
+        decltype(c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions())>);
 
 // Setting `throw_on_cudamalloc_oom`: a request that would exceed the memory fraction is refused at
 // once.

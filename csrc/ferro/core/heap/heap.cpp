@@ -34,8 +34,7 @@ Heap::~Heap() FERRO_NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-DevicePtr Heap::take_best_fit(std::size_t size, std::size_t requested,
-                              const CallContext& context) {
+DevicePtr Heap::take_best_fit(std::size_t size, std::size_t requested, const CallContext& context) {
   Block* block = tiling_.best_fit(size);
   if (block == nullptr) {
     return kNull;

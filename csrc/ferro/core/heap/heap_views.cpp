@@ -133,8 +133,7 @@ HeapView Heap::view() {
   view.free_bytes = tiling_.free_bytes();
   view.free_blocks = tiling_.free_blocks();
   view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
-  view.pending_bytes =
-      static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
+  view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
   view.largest_free = largest != nullptr ? largest->size : 0;
   view.reserved_bytes = tiling_.reserved_bytes();
   return view;

@@ -15,10 +15,10 @@ struct Share {
 
 Share share_of(const HeapStats& heap, StatKind kind, StatClass cls) {
   const ClassPeaks& peaks = heap.peaks[cls];
-  const auto live = [&](Gauge ClassStats::* gauge, const RelaxedCounter& peak) {
+  const auto live = [&](Gauge ClassStats::*gauge, const RelaxedCounter& peak) {
     return Share{heap.current(gauge, cls), peak.get(), heap.increased(gauge, cls)};
   };
-  const auto active = [&](Share share, Gauge ClassStats::* pending, const RelaxedCounter& peak) {
+  const auto active = [&](Share share, Gauge ClassStats::*pending, const RelaxedCounter& peak) {
     return Share{share.current + heap.current(pending, cls), std::max(share.peak, peak.get()),
                  share.increased};
   };

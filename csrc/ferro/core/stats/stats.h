@@ -88,10 +88,10 @@ struct HeapStats {
   ClassStats& part(StatClass cls) { return parts_[cls - 1]; }
   const ClassStats& part(StatClass cls) const { return parts_[cls - 1]; }
 
-  std::int64_t current(Gauge ClassStats::* gauge, StatClass cls) const {
+  std::int64_t current(Gauge ClassStats::*gauge, StatClass cls) const {
     return sum(cls, [gauge](const ClassStats& part) { return (part.*gauge).current(); });
   }
-  std::int64_t increased(Gauge ClassStats::* gauge, StatClass cls) const {
+  std::int64_t increased(Gauge ClassStats::*gauge, StatClass cls) const {
     return sum(cls, [gauge](const ClassStats& part) { return (part.*gauge).increased.get(); });
   }
 
@@ -127,8 +127,8 @@ struct HeapStats {
   std::int64_t sum(StatClass cls, Function of) const {
     return cls == kAll ? of(parts_[0]) + of(parts_[1]) : of(part(cls));
   }
-  void raise(StatClass cls, const ClassStats& other, Gauge ClassStats::* gauge,
-             RelaxedCounter ClassPeaks::* peak, std::int64_t amount) {
+  void raise(StatClass cls, const ClassStats& other, Gauge ClassStats::*gauge,
+             RelaxedCounter ClassPeaks::*peak, std::int64_t amount) {
     Gauge& mine = part(cls).*gauge;
     mine.increased.add(amount);
     const std::int64_t now = mine.current();
