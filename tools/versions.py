@@ -55,6 +55,7 @@ TESTS = (
         "tests/python/features/test_torch_interface.py",
         "tests/python/seeded/test_torch_judge.py",
         "tests/python/clients/test_install.py",
+        "tests/python/clients/test_versions.py",
         "tests/python/clients/test_cli.py",
     ),
 )
