@@ -6,6 +6,7 @@
 Importing the package initialises nothing and imports no torch.
 """
 
+from ferro_alloc import sizes
 from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
 from ferro_alloc._errors import FerroError
 from ferro_alloc._version import __version__
@@ -23,6 +24,7 @@ __all__ = [
     "device",
     "install",
     "is_installed",
+    "sizes",
     "status",
     "uninstall",
 ]

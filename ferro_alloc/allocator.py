@@ -134,6 +134,8 @@ def install(config: Config | None = None) -> None:
             raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
         if not extension.is_in_place():
             _refuse_cudagraph_trees()
+        import torch
+
         try:
             extension.install(
                 wanted.page_size_bytes,
@@ -145,6 +147,8 @@ def install(config: Config | None = None) -> None:
                 wanted.background_unmap,
                 wanted.move_live,
             )
+        except torch.AcceleratorError:
+            raise
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = wanted
@@ -162,8 +166,12 @@ def uninstall() -> None:
     with _lock:
         if _installed_config is None:
             return
+        import torch
+
         try:
             _load.load().uninstall()
+        except torch.AcceleratorError:
+            raise
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = None
@@ -183,6 +191,11 @@ def _refuse_cudagraph_trees() -> None:
 def is_installed() -> bool:
     """Whether PyTorch takes its CUDA memory through ferro_alloc now. Imports no torch."""
     return _installed_config is not None and bool(_load.load().is_installed())
+
+
+def settings() -> Config | None:
+    """Those that were installed; None while ferro_alloc is not."""
+    return _installed_config
 
 
 def status() -> Status:
