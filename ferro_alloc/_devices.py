@@ -26,7 +26,7 @@ def device_index(device: int | str | torch.device | None) -> int:
     if isinstance(index, torch.device) and index.type == "cuda":
         index = index.index
     if index is None:
-        return torch.cuda.current_device()
+        return int(torch.cuda.current_device())
     count = torch.cuda.device_count()
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
         raise FerroError(
