@@ -6,6 +6,7 @@
 Importing the package initialises nothing and imports no torch.
 """
 
+from ferro_alloc import sizes
 from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
 from ferro_alloc._errors import FerroError
 from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
@@ -29,6 +30,7 @@ __all__ = [
     "explain",
     "install",
     "is_installed",
+    "sizes",
     "status",
     "uninstall",
 ]

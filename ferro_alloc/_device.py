@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ferro_alloc import _load
+from ferro_alloc import _load, sizes
+from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._sizes import PrivatePool, private_pools
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class DeviceMemoryView:
     """A device's memory under ferro_alloc. Looks anew each time it is asked; thread-safe.
 
     Everything raises `FerroError` while ferro_alloc is not installed, or does not serve the device
-    because CUDA was not used yet. Memory of the allocator before ferro_alloc is not counted here;
-    `torch.cuda.memory_stats()` counts both.
+    because CUDA was not used yet. What the driver refuses is `torch.AcceleratorError`. Memory of
+    the allocator before ferro_alloc is not counted here; `torch.cuda.memory_stats()` counts both.
     """
 
     index: int
@@ -106,39 +110,28 @@ class DeviceMemoryView:
         _ask("reset_slowest_miss", self.index)
 
     def round_size(self, size: int) -> int:
-        """Bytes of the block that a request for `size` bytes gets. 0 for 0."""
-        return int(_ask("round_size", _checked(size)))
+        """As `ferro_alloc.sizes.round_size()`."""
+        return sizes.round_size(size)
 
     def bytes_from_driver(self, size: int) -> int:
         """Bytes that a request for `size` bytes on the current stream would take from the driver.
 
         0 when free memory is at hand. It is a forecast: nothing is allocated or held for later.
         """
-        return int(_ask("bytes_from_driver", self.index, _checked(size)))
+        return int(_ask("bytes_from_driver", self.index, sizes.checked_size(size)))
 
 
-def device(index: int | None = None) -> DeviceMemoryView:
-    """The view of a device, by default of the current one.
+def device(device: int | str | torch.device | None = None) -> DeviceMemoryView:
+    """The view of a device as torch names it, by default of the current one.
 
-    Raises `FerroError` for an index that no device has, or while ferro_alloc is not installed.
+    Raises `FerroError` for what names no device, or while ferro_alloc is not installed.
     Initialises CUDA.
     """
     _require_installed()
     import torch
 
     torch.cuda.init()
-    count = torch.cuda.device_count()
-    if index is None:
-        return DeviceMemoryView(torch.cuda.current_device())
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
-        raise FerroError(f"there is no device {index!r}: expected a number from 0 to {count - 1}")
-    return DeviceMemoryView(index)
-
-
-def _checked(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 60:
-        raise FerroError(f"the size is {size!r}: expected a number of bytes from 0 to 2**60 - 1")
-    return size
+    return DeviceMemoryView(device_index(device))
 
 
 def _require_installed() -> None:
@@ -148,7 +141,11 @@ def _require_installed() -> None:
 
 def _ask(name: str, *arguments: int) -> Any:
     _require_installed()
+    import torch
+
     try:
         return getattr(_load.load(), name)(*arguments)
+    except torch.AcceleratorError:
+        raise
     except RuntimeError as error:
         raise FerroError(str(error)) from error

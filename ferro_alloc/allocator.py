@@ -69,6 +69,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
             _refuse_without_cache(extension)
         if not extension.is_in_place():
             _refuse_cudagraph_trees()
+        import torch
+
         try:
             extension.install(
                 wanted.page_size_bytes,
@@ -80,6 +82,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
                 wanted.background_unmap,
                 wanted.move_live,
             )
+        except torch.AcceleratorError:
+            raise
         except RuntimeError as error:
             raise FerroError(f"{error}{_displaced()}") from error
         _installed_config = wanted
@@ -98,8 +102,12 @@ def uninstall() -> None:
     with _lock:
         if _installed_config is None:
             return
+        import torch
+
         try:
             _load.load().uninstall()
+        except torch.AcceleratorError:
+            raise
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = None
@@ -161,6 +169,11 @@ def _of_all_threads(local: object, name: str) -> Iterator[Any]:
 def is_installed() -> bool:
     """Whether PyTorch takes its CUDA memory through ferro_alloc now. Imports no torch."""
     return _installed_config is not None and bool(_load.load().is_installed())
+
+
+def settings() -> Config | None:
+    """Those that were installed; None while ferro_alloc is not."""
+    return _installed_config
 
 
 def status() -> Status:

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.harness.cpp_program import build, run
+from benchmarks.harness.markdown import markdown
 from benchmarks.harness.records import store
-from benchmarks.results.tables import markdown
 
 SIZES: Mapping[str, tuple[int, int]] = {
     "blocks": (1_000, 1_000_000),

@@ -3,6 +3,7 @@
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/graphs/tensor_scalar.h"
 #include "ferro/adapter/graphs/torch_graph.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/graph/capture_status.h"
 #include "ferro/graph/pool_registry.h"
 
@@ -31,13 +32,13 @@ Handle to_handle(const PoolId& id) { return {id.graph, id.handle}; }
 // ---- pools
 
 // Dropped from whatever thread lets go of the pool.
-void record_buffer(CapturePool& pool, py::object buffer) {
-  pool.record_buffer({new py::object(std::move(buffer)), [](void* held) {
-                        if (Py_IsInitialized() != 0) {
-                          const py::gil_scoped_acquire acquire;
-                          delete static_cast<py::object*>(held);
-                        }
-                      }});
+std::size_t record_buffer(CapturePool& pool, py::object buffer) {
+  return pool.record_buffer({new py::object(std::move(buffer)), [](void* held) {
+                               if (Py_IsInitialized() != 0) {
+                                 const py::gil_scoped_acquire acquire;
+                                 delete static_cast<py::object*>(held);
+                               }
+                             }});
 }
 
 std::shared_ptr<CapturePool> open_pool(const Handle& handle, std::string name) {
@@ -48,11 +49,16 @@ std::shared_ptr<CapturePool> find_pool(const Handle& handle) {
   return pool_registry().find(to_pool_id(handle));
 }
 
+std::shared_ptr<CapturePool> find_open_pool(const Handle& handle) {
+  return pool_registry().find_open(to_pool_id(handle));
+}
+
 void close_pool(const Handle& handle) {
-  pool_registry().close(to_pool_id(handle), [](const PoolId& id) {
-    const CudaAllocator* allocator = installed_allocator();
-    return allocator != nullptr && allocator->holds_pool(id);
-  });
+  if (CudaAllocator* allocator = installed_allocator()) {
+    allocator->close_pool(to_pool_id(handle));
+  } else {
+    pool_registry().close(to_pool_id(handle), [](const PoolId&) { return false; });
+  }
 }
 
 template <typename Sizes>
@@ -79,7 +85,9 @@ py::list private_pools(c10::DeviceIndex device) {
 // ---- captures and graphs
 
 int status_of(c10::DeviceIndex device, StreamNumber stream) {
-  return static_cast<int>(capture_status(driver_of(device), stream_of(stream, device)));
+  return with_torch_errors([&] {
+    return static_cast<int>(capture_status(driver_of(device), stream_of(stream, device)));
+  });
 }
 
 // `graph` is a torch.cuda.CUDAGraph.
@@ -92,6 +100,12 @@ std::unique_ptr<DeviceGraph> device_graph(const py::object& graph, c10::DeviceIn
 
 // ---- device scalars
 
+// Also while Python has an error, which goes.
+std::string text_of(const py::object& number) {
+  PyErr_Clear();
+  return py::str(number);
+}
+
 c10::Scalar to_scalar(const py::object& number) {
   PyObject* object = number.ptr();
   if (PyBool_Check(object)) {
@@ -100,8 +114,13 @@ c10::Scalar to_scalar(const py::object& number) {
   if (PyLong_Check(object)) {
     int overflow = 0;
     const std::int64_t value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    TORCH_CHECK(overflow == 0, "value ", std::string(py::str(number)), " has more than 64 bits");
-    return value;
+    if (overflow == 0) {
+      return value;
+    }
+    const std::uint64_t large = overflow > 0 ? PyLong_AsUnsignedLongLong(object) : 0;
+    TORCH_CHECK(overflow > 0 && PyErr_Occurred() == nullptr, "value ", text_of(number),
+                " has more than 64 bits");
+    return large;
   }
   if (PyComplex_Check(object)) {
     return c10::complex<double>(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object));
@@ -113,7 +132,8 @@ c10::Scalar to_scalar(const py::object& number) {
 }
 
 void update(TensorScalar& scalar, const py::object& value, StreamNumber stream) {
-  scalar.update(to_scalar(value), stream);
+  const c10::Scalar number = to_scalar(value);
+  with_torch_errors([&] { scalar.update(number, stream); });
 }
 
 void bind_pools(py::module_& module) {
@@ -128,6 +148,7 @@ void bind_pools(py::module_& module) {
       .def("clear_buffers", &CapturePool::clear_buffers, py::call_guard<py::gil_scoped_release>());
   module.def("open_pool", &open_pool, py::arg("handle"), py::arg("name"));
   module.def("find_pool", &find_pool, py::arg("handle"));
+  module.def("find_open_pool", &find_open_pool, py::arg("handle"));
   module.def("close_pool", &close_pool, py::arg("handle"),
              py::call_guard<py::gil_scoped_release>());
   module.def("private_pools", &private_pools, py::arg("device"));
@@ -148,6 +169,8 @@ void bind_captured_graphs(py::module_& module) {
                              [](const DeviceGraph& held) { return held.graph().num_replays(); })
       .def_property_readonly("is_uploaded",
                              [](const DeviceGraph& held) { return held.graph().is_uploaded(); })
+      .def_property_readonly("has_pool",
+                             [](const DeviceGraph& held) { return held.graph().has_pool(); })
       .def_property_readonly("buffer_count",
                              [](const DeviceGraph& held) { return held.graph().buffer_count(); })
       .def("sizes", [](const DeviceGraph& held) -> std::optional<py::dict> {

@@ -1,22 +1,35 @@
 // The Python module ferro_alloc._C: conversions only.
 #include "ferro/adapter/allocator/device_view.h"
 #include "ferro/adapter/switching/install.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/graphs.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace py = pybind11;
 
 namespace {
 
 std::string driver_problem() { return ferro::load_cuda_api().why; }
+
+ferro::Layout to_layout(const std::string& name) {
+  return name == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
+}
+
+std::size_t allocation_size(std::size_t size, const std::string& layout,
+                            std::size_t page_size_bytes) {
+  return ferro::allocation_size(size, to_layout(layout), page_size_bytes);
+}
 
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
@@ -26,7 +39,7 @@ void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
   config.background_unmap = background_unmap;
-  config.layout = layout == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
+  config.layout = to_layout(layout);
   config.move_live = move_live;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
@@ -176,9 +189,24 @@ std::uintptr_t driver_table_address() {
   return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
 }
 
+// What the functions below are refused by the driver. Those that torch's own wrappers bind (graphs.cpp)
+// come with PyTorch's error already.
+void translate_refusal(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const ferro::DriverError& refusal) {
+    try {
+      ferro::throw_as_torch(refusal);
+    } catch (...) {
+      torch::translate_exception_to_python(std::current_exception());
+    }
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
+  py::register_local_exception_translator(&translate_refusal);
   ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
@@ -196,6 +224,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("reset_peak", &reset_peak, py::arg("device"));
   module.def("reset_slowest_miss", &reset_slowest_miss, py::arg("device"));
   module.def("round_size", &ferro::round_size, py::arg("size"));
+  module.def("allocation_size", &allocation_size, py::arg("size"), py::arg("layout"),
+             py::arg("page_size_bytes"));
   module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
   module.def("check_invariants", &check_invariants, py::arg("device"));
   module.def("driver_table_address", &driver_table_address);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -43,8 +44,8 @@ class CaptureStatus(enum.Enum):
 
     @property
     def is_capturing(self) -> bool:
-        """Also when it was invalidated, as `torch.cuda.is_current_stream_capturing()` has it."""
-        return self is not CaptureStatus.NONE
+        """Not when it was invalidated, although such a capture is still to be ended."""
+        return self is CaptureStatus.ACTIVE
 
     @property
     def is_invalidated(self) -> bool:
@@ -62,7 +63,13 @@ def capture_status(stream: torch.cuda.Stream | None = None) -> CaptureStatus:
 
 
 def is_stream_capturing(stream: torch.cuda.Stream | None = None) -> bool:
+    """Whether what `stream` is given now, or the current one, becomes part of a graph. False for a
+    capture that was invalidated, for which `torch.cuda.is_current_stream_capturing()` is true."""
     return capture_status(stream).is_capturing
+
+
+_running: dict[tuple[int, int], weakref.ref[Capture]] = {}
+"""The captures that `begin_capture()` began, by the device and the number of their stream."""
 
 
 class Capture:
@@ -72,24 +79,28 @@ class Capture:
     """
 
     def __init__(
-        self, pool: PoolLike | None, mode: CaptureMode | str, stream: torch.cuda.Stream | None
+        self,
+        pool: PoolLike | None,
+        capture_error_mode: CaptureMode | str,
+        stream: torch.cuda.Stream | None,
     ) -> None:
         self._running = False
         self._extension = require_device("a capture")
         import torch
 
-        mode = _checked(mode)
+        mode = _checked(capture_error_mode)
         self._stream = check_stream(stream) or _side_stream()
-        if is_stream_capturing(self._stream):
+        if _is_in_capture(self._stream):
             raise FerroError("the stream is capturing already: end that capture first")
         if pool is not None:
             _refuse_if_sealed(pool_of(pool))
         # What other pools keep free stands in the way of this one. Unlike torch.cuda.graph, which
         # waits for the device, this leaves captures that run alone; inside of one nothing can wait.
         previous = torch.cuda.current_stream(self._stream.device)
-        if not (is_stream_capturing() or is_stream_capturing(previous)):
+        if not (_is_in_capture() or _is_in_capture(previous)):
             previous.synchronize()
             torch.cuda.empty_cache()
+            torch._C._host_emptyCache()
         self._pool = pool_of(graph_pool_handle() if pool is None else pool)
         self._graph = torch.cuda.CUDAGraph()
         self._scope = torch.cuda.stream(self._stream)
@@ -97,6 +108,7 @@ class Capture:
         try:
             self._graph.capture_begin(pool=self._pool.handle, capture_error_mode=mode.value)
             self._running = True
+            _running[_key(self._stream)] = weakref.ref(self)
         except BaseException:
             self._settle(self._let_go())
             raise
@@ -121,7 +133,6 @@ class Capture:
         stream, pool and allocator are as before it. Raises `FerroError` the second time."""
         if not self._running:
             raise FerroError("this capture is over: a capture is ended once")
-        self._running = False
         graph = self._let_go()
         try:
             graph.capture_end()
@@ -135,7 +146,6 @@ class Capture:
         """Ends the capture and drops what it captured. Does nothing when it is over."""
         if not self._running:
             return
-        self._running = False
         graph = self._let_go()
         try:
             graph.capture_end()
@@ -149,6 +159,9 @@ class Capture:
 
     def _let_go(self) -> torch.cuda.CUDAGraph:
         """PyTorch keeps memory for random numbers as long as there is the object."""
+        if self._running:
+            self._running = False
+            _running.pop(_key(self._stream), None)
         graph = self._graph
         del self._graph
         return graph
@@ -167,22 +180,34 @@ class Capture:
 def begin_capture(
     pool: PoolLike | None = None,
     *,
-    mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
     stream: torch.cuda.Stream | None = None,
+    capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
 ) -> Capture:
     """Begins to capture on `stream`, which becomes the current one.
 
     `pool`: a handle, a `CapturePool` or a `torch.cuda.MemPool`; None: a pool of its own, which goes
     with the graph. `stream`: None for a side stream of this thread; graphs that share a pool share
-    its free memory if they are captured on the same stream. Raises `FerroError` without a device
-    and for a sealed pool; otherwise what PyTorch raises. Then nothing has begun.
+    its free memory if they are captured on the same stream. `capture_error_mode`: that of
+    `torch.cuda.graph`. Raises `FerroError` without a device and for a sealed pool; otherwise what
+    PyTorch raises. Then nothing has begun.
     """
-    return Capture(pool, mode, stream)
+    return Capture(pool, capture_error_mode, stream)
 
 
-def end_capture(capture: Capture) -> CapturedGraph:
-    """`capture.end()`."""
-    return capture.end()
+def end_capture(capture: Capture | torch.cuda.Stream | None = None) -> CapturedGraph:
+    """`Capture.end()` of a capture, or of the one that `begin_capture()` began on a stream; None:
+    on the current stream. Raises `FerroError` where there is none."""
+    if isinstance(capture, Capture):
+        return capture.end()
+    require_device("end_capture()")
+    import torch
+
+    stream = check_stream(capture) or torch.cuda.current_stream()
+    found = _running.get(_key(stream))
+    running = None if found is None else found()
+    if running is None:
+        raise FerroError(f"begin_capture() began no capture on {stream}, or it is over")
+    return running.end()
 
 
 class CaptureGuard:
@@ -200,11 +225,11 @@ class CaptureGuard:
         self,
         pool: PoolLike | None = None,
         *,
-        mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
         stream: torch.cuda.Stream | None = None,
+        capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
     ) -> None:
         self._pool = pool
-        self._mode = _checked(mode)
+        self._mode = _checked(capture_error_mode)
         self._stream = stream
         self._capture: Capture | None = None
         self._graph: CapturedGraph | None = None
@@ -223,7 +248,9 @@ class CaptureGuard:
     def __enter__(self) -> Self:
         if self._capture is not None:
             raise FerroError("a CaptureGuard captures once: make another one")
-        self._capture = begin_capture(self._pool, mode=self._mode, stream=self._stream)
+        self._capture = begin_capture(
+            self._pool, stream=self._stream, capture_error_mode=self._mode
+        )
         return self
 
     def __exit__(
@@ -259,6 +286,15 @@ def _side_stream() -> torch.cuda.Stream:
     if device not in by_device:
         by_device[device] = torch.cuda.Stream(device)
     return by_device[device]
+
+
+def _key(stream: torch.cuda.Stream) -> tuple[int, int]:
+    return stream.device_index, stream.cuda_stream
+
+
+def _is_in_capture(stream: torch.cuda.Stream | None = None) -> bool:
+    """Also in one that was invalidated."""
+    return capture_status(stream) is not CaptureStatus.NONE
 
 
 def _checked(mode: CaptureMode | str) -> CaptureMode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
 from ferro_alloc.graphs._pools import CapturePool, pool_of_graph
 from ferro_alloc.graphs._sizes import NOT_OURS, GraphSizes
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
 class CapturedGraph:
     """The other face of a `torch.cuda.CUDAGraph`, which stays as it is and can be used beside it.
 
-    `graph` has ended its capture; `device` is where it was captured, by default the current one.
+    `graph` has ended its capture; `device` is where it was captured, by default the current one,
+    in any form that torch takes.
     It keeps its pool, and so what the pool keeps. Raises what PyTorch raises for a graph without a
     capture, and `FerroError` without a device.
     """
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, *, device: int | None = None) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, *, device: int | str | torch.device | None = None
+    ) -> None:
         extension = require_device("a captured graph")
         import torch
 
         if not isinstance(graph, torch.cuda.CUDAGraph):
             raise FerroError(f"{graph!r} is no graph: expected a torch.cuda.CUDAGraph")
-        self._device = torch.cuda.current_device() if device is None else device
+        self._device = device_index(device)
         self._cuda_graph = graph
         self._pool = pool_of_graph(graph)
         self._graph: _C.CapturedGraph = extension.CapturedGraph(
@@ -49,6 +53,11 @@ class CapturedGraph:
     @property
     def pool(self) -> CapturePool:
         return self._pool
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether a pool lives as long as the graph. PyTorch's graphs all have one."""
+        return self._graph.has_pool
 
     @property
     def buffer_count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
 from ferro_alloc.graphs._streams import check_stream, require_device
 
@@ -18,20 +19,27 @@ Number = bool | int | float | complex
 class DeviceScalar:
     """A value at an address that never changes. Kernels read it as a tensor without dimensions.
 
-    `dtype`: one of at most 8 bytes that holds numbers; `device`: by default the current one. The
-    value is there when the constructor returns. It must outlive the graphs that read it: keep it,
-    or `record_buffer()` it in their pool. Raises `FerroError` for another type, without a device,
-    and during a capture, which would make the memory part of the graph.
+    `dtype`: one of at most 8 bytes that holds numbers; `device`: by default the current one, in any
+    form that torch takes. The value is there when the constructor returns. It must outlive the
+    graphs that read it: keep it, or `record_buffer()` it in their pool. Raises `FerroError` for
+    another type, without a device, and during a capture, which would make the memory part of the
+    graph.
     """
 
-    def __init__(self, dtype: torch.dtype, value: Number, *, device: int | None = None) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        value: Number,
+        *,
+        device: int | str | torch.device | None = None,
+    ) -> None:
         extension = require_device("a DeviceScalar")
         import torch
 
         if dtype not in _types():
             known = ", ".join(str(known).removeprefix("torch.") for known in _types())
             raise FerroError(f"{dtype} is no type of a DeviceScalar: expected one of {known}")
-        index = torch.cuda.current_device() if device is None else device
+        index = device_index(device)
         stream = torch.cuda.current_stream(index)
         if extension.capture_status(index, stream.cuda_stream) != 0:
             raise FerroError("a DeviceScalar cannot be made during a capture: make it before")
@@ -66,6 +74,9 @@ def _types() -> tuple[torch.dtype, ...]:
     return (
         torch.bool,
         torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
         torch.int8,
         torch.int16,
         torch.int32,

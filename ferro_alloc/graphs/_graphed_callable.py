@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc.graphs._capture import CaptureGuard, CaptureMode, _side_stream
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._pools import PoolLike
-from ferro_alloc.graphs._streams import require_device
+from ferro_alloc.graphs._streams import check_stream, require_device
+
+if TYPE_CHECKING:
+    import torch
+
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class GraphedCallable:
@@ -19,29 +25,32 @@ class GraphedCallable:
     """
 
     def __init__(
-        self, function: Callable[..., Any], graph: CapturedGraph, inputs: tuple[Any, ...], out: Any
+        self, function: Callable[..., Any], graph: CapturedGraph, inputs: Inputs, outputs: Any
     ) -> None:
         self._function = function  # and what it refers to, such as parameters
         self._graph = graph
         self._leaves, self._structure = _flat(inputs)
-        self._outputs = out
+        self._outputs = outputs
         graph.keep((function, inputs))
 
     @property
     def graph(self) -> CapturedGraph:
         return self._graph
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The arguments have the structure, shapes and types of the samples, and equal to them
         what is no tensor. Raises `FerroError` otherwise, and launches nothing."""
-        leaves, structure = _flat(args)
+        import torch
+
+        leaves, structure = _flat((args, kwargs))
         if structure != self._structure:
             raise FerroError(f"the arguments are {structure}: captured were {self._structure}")
         for number, (given, captured) in enumerate(zip(leaves, self._leaves, strict=True)):
             _check(number, given, captured)
-        for given, captured in zip(leaves, self._leaves, strict=True):
-            if _is_tensor(captured) and given is not captured:
-                captured.copy_(given, non_blocking=True)
+        with torch.no_grad():
+            for given, captured in zip(leaves, self._leaves, strict=True):
+                if _is_tensor(captured) and given is not captured:
+                    captured.copy_(given, non_blocking=True)
         self._graph.launch()
         return self._outputs
 
@@ -49,33 +58,39 @@ class GraphedCallable:
 def make_graphed_callable(
     function: Callable[..., Any],
     sample_args: Sequence[Any],
+    sample_kwargs: Mapping[str, Any] | None = None,
     *,
+    num_warmup_iters: int = 3,
     pool: PoolLike | None = None,
-    mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
-    warmup: int = 3,
+    stream: torch.cuda.Stream | None = None,
+    capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
 ) -> GraphedCallable:
-    """Captures `function(*sample_args)` after `warmup` calls on a side stream.
+    """Captures `function(*sample_args, **sample_kwargs)` after `num_warmup_iters` calls, on
+    `stream` or on a side stream of this thread.
 
-    The tensors among `sample_args`, nested ones too, become the graph's inputs: later calls copy
-    into them. Gradients do not flow through the graph; `torch.cuda.make_graphed_callables`, which
-    takes the same handles, does that. `pool` and `mode` are those of `begin_capture()`. An error of
-    `function` discards the capture and goes on. Raises `FerroError` without a device.
+    The tensors among the samples, nested ones too, become the graph's inputs: later calls copy into
+    them. Gradients do not flow through the graph, and its results have no gradient function;
+    `torch.cuda.make_graphed_callables`, which takes the same handles, does that. `pool`, `stream`
+    and `capture_error_mode` are those of `begin_capture()`. An error of `function` discards the
+    capture and goes on. Raises `FerroError` without a device.
     """
     require_device("make_graphed_callable()")
     import torch
 
-    if warmup < 0:
-        raise FerroError(f"warmup is {warmup}: expected a number of calls, 0 or more")
-    args = tuple(sample_args)
-    stream, before = _side_stream(), torch.cuda.current_stream()
+    if num_warmup_iters < 0:
+        raise FerroError(
+            f"num_warmup_iters is {num_warmup_iters}: expected a number of calls, 0 or more"
+        )
+    args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
+    stream, before = check_stream(stream) or _side_stream(), torch.cuda.current_stream()
     stream.wait_stream(before)
     with torch.cuda.stream(stream):
-        for _ in range(warmup):
-            function(*args)
+        for _ in range(num_warmup_iters):
+            function(*args, **kwargs)
     before.wait_stream(stream)
-    with CaptureGuard(pool, mode=mode, stream=stream) as guard:
-        out = function(*args)
-    return GraphedCallable(function, guard.graph, args, out)
+    with CaptureGuard(pool, stream=stream, capture_error_mode=capture_error_mode) as guard:
+        outputs = _without_gradients(function(*args, **kwargs))
+    return GraphedCallable(function, guard.graph, (args, kwargs), outputs)
 
 
 def _is_tensor(value: object) -> bool:
@@ -84,10 +99,20 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _flat(values: tuple[Any, ...]) -> tuple[list[Any], Any]:
+def _without_gradients(outputs: Any) -> Any:
+    """The same memory."""
+    import torch
     from torch.utils import _pytree
 
-    leaves, structure = _pytree.tree_flatten(values)
+    return _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, outputs)
+
+
+def _flat(values: Inputs) -> tuple[list[Any], Any]:
+    from torch.utils import _pytree
+
+    args, kwargs = values
+    # Keywords come in any order.
+    leaves, structure = _pytree.tree_flatten((args, dict(sorted(kwargs.items()))))
     return leaves, structure
 
 

@@ -61,17 +61,19 @@ class CapturePool:
     def unseal(self) -> None:
         self._pool.unseal()
 
-    def record_buffer(self, buffer: Any) -> None:
+    def record_buffer(self, buffer: Any) -> int:
         """Keeps anything alive as long as the pool: what graphs of the pool read or write, and
-        nobody else holds. The same object may be recorded several times."""
-        self._pool.record_buffer(buffer)
+        nobody else holds. The same object may be recorded several times. Returns its index among
+        the buffers, from 0."""
+        return self._pool.record_buffer(buffer)
 
     @property
     def buffer_count(self) -> int:
         return self._pool.buffer_count
 
     def clear_buffers(self) -> None:
-        """Lets go of all buffers, in the order in which they were recorded."""
+        """Lets go of all buffers, in the order in which they were recorded; indices begin at 0
+        again."""
         self._pool.clear_buffers()
 
     def sizes(self) -> PoolSizes:
@@ -112,11 +114,12 @@ def graph_pool_handle(name: str = "", *, mem_pool: torch.cuda.MemPool | None = N
 
 
 def capture_pool_for_handle(handle: tuple[int, int]) -> CapturePool | None:
-    """The pool of a handle; None for one that `graph_pool_handle()` did not give, or that is gone.
+    """The pool of a handle; None for one that `graph_pool_handle()` did not give, and from
+    `release_graph_pool_handle()` on. `CapturedGraph.pool` is it as long as a graph holds it.
 
     Raises `FerroError` for what is no handle at all.
     """
-    pool = _load.load().find_pool(_checked(handle))
+    pool = _load.load().find_open_pool(_checked(handle))
     return None if pool is None else CapturePool(pool)
 
 
@@ -134,10 +137,10 @@ def pool_of(pool: PoolLike) -> CapturePool:
     if isinstance(pool, CapturePool):
         return pool
     handle = _checked(pool if isinstance(pool, tuple) else getattr(pool, "id", pool))
-    known = capture_pool_for_handle(handle)
-    if known is not None:
-        return known
     extension = _load.load()
+    known = extension.find_pool(handle)
+    if known is not None:
+        return CapturePool(known)
     opened = CapturePool(extension.open_pool(handle, ""))
     extension.close_pool(handle)
     return opened

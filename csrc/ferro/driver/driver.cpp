@@ -49,7 +49,7 @@ std::string Driver::error_name(CUresult result) const {
 }
 
 void Driver::refuse(const char* call, CUresult result, std::size_t bytes) const {
-  throw DriverError(call, error_name(result), bytes, device_);
+  throw DriverError(call, error_name(result), static_cast<int>(result), bytes, device_);
 }
 
 Status Driver::expect_memory(CUresult result, const char* call, std::size_t bytes) const {

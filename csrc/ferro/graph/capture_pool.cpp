@@ -4,9 +4,10 @@
 
 namespace ferro {
 
-void CapturePool::record_buffer(Buffer buffer) {
+std::size_t CapturePool::record_buffer(Buffer buffer) {
   const MutexLock lock(mutex_);
   buffers_.push_back(std::move(buffer));
+  return buffers_.size() - 1;
 }
 
 std::size_t CapturePool::buffer_count() const {

@@ -43,8 +43,9 @@ class CapturedGraph {
 
   // Null when it was captured into none.
   const std::shared_ptr<CapturePool>& pool() const { return pool_; }
+  bool has_pool() const { return pool_ != nullptr; }
   // Of its pool.
-  std::size_t buffer_count() const { return pool_ == nullptr ? 0 : pool_->buffer_count(); }
+  std::size_t buffer_count() const { return has_pool() ? pool_->buffer_count() : 0; }
 
  private:
   // Destroyed after the graph that works in it.

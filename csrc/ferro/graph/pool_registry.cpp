@@ -23,6 +23,12 @@ std::shared_ptr<CapturePool> PoolRegistry::find(const PoolId& id) const {
   return found == pools_.end() ? nullptr : found->second.pool;
 }
 
+std::shared_ptr<CapturePool> PoolRegistry::find_open(const PoolId& id) const {
+  const MutexLock lock(mutex_);
+  const auto found = pools_.find(id);
+  return found == pools_.end() || !found->second.open ? nullptr : found->second.pool;
+}
+
 void PoolRegistry::close(const PoolId& id, const IsHeld& is_held) {
   {
     const MutexLock lock(mutex_);

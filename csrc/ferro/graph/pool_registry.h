@@ -30,6 +30,8 @@ class PoolRegistry {
   std::shared_ptr<CapturePool> open(const PoolId& id, std::string name) FERRO_EXCLUDES(mutex_);
   // Null for an id that is unknown.
   std::shared_ptr<CapturePool> find(const PoolId& id) const FERRO_EXCLUDES(mutex_);
+  // Null also for one whose handle is closed.
+  std::shared_ptr<CapturePool> find_open(const PoolId& id) const FERRO_EXCLUDES(mutex_);
   // Lets go of the handle; nothing when it is closed already, or unknown.
   void close(const PoolId& id, const IsHeld& is_held) FERRO_EXCLUDES(mutex_);
   // To be called when somebody let go of the pool's memory: forgets it when nobody needs it. Costs

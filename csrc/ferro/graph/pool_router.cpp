@@ -5,17 +5,25 @@
 #include <utility>
 
 namespace ferro {
+namespace {
+
+std::shared_ptr<const void> this_thread() {
+  thread_local const auto alive = std::make_shared<const char>();
+  return alive;
+}
+
+}  // namespace
 
 bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
                        FilterOwner owner) {
   const MutexLock lock(mutex_);
-  drop_abandoned(current);
+  drop_abandoned(current, Whose::kOfGoneThreadsToo);
   if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
     return false;
   }
   const bool of_capture = !filter(current);
   diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
-                         device_.stream_lasts(current), std::this_thread::get_id()});
+                         device_.stream_lasts(current), this_thread()});
   if (hold == PoolHold::kHere) {
     device_.pools().hold(pool);
   }
@@ -72,21 +80,24 @@ void PoolRouter::mark_capture_end() {
 
 void PoolRouter::let_go_of_failed_captures() {
   const MutexLock lock(mutex_);
-  drop_abandoned(std::nullopt);
+  drop_abandoned(std::nullopt, Whose::kOfGoneThreadsToo);
 }
 
 // PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
 // that comes here has left behind every capture of its own that its stream does not run: between
 // the diversion and the capture, and between the capture's end and the diversion's, PyTorch asks
-// for nothing.
-void PoolRouter::drop_abandoned(std::optional<StreamId> existing) {
+// for nothing. Those of a thread that is gone are left to the rarer calls, because another thread may
+// end a capture for it.
+void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Whose whose) {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;
   }
   const auto dropped =
       std::erase_if(diversions_, [&](const Diversion& diversion) FERRO_REQUIRES(mutex_) {
-        const bool abandoned = diversion.may_outlive_its_graph() &&
-                               diversion.begun_by == std::this_thread::get_id() &&
+        const std::shared_ptr<const void> thread = diversion.begun_by.lock();
+        const bool left =
+            thread == nullptr ? whose == Whose::kOfGoneThreadsToo : thread == this_thread();
+        const bool abandoned = left && diversion.may_outlive_its_graph() &&
                                (diversion.begun_on_lasts || diversion.begun_on == existing) &&
                                !is_capturing(diversion.begun_on);
         if (abandoned) {
@@ -103,7 +114,7 @@ PoolId PoolRouter::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
   const bool capturing = has_captures() && is_capturing(stream);
   if (!capturing) {
-    drop_abandoned(stream);
+    drop_abandoned(stream, Whose::kOfThisThread);
   }
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
     if (it->may_outlive_its_graph() && !capturing) {

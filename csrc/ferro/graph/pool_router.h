@@ -19,8 +19,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 namespace ferro {
@@ -46,7 +46,8 @@ class PoolRouter {
       : device_(device), failed_graphs_(failed) {}
 
   // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
-  // in this thread. False: this pool is being diverted to already; then nothing changed.
+  // in this thread. Lets go of captures that failed first, as let_go_of_failed_captures() does.
+  // False: this pool is being diverted to already; then nothing else changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
   // Ends the diversion to `pool`, which stays held, unless it was that of a graph object's capture
@@ -64,7 +65,7 @@ class PoolRouter {
   // Lets go of captures that failed first, as below, unless the stream captures.
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of captures that failed and that nobody ends (FailedGraphs::kForget), and
-  // releases their pools, where this thread began them.
+  // releases their pools, where this thread began them or one that is gone.
   void let_go_of_failed_captures() FERRO_EXCLUDES(mutex_);
   // The pools that this object released since the last call, for who keeps more about a pool than
   // its memory.
@@ -78,15 +79,16 @@ class PoolRouter {
     FilterOwner owner;
     bool of_capture;
     StreamId begun_on;
-    bool begun_on_lasts;  // or may be gone, and then no driver may be asked about it
-    std::thread::id begun_by;
+    bool begun_on_lasts;                 // or may be gone, and then no driver may be asked about it
+    std::weak_ptr<const void> begun_by;  // a thread, gone when it is
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
   void publish_counts() FERRO_REQUIRES(mutex_);
   void release(const Diversion& diversion) FERRO_REQUIRES(mutex_);
   // `existing`: a stream that certainly does, if there is one.
-  void drop_abandoned(std::optional<StreamId> existing) FERRO_REQUIRES(mutex_);
+  enum class Whose : std::uint8_t { kOfThisThread, kOfGoneThreadsToo };
+  void drop_abandoned(std::optional<StreamId> existing, Whose whose) FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
   }

@@ -28,7 +28,8 @@ class DriverGraph final : public ExecutableGraph {
  private:
   static void check(const char* call, CUresult result) {
     if (result != CUDA_SUCCESS) {
-      throw DriverError(call, std::to_string(static_cast<int>(result)), 0, 0);
+      throw DriverError(call, std::to_string(static_cast<int>(result)), static_cast<int>(result), 0,
+                        0);
     }
   }
 

@@ -185,4 +185,71 @@ def segments_are_in_order_and_tiled():
     return [device for device, _ in places] == sorted(device for device, _ in places)
 
 
+def sums_that_differ():
+    """Of segments by type, as PyTorch's own tests add them up, and the statistics: which differ."""
+    wrong = []
+    for index in range(COUNT):
+        sums = Counter()
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] != index:
+                continue
+            kinds = ("all", segment["segment_type"] + "_pool")
+            blocks = [block["state"] for block in segment["blocks"]]
+            for kind in kinds:
+                for name, size in (
+                    ("allocated_bytes", segment["allocated_size"]),
+                    ("reserved_bytes", segment["total_size"]),
+                    ("active_bytes", segment["active_size"]),
+                    ("requested_bytes", segment["requested_size"]),
+                    ("allocation", blocks.count("active_allocated")),
+                    ("active", len(blocks) - blocks.count("inactive")),
+                    ("segment", 0 if segment["is_expandable"] else 1),
+                ):
+                    sums[f"{name}.{kind}.current"] += size
+        statistics = torch.cuda.memory_stats(index)
+        wrong += [
+            (name, sums[name], statistics[name]) for name in sums if sums[name] != statistics[name]
+        ]
+    return wrong
+
+
+@check
+def sums_by_type_are_the_statistics():
+    scene, seen = Scene(), [sums_that_differ()]
+    for step in (1, 2, 3):
+        del scene.kept[:: step + 1]
+        scene.kept += [take(size * KIB) for size in (1, 600, 1024, 1025, 3000)]
+        seen.append(sums_that_differ())
+    torch.cuda.reset_peak_memory_stats()
+    for kind in ("small_pool", "large_pool", "all"):
+        found = torch.cuda.memory_stats()
+        at = f"reserved_bytes.{kind}."
+        seen.append(found[at + "peak"] == found[at + "current"])
+        seen.append(found[at + "allocated"] - found[at + "freed"] == found[at + "current"])
+    return seen
+
+
+def states_with_frames():
+    segments = torch.cuda.memory._snapshot()["segments"]
+    return sorted({block["state"] for s in segments for block in s["blocks"] if block["frames"]})
+
+
+@check
+def freed_blocks_keep_no_frames():
+    """At each level; a block that waits for a stream does."""
+    seen = []
+    for context in ("state", "alloc", "all"):
+        record(context=context)
+        kept, side = take(5 * MIB), torch.cuda.Stream()
+        take(7 * MIB)
+        seen.append([kept.numel(), states_with_frames()])
+        kept.record_stream(side)
+        del kept
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        seen.append(states_with_frames())
+        record(None)
+    return seen
+
+
 finish()

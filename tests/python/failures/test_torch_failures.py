@@ -13,6 +13,7 @@ from tests.python.torch_programs import Result, checks_of, simulated
 UNKNOWN, OUT_OF_MEMORY = "999", "2"
 SMALL = {"memory": "256MiB"}
 PROGRAMS_ON: dict[tuple[str, int], dict[str, Any]] = {
+    ("features_refusals.py", 1): SMALL,
     ("features_failures.py", 1): SMALL,
     ("features_devices.py", 2): {**SMALL, "count": 2},
     ("features_snapshots.py", 2): {**SMALL, "count": 2},

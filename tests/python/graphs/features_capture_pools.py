@@ -50,8 +50,8 @@ def graphed_callables_take_a_handle():
     graphed = torch.cuda.make_graphed_callables(module, (sample,), pool=handle)
     shape = list(graphed(sample).shape)
     graphs.release_graph_pool_handle(handle)
-    held = graphs.capture_pool_for_handle(handle) is not None
-    return shape, handle in pools_in_use(), held
+    released = graphs.capture_pool_for_handle(handle) is None
+    return shape, handle in pools_in_use(), released
 
 
 @check
@@ -177,10 +177,11 @@ def pools_of_the_allocator_before():
     torch.cuda.set_stream(torch.cuda.default_stream())
     good = replays(graph, source, result, 7)
     graphs.release_graph_pool_handle(handle)
-    held = graphs.capture_pool_for_handle(handle) is not None
+    released = graphs.capture_pool_for_handle(handle) is None
+    kept = graphs.CapturedGraph(graph).pool.name == "old"
     del graph, source, result
     gc.collect()
-    return kind, "'old'" in text, good, held, graphs.capture_pool_for_handle(handle) is None
+    return kind, "'old'" in text, good, released, kept
 
 
 finish()

@@ -78,7 +78,8 @@ def statuses():
             seen += [graphs.is_stream_capturing(), graphs.is_stream_capturing(other)]
             error_of(torch.cuda.synchronize)
             seen += [guard.status().name, guard.status().is_capturing]
-            seen += [guard.status().is_invalidated, torch.cuda.is_current_stream_capturing()]
+            seen += [guard.status().is_invalidated, graphs.is_stream_capturing()]
+            seen.append(torch.cuda.is_current_stream_capturing())
             raise KeyError("stop")
     except KeyError:
         seen.append(guard.status().name)
@@ -166,7 +167,7 @@ def what_is_no_graph_is_refused():
 def a_capture_begins_and_ends():
     source = filled(MIB, 3)
     handle = graphs.graph_pool_handle("decode")
-    capture = graphs.begin_capture(handle, mode="relaxed")
+    capture = graphs.begin_capture(handle, capture_error_mode="relaxed")
     seen = [capture.status().name, capture.pool.name, torch.cuda.current_stream() == capture.stream]
     result = source.clone()
     graph = graphs.end_capture(capture)
@@ -176,6 +177,23 @@ def a_capture_begins_and_ends():
     graph.launch()
     graphs.release_graph_pool_handle(handle)
     return seen, again, has(result, 3), graph.pool.name
+
+
+@check
+def a_capture_is_ended_by_its_stream():
+    source, stream, other = filled(MIB, 3), torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    refused = [error_of(lambda: graphs.end_capture(stream))[0]]
+    outer = graphs.begin_capture(stream=stream)
+    first = source.clone()
+    inner = graphs.begin_capture(stream=other)
+    second = source.clone()
+    made = [graphs.end_capture(), graphs.end_capture(stream)]
+    refused += [error_of(lambda end=end: graphs.end_capture(end))[0] for end in (stream, outer, 3)]
+    for graph in made:
+        graph.launch()
+    states = outer.status().name, inner.status().name
+    return refused, states, has(first, 3), has(second, 3), made[0].has_pool, usable()
 
 
 @check
@@ -257,13 +275,13 @@ def captures_nest_on_streams_of_their_own():
 def modes_are_checked():
     seen = []
     for mode in (*graphs.CaptureMode, "global", "thread_local", "relaxed"):
-        with CaptureGuard(mode=mode) as guard:
+        with CaptureGuard(capture_error_mode=mode) as guard:
             take(KIB).zero_()
         guard.graph.launch()
         seen.append(guard.graph.num_replays)
     return (
         seen,
-        error_of(lambda: CaptureGuard(mode="local")),
+        error_of(lambda: CaptureGuard(capture_error_mode="local")),
         error_of(lambda: graphs.begin_capture(stream=3))[0],
     )
 
@@ -363,6 +381,9 @@ def a_thousand_failed_captures_leave_nothing():
 VALUES = {
     "bool": True,
     "uint8": 200,
+    "uint16": 60_000,
+    "uint32": 4_000_000_000,
+    "uint64": (1 << 64) - 1,
     "int8": -3,
     "int16": -300,
     "int32": 70_000,
@@ -481,6 +502,59 @@ def a_callable_runs_on_what_it_is_given():
 
 
 @check
+def a_callable_takes_a_stream_and_keywords():
+    seen = []
+
+    def function(tensor, *, scale, bias=None):
+        seen.append(torch.cuda.current_stream())
+        return tensor.clone(), bias.clone(), scale
+
+    stream = torch.cuda.Stream()
+    graphed = graphs.make_graphed_callable(
+        function,
+        (filled(MIB, 1),),
+        {"scale": 3, "bias": filled(KIB, 2)},
+        stream=stream,
+        num_warmup_iters=1,
+    )
+    first, second, scale = graphed(filled(MIB, 5), bias=filled(KIB, 6), scale=3)
+    good = has(first, 5), has(second, 6), scale
+    refused = [
+        error_of(lambda: graphed(filled(MIB, 5), scale=3))[0],
+        error_of(lambda: graphed(filled(MIB, 5), scale=4, bias=filled(KIB, 6)))[0],
+        error_of(lambda: graphs.make_graphed_callable(function, (), stream=3))[0],
+    ]
+    return good, seen == [stream, stream], refused
+
+
+@check
+def results_of_a_callable_have_no_gradient_function():
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    sample = torch.ones(4, device="cuda", requires_grad=True)
+    graphed = graphs.make_graphed_callable(lambda x: {"all": [x.view(2, 2), weight]}, (sample,))
+    results = graphed(torch.ones(4, device="cuda", requires_grad=True))["all"]
+    found = [(result.requires_grad, result.grad_fn is None) for result in results]
+    return found, weight.requires_grad, sample.requires_grad
+
+
+@check
+def devices_are_named_as_torch_does():
+    forms = (None, 0, "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0))
+    with CaptureGuard() as guard:
+        take(KIB).zero_()
+    graph = guard.graph.cuda_graph
+    wrong = ("cpu", "cuda:9", 9, -1, True, 1.5, "nonsense", torch.device("cpu"))
+    return (
+        [str(DeviceScalar(torch.int32, 1, device=form).tensor.device) for form in forms],
+        [graphs.CapturedGraph(graph, device=form).device for form in forms],
+        {error_of(lambda form=form: DeviceScalar(torch.int32, 1, device=form))[0] for form in wrong}
+        == {"FerroError"},
+        {error_of(lambda form=form: graphs.CapturedGraph(graph, device=form))[0] for form in wrong}
+        == {"FerroError"},
+    )
+
+
+@check
 def a_callable_that_raises_captures_nothing():
     handle = graphs.graph_pool_handle()
     runs = []
@@ -493,11 +567,13 @@ def a_callable_that_raises_captures_nothing():
         return copy
 
     kind, _ = error_of(
-        lambda: graphs.make_graphed_callable(function, (filled(MIB, 1),), pool=handle, warmup=2)
+        lambda: graphs.make_graphed_callable(
+            function, (filled(MIB, 1),), pool=handle, num_warmup_iters=2
+        )
     )
     graphs.release_graph_pool_handle(handle)
     gone = graphs.capture_pool_for_handle(handle) is None
-    wrong = error_of(lambda: graphs.make_graphed_callable(function, (), warmup=-1))[0]
+    wrong = error_of(lambda: graphs.make_graphed_callable(function, (), num_warmup_iters=-1))[0]
     return kind, runs, gone, wrong, usable()
 
 

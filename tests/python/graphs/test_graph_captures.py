@@ -14,12 +14,12 @@ from tests.python.torch_programs import Result, checks_of, simulated
 CAPTURES: dict[str, Any] = {
     "statuses": [
         *("NONE", "NONE", "ACTIVE", "ACTIVE", True, False),
-        *("INVALIDATED", True, True, True, "NONE"),
+        *("INVALIDATED", False, True, False, True, "NONE"),
     ],
     "the_statuses_are_three": [
         ["NONE", False, False],
         ["ACTIVE", True, False],
-        ["INVALIDATED", True, True],
+        ["INVALIDATED", False, True],
     ],
     "a_graph_runs_when_it_is_launched": [[0, 2], [True], True, "NONE"],
     "a_launch_that_is_refused_does_not_count": [True, [0], 1, True],
@@ -31,6 +31,11 @@ CAPTURES: dict[str, Any] = {
         "FerroError",
         True,
         "decode",
+    ],
+    "a_capture_is_ended_by_its_stream": [
+        ["FerroError", "FerroError", "FerroError", "FerroError"],
+        ["NONE", "NONE"],
+        *(True, True, True, True),
     ],
     "a_capture_that_is_dropped_is_discarded": [False, True],
     "a_body_that_raises_discards_its_capture": [
@@ -70,6 +75,16 @@ CAPTURES: dict[str, Any] = {
         2,
         True,
     ],
+    "a_callable_takes_a_stream_and_keywords": [
+        [True, True, 3],
+        True,
+        ["FerroError", "FerroError", "FerroError"],
+    ],
+    "results_of_a_callable_have_no_gradient_function": [
+        [[False, True], [False, True]],
+        *(True, True),
+    ],
+    "devices_are_named_as_torch_does": [["cuda:0"] * 6, [0] * 6, True, True],
     "a_callable_that_raises_captures_nothing": [
         "KeyError",
         [False, False, True],
@@ -103,6 +118,38 @@ def test_captures(name: str, allocator: str, mode: str) -> None:
         assert found["value"][::2] == CAPTURES[name][::2]
         return
     assert found["value"] == CAPTURES[name]
+
+
+FAILED: dict[str, Any] = {
+    "a_handle_works_after_every_failure": [],
+    "a_handle_of_torch_works_too": [],
+    "a_handle_outlives_its_graphs": [True] * 6,
+    "graphs_of_the_pool_replay_on": [["AcceleratorError"] * 3, True, True],
+    "nested_captures_that_fail": [["AcceleratorError"] * 2, True, [True] * 6],
+    "one_pool_in_two_captures_at_once_is_refused": [["RuntimeError", True], True],
+    "a_capture_of_a_thread_that_is_gone": [["AcceleratorError", True, True]] * 3,
+    "memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
+    "pinned_memory_of_a_failed_capture_is_free_again": [[True, True, True], 0],
+}
+
+
+@cache
+def failed_captures(allocator: str, mode: str) -> Result:
+    return simulated("features_failed_captures.py", allocator, memory="1GiB", mode=mode)
+
+
+def test_every_check_of_failed_captures_is_expected() -> None:
+    assert set(checks_of("features_failed_captures.py")) == set(FAILED)
+
+
+@pytest.mark.parametrize(
+    ("allocator", "mode"), [("ferro", "eager"), ("ferro", "adversarial"), ("segments", "eager")]
+)
+@pytest.mark.parametrize("name", FAILED)
+def test_failed_captures(name: str, allocator: str, mode: str) -> None:
+    found = failed_captures(allocator, mode)[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] == FAILED[name]
 
 
 def test_captures_on_two_devices() -> None:

@@ -68,12 +68,13 @@ def test_buffers_are_kept_and_dropped_in_order() -> None:
     for number in range(3):
         kept = Kept()
         weakref.finalize(kept, gone.append, number)
-        pool.record_buffer(kept)
+        assert pool.record_buffer(kept) == number
     del kept
     gc.collect()
     assert (pool.buffer_count, gone) == (3, [])
     pool.clear_buffers()
     assert (pool.buffer_count, gone) == (0, [0, 1, 2])
+    assert pool.record_buffer(Kept()) == 0
 
 
 def test_buffers_go_with_the_pool() -> None:

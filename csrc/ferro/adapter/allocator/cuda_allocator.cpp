@@ -6,6 +6,7 @@
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -203,7 +204,8 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
   // A callback of the climb may allocate too, and use the slot for another stream.
   const KnownStreams::Slot wanted = stream;
   const Request request = to_request(bytes, nullptr);
-  const AllocateResult result = owner.core.allocate(kDefaultPool, wanted.handle, request);
+  const AllocateResult result =
+      with_torch_errors([&] { return owner.core.allocate(kDefaultPool, wanted.handle, request); });
   if (result.ptr == kNull) [[unlikely]] {
     fail_allocation(owner, index, kDefaultPool, wanted.handle, request, *result.failure);
   }
@@ -233,7 +235,8 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index, S
 
 void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
                                    StreamId stream, const Request& request) {
-  const AllocateResult result = owner.core.allocate(pool, stream, request);
+  const AllocateResult result =
+      with_torch_errors([&] { return owner.core.allocate(pool, stream, request); });
   if (result.ptr == kNull) [[unlikely]] {
     fail_allocation(owner, index, pool, stream, request, *result.failure);
   }
@@ -333,8 +336,9 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   std::string& note = thread_annotations().internal_metadata;
   note = "mallocWithAddress";
   const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
-  const AllocateResult result = owner.core.allocate_at(
-      to.pool, stream, wanted, to_request(bytes, owner.history.gather(RecordContext::STATE)));
+  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
+  const AllocateResult result =
+      with_torch_errors([&] { return owner.core.allocate_at(to.pool, stream, wanted, request); });
   TORCH_CHECK(result.ptr != kNull, "Could not allocate CUDA storage at exact address ", address);
   announce(owner, index, address, result.size);
   return {address, address, &delete_block, c10::Device(c10::kCUDA, index)};
@@ -399,7 +403,8 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
     }
     return;
   }
-  const bool known = span->heap()->record_stream(*span, address, to_stream_id(stream.stream()));
+  const bool known = with_torch_errors(
+      [&] { return span->heap()->record_stream(*span, address, to_stream_id(stream.stream())); });
   TORCH_INTERNAL_ASSERT(known, "No live block of ferro_alloc starts at ", data.get());
 }
 

@@ -8,11 +8,12 @@
 // PyTorch's place all the same, and sends new requests to the allocator that was there before:
 // graphs, pools and tensors of both live on, and each call reaches the one that it is about.
 //
-// Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is a DriverError with the
-// call's name; a misuse is a c10::Error in PyTorch's words.
+// Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is c10::AcceleratorError
+// with the call's name at the end; a misuse is a c10::Error in PyTorch's words.
 #pragma once
 
 #include "ferro/adapter/allocator/failure_log.h"
+#include "ferro/adapter/allocator/host_pools.h"
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
@@ -131,6 +132,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool is_diverting(c10::DeviceIndex device) const;
   // Do graphs or MemPools hold this pool, whoever of the two allocators owns it?
   bool holds_pool(const PoolId& id) const;
+  // Nobody asks for the pool by its handle any more.
+  void close_pool(const PoolId& id);
 
   // Sizes of pools and graphs (cuda_allocator_sizes.cpp).
   struct PrivatePool {
@@ -218,6 +221,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Remembers what a capture was given.
   static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
                             std::size_t bytes);
+  bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
   // pool that has a name.
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
@@ -225,10 +229,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // On all devices, those that this thread began (graph/pool_router.h), and what only they held.
   void let_go_of_failed_captures();
   // A pool was let go of once: what is kept beside its memory goes when that was the last hold
-  // (graph/footprints.h, graph/pool_registry.h).
-  void on_release(const PoolId& id) const;
+  // (graph/footprints.h, graph/pool_registry.h, host_pools.h).
+  void on_release(const PoolId& id);
   // The same for those that the device's router let go of.
-  void follow_released(Device& device) const;
+  void follow_released(Device& device);
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
   bool has_pages() const;
   void end_stretch(c10::DeviceIndex index, Serving grew);
@@ -257,6 +261,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   AddressIndex addresses_;
   RejectionObservers rejection_observers_;
   FailureLog failures_;
+  HostPools host_pools_;
   Mutex init_mutex_;
   AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};

@@ -1,6 +1,7 @@
 // The cache: emptying it, its limits, its numbers.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/driver/error.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
     const CallContext context =
         owner.history.gather(c10::cuda::CUDACachingAllocator::RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
-      owner.core.empty_cache(context);
+      with_torch_errors([&] { owner.core.empty_cache(context); });
     } else {
       try {
         owner.core.empty_pool(to_pool_id(id), context);
@@ -39,7 +40,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  core.collect_for_a_look();
+  with_torch_errors([&] { core.collect_for_a_look(); });
   const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
   return previous_.is_in_use() ? previous_.add_statistics(index, ours, serving()) : ours;
 }
@@ -88,7 +89,7 @@ void CudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
 void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block) {
   DeviceMemory& core = device(index).core;
   if (*largest_block == 0) {
-    *largest_block = core.driver().memory_info().free_bytes;
+    *largest_block = with_torch_errors([&] { return core.driver().memory_info().free_bytes; });
   }
   *largest_block = std::max(*largest_block, core.report().largest_free_block());
   if (previous_.is_in_use()) {

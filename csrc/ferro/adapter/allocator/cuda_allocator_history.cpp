@@ -1,6 +1,7 @@
 // Snapshots, histories and observers.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/ApproximateClock.h>
@@ -42,12 +43,13 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   SnapshotInfo info;
   const PoolId pool = to_pool_id(id);
   const bool observed = observed_.load(std::memory_order_relaxed);
+  const Ranges ranges = has_trackers() ? Ranges::kWhole : Ranges::kByClass;
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
-    owner.core.collect_for_a_look();
-    std::vector<SegmentInfo> segments =
-        to_segments(owner.core.report().segments(pool == kDefaultPool ? nullptr : &pool), index);
+    with_torch_errors([&] { owner.core.collect_for_a_look(); });
+    std::vector<SegmentInfo> segments = to_segments(
+        owner.core.report().segments(pool == kDefaultPool ? nullptr : &pool), index, ranges);
     std::size_t active_bytes = 0;
     for (const SegmentInfo& segment : segments) {
       active_bytes += segment.active_size;
@@ -205,6 +207,13 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
   rejection_observers_.add(std::move(observer));
+}
+
+// Who follows mappings by a tracker, to register them with a library, begins with those of a
+// snapshot.
+bool CudaAllocator::has_trackers() {
+  const MutexLock lock(init_mutex_);
+  return !trackers_.empty();
 }
 
 void CudaAllocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {

@@ -2,6 +2,7 @@
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -67,7 +68,8 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   }
   const DeviceId device = span->heap()->device();
   SharedRange range;
-  const ExportResult result = core_of(device)->export_block(*span, address, &range);
+  const ExportResult result =
+      with_torch_errors([&] { return core_of(device)->export_block(*span, address, &range); });
   check(result, device, ptr);
   IpcHandle handle;
   if (result == ExportResult::kSegment) {
@@ -95,7 +97,7 @@ void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {
 
 std::shared_ptr<void> CudaAllocator::getIpcDevPtr(std::string handle) {
   const c10::DeviceIndex index = current_device();
-  return received_.open(handle, index, device(index).core);
+  return with_torch_errors([&] { return received_.open(handle, index, device(index).core); });
 }
 
 int CudaAllocator::duplicate_export(std::uint64_t id) {
@@ -117,7 +119,7 @@ void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex pe
       C10_CUDA_CHECK(error);
     }
   }
-  device(peer).core.add_peer(index);
+  with_torch_errors([&] { device(peer).core.add_peer(index); });
   if (previous_.is_in_use()) {
     previous_.allocator().enablePeerAccess(index, peer);
   }

@@ -2,6 +2,7 @@
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/allocator/sealed_pools.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/graph/checkpoint.h"
 #include "ferro/graph/pool_registry.h"
 
@@ -88,9 +89,19 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
     previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
   }
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
-  TORCH_CHECK(owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose),
-              "beginAllocateToPool: already recording to mempool_id");
+  const bool begun = with_torch_errors(
+      [&] { return owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose); });
   follow_released(owner);  // beginning lets go of captures that were abandoned
+  TORCH_CHECK(begun, "beginAllocateToPool: already recording to mempool_id");
+  if (whose == FilterOwner::kGraph && !previous) {
+    try {
+      host_pools_.hold(to_pool_id(id));
+    } catch (const c10::Error&) {
+      owner.router.end(to_pool_id(id), EndOfCapture::kFailed);
+      follow_released(owner);
+      throw;
+    }
+  }
 }
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
@@ -144,18 +155,24 @@ bool CudaAllocator::holds_pool(const PoolId& id) const {
 
 void CudaAllocator::let_go_of_failed_captures() {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    device(i).router.let_go_of_failed_captures();
+    with_torch_errors([&] { device(i).router.let_go_of_failed_captures(); });
     follow_released(device(i));
   }
 }
 
-void CudaAllocator::follow_released(Device& owner) const {
+void CudaAllocator::follow_released(Device& owner) {
   for (const PoolId& id : owner.router.take_released()) {
+    HostPools::settle_failed_capture(id);
     on_release(id);
   }
 }
 
-void CudaAllocator::on_release(const PoolId& id) const {
+void CudaAllocator::close_pool(const PoolId& id) {
+  pool_registry().close(id, [this](const PoolId& asked) { return holds_pool(asked); });
+  on_release(id);
+}
+
+void CudaAllocator::on_release(const PoolId& id) {
   if (holds_pool(id)) {
     return;
   }
@@ -163,6 +180,9 @@ void CudaAllocator::on_release(const PoolId& id) const {
     device(i).footprints.forget_pool(id);
   }
   pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
+  if (pool_registry().find(id) == nullptr) {
+    host_pools_.let_go(id);
+  }
 }
 
 int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {
@@ -232,7 +252,8 @@ std::shared_ptr<AllocatorState> CudaAllocator::getCheckpointState(c10::DeviceInd
     return previous_.allocator().getCheckpointState(index, id);
   }
   auto state = std::make_shared<CheckpointState>();
-  check(take_checkpoint(owner.core, to_pool_id(id), &state->checkpoint));
+  check(with_torch_errors(
+      [&] { return take_checkpoint(owner.core, to_pool_id(id), &state->checkpoint); }));
   return state;
 }
 
@@ -250,7 +271,8 @@ CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
   }
   TORCH_CHECK(ours != nullptr, "Expected a checkpoint that ferro_alloc made");
   CheckpointChange change;
-  check(restore_checkpoint(device(index).core, ours->checkpoint, &change));
+  check(with_torch_errors(
+      [&] { return restore_checkpoint(device(index).core, ours->checkpoint, &change); }));
   for (const BlockView& block : change.freed) {
     delta.ptrs_freed.push_back(to_void_ptr(block.ptr));
   }

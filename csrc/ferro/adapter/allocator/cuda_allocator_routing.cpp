@@ -3,6 +3,7 @@
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/allocator/sealed_pools.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -44,7 +45,7 @@ CudaAllocator::Destination CudaAllocator::destination(Device& owner, StreamId st
   if (route == Route::kUncached || !owner.router.any()) {
     return {route, kDefaultPool};
   }
-  const PoolId pool = owner.router.pool_for(stream);
+  const PoolId pool = with_torch_errors([&] { return owner.router.pool_for(stream); });
   if (pool == kDefaultPool) {
     return {route, kDefaultPool};
   }
@@ -94,7 +95,7 @@ void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId strea
     // It cannot know that some of the memory is our cache.
     DeviceMemory& core = device(index).core;
     const std::size_t held = core.report().held_bytes();
-    core.empty_cache();
+    with_torch_errors([&] { core.empty_cache(); });
     if (core.report().held_bytes() == held) {
       throw;
     }
@@ -179,7 +180,7 @@ void CudaAllocator::stop_serving() {
   switch_to(Serving::kPrevious);
   ExpandableSetting::instance().take_back();
   for (int i = 0; i < device_count(); ++i) {
-    core_of(i)->empty_cache();
+    with_torch_errors([&] { core_of(i)->empty_cache(); });
   }
 }
 

@@ -3,6 +3,7 @@
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/expandable_setting.h"
+#include "ferro/core/policy/segment_policy.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAStream.h>
@@ -14,6 +15,14 @@ std::size_t round_size(std::size_t bytes) {
   return bytes == 0
              ? 0
              : block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes));
+}
+
+std::size_t allocation_size(std::size_t bytes, Layout layout, std::size_t page_bytes) {
+  if (bytes == 0) {
+    return 0;
+  }
+  return layout == Layout::kSegments ? segment_bytes(round_size(bytes), current_segment_rules())
+                                     : align_up(round_size(bytes), page_bytes);
 }
 
 std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes) {

@@ -10,6 +10,10 @@ namespace ferro {
 // Bytes of the block that a request for `bytes` gets, by the settings in force. 0 for 0.
 std::size_t round_size(std::size_t bytes);
 
+// Bytes that a request for `bytes` takes from the driver where nothing is free, by the settings in
+// force and those given. 0 for 0. Needs no device.
+std::size_t allocation_size(std::size_t bytes, Layout layout, std::size_t page_bytes);
+
 // Bytes that a request for `bytes` on the current stream would take from the driver now.
 std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes);
 

@@ -35,6 +35,12 @@ std::uint64_t scalar_bits(const c10::Scalar& value, c10::ScalarType type) {
       return bits_as<std::int32_t>(value);
     case c10::ScalarType::Long:
       return bits_as<std::int64_t>(value);
+    case c10::ScalarType::UInt16:
+      return bits_as<std::uint16_t>(value);
+    case c10::ScalarType::UInt32:
+      return bits_as<std::uint32_t>(value);
+    case c10::ScalarType::UInt64:
+      return bits_as<std::uint64_t>(value);
     case c10::ScalarType::Half:
       return bits_as<c10::Half>(value);
     case c10::ScalarType::BFloat16:

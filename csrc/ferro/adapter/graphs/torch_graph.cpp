@@ -2,6 +2,7 @@
 
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/base/mutex.h"
 #include "ferro/graph/capture_status.h"
 
@@ -85,7 +86,9 @@ std::optional<GraphSizes> DeviceGraph::sizes() const {
 // an error; a capture that succeeds puts both right.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) {
   const c10::cuda::CUDAStream stream = torch_stream_of(StreamId{number}, device);
-  if (is_capturing(capture_status(driver_of(device), StreamId{number}))) {
+  const CaptureStatus status =
+      with_torch_errors([&] { return capture_status(driver_of(device), StreamId{number}); });
+  if (is_capturing(status)) {
     cudaGraph_t unwanted = nullptr;  // PyTorch gave up after it had begun
     if (C10_CUDA_ERROR_HANDLED(cudaStreamEndCapture(stream.stream(), &unwanted)) == cudaSuccess) {
       C10_CUDA_CHECK(cudaGraphDestroy(unwanted));

@@ -13,6 +13,7 @@ using c10::CachingAllocator::format_size;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::SegmentInfo;
 
 Stat to_stat(const StatValue& value) {
   Stat stat;
@@ -29,6 +30,41 @@ StatArray to_stat_array(const std::array<StatValue, kStatClasses>& values) {
   array[static_cast<std::size_t>(StatType::SMALL_POOL)] = to_stat(values[kSmall]);
   array[static_cast<std::size_t>(StatType::LARGE_POOL)] = to_stat(values[kLarge]);
   return array;
+}
+
+bool is_active(const BlockView& view) {
+  return view.state == BlockState::kLive || view.state == BlockState::kPending;
+}
+
+bool is_small_in_use(const BlockView& view) {
+  return is_active(view) && HeapStats::class_of(view.size) == kSmall;
+}
+
+SegmentInfo empty_segment(const SegmentView& segment, c10::DeviceIndex device,
+                          std::uint64_t address, bool large) {
+  SegmentInfo info;
+  info.device = device;
+  info.registration_counter = static_cast<std::int32_t>(segment.span_number);
+  info.address = address;
+  info.stream = reinterpret_cast<void*>(segment.stream);
+  info.is_large = large;
+  info.is_expandable = is_paged(segment.kind);
+  info.owner_private_pool_id = to_mempool_id(segment.pool);
+  info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
+  return info;
+}
+
+void add_block(const BlockView& view, SegmentInfo& info) {
+  c10::CachingDeviceAllocator::BlockInfo& block = info.blocks.emplace_back();
+  block.size = view.size;
+  block.requested_size = view.requested;
+  block.allocated = view.state == BlockState::kLive;
+  block.active = is_active(view);
+  block.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(view.context);
+  info.total_size += view.size;
+  info.requested_size += block.active ? view.requested : 0;
+  info.allocated_size += block.allocated ? view.size : 0;
+  info.active_size += block.active ? view.size : 0;
 }
 
 }  // namespace
@@ -79,32 +115,20 @@ c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   return stats;
 }
 
-std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
-    const std::vector<SegmentView>& segments, c10::DeviceIndex device) {
-  std::vector<c10::CachingDeviceAllocator::SegmentInfo> infos;
+std::vector<SegmentInfo> to_segments(const std::vector<SegmentView>& segments,
+                                     c10::DeviceIndex device, Ranges ranges) {
+  std::vector<SegmentInfo> infos;
   infos.reserve(segments.size());
   for (const SegmentView& segment : segments) {
-    c10::CachingDeviceAllocator::SegmentInfo& info = infos.emplace_back();
-    info.device = device;
-    info.registration_counter = static_cast<std::int32_t>(segment.span_number);
-    info.address = address_of(segment.ptr);
-    info.total_size = segment.size;
-    info.stream = reinterpret_cast<void*>(segment.stream);
-    info.is_large = segment.kind != HeapKind::kSmallSegments;
-    info.is_expandable = is_paged(segment.kind);
-    info.owner_private_pool_id = to_mempool_id(segment.pool);
-    info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
-    info.blocks.reserve(segment.blocks.size());
+    const bool cut = is_paged(segment.kind) && ranges == Ranges::kByClass;
+    bool open = false;
     for (const BlockView& view : segment.blocks) {
-      c10::CachingDeviceAllocator::BlockInfo& block = info.blocks.emplace_back();
-      block.size = view.size;
-      block.requested_size = view.requested;
-      block.allocated = view.state == BlockState::kLive;
-      block.active = block.allocated || view.state == BlockState::kPending;
-      block.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(view.context);
-      info.requested_size += block.active ? view.requested : 0;
-      info.allocated_size += block.allocated ? view.size : 0;
-      info.active_size += block.active ? view.size : 0;
+      const bool large = cut ? !is_small_in_use(view) : segment.kind != HeapKind::kSmallSegments;
+      if (!open || large != infos.back().is_large) {
+        infos.push_back(empty_segment(segment, device, address_of(view.ptr), large));
+        open = true;
+      }
+      add_block(view, infos.back());
     }
   }
   return infos;

@@ -116,7 +116,7 @@ void DeviceMemory::check_granularity() {
   const std::size_t granularity = driver_.granularity();
   if (config_.page_bytes % granularity != 0) {
     throw DriverError("a page size that is not a multiple of " + std::to_string(granularity),
-                      "an unsupported configuration", config_.page_bytes, driver_.device());
+                      "an unsupported configuration", 0, config_.page_bytes, driver_.device());
   }
   granularity_checked_ = true;
 }

@@ -119,13 +119,40 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   std::array<StatValue, kStatClasses> reserved{};
   reserved[kAll] = plus_pages(segments[kAll]);
   reserved[kAll].peak = static_cast<std::int64_t>(pages.peak_bytes);
-  // Pages hold blocks of all sizes, so they all count as large. Where there are segments beside
-  // them, the two had their peaks at different times: then this one is at most their sum.
-  reserved[kSmall] = segments[kSmall];
-  reserved[kLarge] = plus_pages(segments[kLarge]);
-  reserved[kLarge].peak =
-      std::min(reserved[kAll].peak, segments[kLarge].peak + bytes(pages.peak_held));
+  // Pages hold blocks of all sizes. What small blocks in use occupy of them is small, as in
+  // snapshots, and all the rest is large. So pages go from one class to the other. Their peaks were
+  // at different times: the small one is at most the sum, the large one at least the difference.
+  const StatValue occupied = occupied_by_small_blocks();
+  StatValue& small = reserved[kSmall];
+  small = segments[kSmall];
+  small.current += occupied.current;
+  small.peak = std::min(reserved[kAll].peak, small.peak + occupied.peak);
+  small.increased += occupied.increased;
+  small.decreased += occupied.decreased;
+  StatValue& large = reserved[kLarge];
+  large = plus_pages(segments[kLarge]);
+  large.current -= occupied.current;
+  large.peak = std::max(large.current, reserved[kAll].peak - small.peak);
+  large.increased += occupied.decreased;
+  large.decreased += occupied.increased;
   return reserved;
+}
+
+StatValue DeviceReport::occupied_by_small_blocks() {
+  if (parts_.layout == Layout::kSegments) {
+    return {};
+  }
+  StatValue occupied = parts_.stats.read()[kActiveBytes][kSmall];
+  if (!parts_.pools.has_special()) {
+    return occupied;
+  }
+  for (Heap* heap : parts_.pools.all_heaps()) {
+    if (heap->kind() == HeapKind::kSmallSegments) {
+      const HeapView view = heap->view();
+      occupied.current -= static_cast<std::int64_t>(view.backed_bytes - view.free_bytes);
+    }
+  }
+  return occupied;
 }
 
 void DeviceReport::reset_peaks() {

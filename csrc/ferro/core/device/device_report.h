@@ -64,6 +64,9 @@ class DeviceReport {
   void check_invariants() FERRO_EXCLUDES(climb_mutex_);
 
  private:
+  // What small blocks in use occupy of pages. The sums over time are those of segments too.
+  StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
+
   const DeviceParts& parts_;
   RecursiveMutex& climb_mutex_;
   PageCounts pages_at_reset_ FERRO_GUARDED_BY(climb_mutex_);

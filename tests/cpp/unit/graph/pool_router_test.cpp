@@ -187,6 +187,38 @@ TEST_F(PoolRouterTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
 }
 
+TEST_F(PoolRouterTest, AFailedCaptureOfAThreadThatIsGoneIsAnybodysToDrop) {
+  for (const bool begins_again : {true, false}) {
+    on_another_thread([this] {
+      ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+      SimGpu::begin_capture(stream_);
+      SimGpu::abandon_capture(stream_);
+    });
+    EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+    EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "an allocation is too early";
+    if (begins_again) {
+      EXPECT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+      EXPECT_TRUE(router_.end(kGraphPool));
+      device_->pools().release(kGraphPool);
+    } else {
+      router_.let_go_of_failed_captures();
+    }
+    EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
+    EXPECT_FALSE(router_.any());
+  }
+}
+
+TEST_F(PoolRouterTest, ARunningCaptureOfAThreadThatIsGoneIsNotDropped) {
+  on_another_thread([this] {
+    ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+    SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  });
+  EXPECT_FALSE(router_.begin(kGraphPool, captured_with(side_), side_));
+  router_.let_go_of_failed_captures();
+  EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
+  SimGpu::end_capture(stream_);
+}
+
 TEST_F(PoolRouterTest, ARunningCaptureOfThisThreadIsNotDropped) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
