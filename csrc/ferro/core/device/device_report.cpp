@@ -143,14 +143,8 @@ StatValue DeviceReport::occupied_by_small_blocks() {
     return {};
   }
   StatValue occupied = parts_.stats.read()[kActiveBytes][kSmall];
-  if (!parts_.pools.has_special()) {
-    return occupied;
-  }
-  for (Heap* heap : parts_.pools.all_heaps()) {
-    if (heap->kind() == HeapKind::kSmallSegments) {
-      const HeapView view = heap->view();
-      occupied.current -= static_cast<std::int64_t>(view.backed_bytes - view.free_bytes);
-    }
+  for (const Heap* heap : parts_.pools.segment_heaps()) {
+    occupied.current -= heap->active_bytes(kSmall);
   }
   return occupied;
 }

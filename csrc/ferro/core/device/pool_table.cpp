@@ -103,6 +103,7 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
       heap = std::make_unique<ArenaHeap>(*context_, id, key.stream, key.kind, bytes);
     } else {
       heap = std::make_unique<SegmentHeap>(*context_, id, key.stream, key.kind, bytes);
+      segment_heaps_.push_back(heap.get());
     }
     heap->set_stream_lasts(streams_last_);
   }
@@ -144,6 +145,11 @@ std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
     }
   }
   return heaps;
+}
+
+std::vector<Heap*> PoolTable::segment_heaps() {
+  const MutexLock lock(mutex_);
+  return segment_heaps_;
 }
 
 std::vector<Heap*> PoolTable::all_heaps() {
@@ -221,6 +227,7 @@ void PoolTable::forget_heap(Heap* heap) {
   with_pending_.take_new(seen_with_pending_, links_of);
   std::erase(seen_with_free_pages_, heap);
   std::erase(seen_with_pending_, heap);
+  std::erase(segment_heaps_, heap);
 }
 
 // False: something of the pool is in use, or somebody holds it.
@@ -229,7 +236,7 @@ bool PoolTable::try_drop(std::map<PoolId, Pool>::iterator found) {
   if (found->first == kDefaultPool || pool.use_count != 0) {
     return false;
   }
-  std::erase_if(pool.heaps, [this](const auto& entry) {
+  std::erase_if(pool.heaps, [this](const auto& entry) FERRO_REQUIRES(mutex_) {
     if (!entry.second->is_empty()) {
       return false;
     }

@@ -82,6 +82,11 @@ class Heap : public MappingOwner {
   bool has_recorded_uses() FERRO_EXCLUDES(mutex_);
   // No block is live or pending.
   bool is_unused() FERRO_EXCLUDES(mutex_);
+  // Of blocks of one class that are live or pending, as of a moment ago.
+  std::int64_t active_bytes(StatClass cls) const {
+    return stats_.current(&ClassStats::bytes, cls) +
+           stats_.current(&ClassStats::pending_bytes, cls);
+  }
   // Unused, and nothing is behind the addresses, nor an old mapping left.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 

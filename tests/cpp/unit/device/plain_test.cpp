@@ -90,6 +90,31 @@ TEST_F(PlainTest, APrivatePoolMayHoldBoth) {
   EXPECT_EQ(held(), 0U);
 }
 
+TEST_F(PlainTest, WhatSmallBlocksOccupyOfPagesCountsAsSmallAndSegmentsCountByThemselves) {
+  const auto reserved = [&](StatClass cls) { return device_->report().reserved()[cls].current; };
+  const DevicePtr plain = allocate_plain(4096);
+  EXPECT_EQ(reserved(kSmall), std::int64_t{2 * kMiB});
+  const DevicePtr paged = allocate(8192);
+  EXPECT_EQ(reserved(kSmall), std::int64_t{2 * kMiB} + 8192);
+  EXPECT_EQ(reserved(kLarge), std::int64_t{kPageBytes} - 8192);
+  free(plain);
+  EXPECT_EQ(reserved(kSmall), std::int64_t{2 * kMiB} + 8192) << "the segment is cached";
+  free(paged);
+  EXPECT_EQ(reserved(kSmall), std::int64_t{2 * kMiB});
+  EXPECT_EQ(reserved(kAll), std::int64_t{2 * kMiB + kPageBytes});
+}
+
+TEST_F(PlainTest, ABlockOfAPoolWithoutSplitsThatIsAWholeSegmentIsLarge) {
+  device_->pools().hold(kGraphPool);
+  device_->pools().set_no_split(kGraphPool);
+  const DevicePtr whole = allocate(512, stream_, kGraphPool);
+  const auto reserved = device_->report().reserved();
+  EXPECT_EQ(reserved[kSmall].current, std::int64_t{2 * kMiB});
+  EXPECT_EQ(reserved[kLarge].current, 0);
+  free(whole);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
 TEST_F(PlainTest, EmptyCacheGivesBothBack) {
   free(allocate_plain(4 * kMiB));
   free(allocate(4 * kMiB));
