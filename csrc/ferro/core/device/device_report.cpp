@@ -141,15 +141,17 @@ StatValue DeviceReport::occupied_by_small_blocks() {
     return {};
   }
   StatValue occupied = parts_.stats.read()[kActiveBytes][kSmall];
-  if (!parts_.pools.has_special()) {
-    return occupied;
-  }
   for (Heap* heap : parts_.pools.all_heaps()) {
-    if (heap->kind() == HeapKind::kSmallSegments) {
-      const HeapView view = heap->view();
+    // Pages that only small blocks lie on are small as a whole. Small segments are counted apart.
+    const HeapView view = heap->kind() == HeapKind::kPages ? HeapView{} : heap->view();
+    if (heap->kind() == HeapKind::kSmallPages) {
+      occupied.current += static_cast<std::int64_t>(view.free_bytes);
+      occupied.increased += static_cast<std::int64_t>(view.free_bytes);
+    } else if (heap->kind() == HeapKind::kSmallSegments) {
       occupied.current -= static_cast<std::int64_t>(view.backed_bytes - view.free_bytes);
     }
   }
+  occupied.peak = std::max(occupied.peak, occupied.current);
   return occupied;
 }
 
