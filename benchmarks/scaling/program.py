@@ -52,7 +52,7 @@ COMPLEXITY: Mapping[str, str] = {
     "allocate, record_stream, free, collect": "1",
     "collect while 100 frees wait": "streams waited for",
     "DeviceStats::read": "c",
-    "reserved": "1",
+    "reserved": "p",
     "view": "h",
     "largest_free_block": "h",
     "counters": "1",

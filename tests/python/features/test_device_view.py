@@ -11,11 +11,12 @@ from tests.python.torch_programs import simulated
 def test_numbers_and_forecasts() -> None:
     found = simulated("device_view.py", memory="1GiB")
     not_installed = "ferro_alloc is not installed: call ferro_alloc.install() first"
+    device_names = "expected a number from 0 to 0, a name such as 'cuda:0', a torch.device, or None"
     assert found == {
         "before": not_installed,
         "initialised by install": False,
-        "wrong index": "there is no device 7: expected a number from 0 to 0",
-        "no index": "there is no device True: expected a number from 0 to 0",
+        "wrong index": f"there is no device 7: {device_names}",
+        "no index": f"there is no device True: {device_names}",
         "no size": "the size is -1: expected a number of bytes from 0 to 2**60 - 1",
         "empty": [0] * 9,
         "round": [0, 512, 512, 1024, 5120],

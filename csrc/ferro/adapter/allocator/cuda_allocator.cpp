@@ -408,12 +408,4 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
   TORCH_INTERNAL_ASSERT(known, "No live block of ferro_alloc starts at ", data.get());
 }
 
-cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
-                                       std::size_t bytes, cudaStream_t stream, bool peers) {
-  if (peers || to_device == from_device) {
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-  }
-  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
-}
-
 }  // namespace ferro

@@ -125,4 +125,12 @@ void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex pe
   }
 }
 
+cudaError_t CudaAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                       std::size_t bytes, cudaStream_t stream, bool peers) {
+  if (peers || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
+
 }  // namespace ferro

@@ -120,10 +120,12 @@ std::vector<SegmentInfo> to_segments(const std::vector<SegmentView>& segments,
   std::vector<SegmentInfo> infos;
   infos.reserve(segments.size());
   for (const SegmentView& segment : segments) {
-    const bool cut = is_paged(segment.kind) && ranges == Ranges::kByClass;
+    const bool cut = segment.kind == HeapKind::kPages && ranges == Ranges::kByClass;
+    const bool is_small =
+        segment.kind == HeapKind::kSmallPages || segment.kind == HeapKind::kSmallSegments;
     bool open = false;
     for (const BlockView& view : segment.blocks) {
-      const bool large = cut ? !is_small_in_use(view) : segment.kind != HeapKind::kSmallSegments;
+      const bool large = cut ? !is_small_in_use(view) : !is_small;
       if (!open || large != infos.back().is_large) {
         infos.push_back(empty_segment(segment, device, address_of(view.ptr), large));
         open = true;

@@ -143,9 +143,14 @@ StatValue DeviceReport::occupied_by_small_blocks() {
     return {};
   }
   StatValue occupied = parts_.stats.read()[kActiveBytes][kSmall];
-  for (const Heap* heap : parts_.pools.segment_heaps()) {
+  for (const Heap* heap : parts_.pools.heaps_apart()) {
     occupied.current -= heap->active_bytes(kSmall);
+    if (heap->kind() == HeapKind::kSmallPages) {
+      occupied.current += static_cast<std::int64_t>(heap->backed_bytes());
+    }
   }
+  occupied.increased = occupied.current + occupied.decreased;
+  occupied.peak = std::max(occupied.peak, occupied.current);
   return occupied;
 }
 

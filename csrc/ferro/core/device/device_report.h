@@ -64,7 +64,8 @@ class DeviceReport {
   void check_invariants() FERRO_EXCLUDES(climb_mutex_);
 
  private:
-  // What small blocks in use occupy of pages. The sums over time are those of segments too.
+  // What small blocks in use occupy of pages, and pages on which only such lie. The sums over time
+  // are those of segments too. O(heaps of private pools, and with segments).
   StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
 
   const DeviceParts& parts_;

@@ -103,7 +103,9 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
       heap = std::make_unique<ArenaHeap>(*context_, id, key.stream, key.kind, bytes);
     } else {
       heap = std::make_unique<SegmentHeap>(*context_, id, key.stream, key.kind, bytes);
-      segment_heaps_.push_back(heap.get());
+    }
+    if (key.kind != HeapKind::kPages) {
+      apart_.push_back(heap.get());
     }
     heap->set_stream_lasts(streams_last_);
   }
@@ -147,9 +149,9 @@ std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
   return heaps;
 }
 
-std::vector<Heap*> PoolTable::segment_heaps() {
+std::vector<Heap*> PoolTable::heaps_apart() {
   const MutexLock lock(mutex_);
-  return segment_heaps_;
+  return apart_;
 }
 
 std::vector<Heap*> PoolTable::all_heaps() {
@@ -227,7 +229,7 @@ void PoolTable::forget_heap(Heap* heap) {
   with_pending_.take_new(seen_with_pending_, links_of);
   std::erase(seen_with_free_pages_, heap);
   std::erase(seen_with_pending_, heap);
-  std::erase(segment_heaps_, heap);
+  std::erase(apart_, heap);
 }
 
 // False: something of the pool is in use, or somebody holds it.

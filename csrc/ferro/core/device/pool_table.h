@@ -77,8 +77,8 @@ class PoolTable {
   // Lists. In order of pools, streams and kinds.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(mutex_);
-  // Those that have segments, in no order.
-  std::vector<Heap*> segment_heaps() FERRO_EXCLUDES(mutex_);
+  // Those in which no page carries both small blocks and large ones, in no order.
+  std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
   // Of pools that give what is free before a request of the default pool fails.
   std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);
   // Of the default pool and of pools that nobody holds.
@@ -159,7 +159,7 @@ class PoolTable {
 
   Mutex mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // the default pool is always there
-  std::vector<Heap*> segment_heaps_ FERRO_GUARDED_BY(mutex_);
+  std::vector<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
   std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // but the default pool (gives_what_is_free)
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
   std::atomic<int> special_{0};

@@ -87,6 +87,10 @@ class Heap : public MappingOwner {
     return stats_.current(&ClassStats::bytes, cls) +
            stats_.current(&ClassStats::pending_bytes, cls);
   }
+  // Under the climb lock, under which alone it changes.
+  std::size_t backed_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    return tiling_.backed_pages() * page_bytes_;
+  }
   // Unused, and nothing is behind the addresses, nor an old mapping left.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 
