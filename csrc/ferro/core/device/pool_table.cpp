@@ -105,7 +105,7 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
       heap = std::make_unique<SegmentHeap>(*context_, id, key.stream, key.kind, bytes);
     }
     if (key.kind != HeapKind::kPages) {
-      apart_.push_back(heap.get());
+      apart_.insert(heap.get());
     }
     heap->set_stream_lasts(streams_last_);
   }
@@ -151,7 +151,7 @@ std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
 
 std::vector<Heap*> PoolTable::heaps_apart() {
   const MutexLock lock(mutex_);
-  return apart_;
+  return {apart_.begin(), apart_.end()};
 }
 
 std::vector<Heap*> PoolTable::all_heaps() {
@@ -229,7 +229,7 @@ void PoolTable::forget_heap(Heap* heap) {
   with_pending_.take_new(seen_with_pending_, links_of);
   std::erase(seen_with_free_pages_, heap);
   std::erase(seen_with_pending_, heap);
-  std::erase(apart_, heap);
+  apart_.erase(heap);
 }
 
 // False: something of the pool is in use, or somebody holds it.

@@ -159,7 +159,7 @@ class PoolTable {
 
   Mutex mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // the default pool is always there
-  std::vector<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
+  std::set<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
   std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // but the default pool (gives_what_is_free)
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
   std::atomic<int> special_{0};
