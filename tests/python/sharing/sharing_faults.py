@@ -97,8 +97,9 @@ def given_back() -> tuple[str, str]:
 
 results["memory given back"] = given_back()
 
-# The other device has created nothing yet.
-sim.fault("cuMemCreate", call=1, result=NOT_SUPPORTED)
+# The other device has created nothing yet. It refuses descriptors, with and without network cards.
+for call in (1, 2):
+    sim.fault("cuMemCreate", call=call, result=NOT_SUPPORTED)
 other = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda:1")
 sim.clear_faults()
 results["not exportable"] = error_of(lambda: share(other))

@@ -71,7 +71,7 @@ def refusals() -> Result:
 )
 def test_a_refusal_while_sharing_names_the_driver_call(function: str) -> None:
     kind, text, intact, again = refusals()[f"{function} unknown"]
-    assert kind == "RuntimeError"
+    assert kind == "AcceleratorError"
     assert f"ferro_alloc: {function} failed with CUDA_ERROR_UNKNOWN" in text
     assert (intact, again) == (True, True)
 
