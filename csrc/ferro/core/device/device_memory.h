@@ -55,7 +55,8 @@ class DeviceMemory {
 
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). One that is `plain` gets memory of a plain allocation of the driver, also where
-  // others get pages: segments of the same pool, by PyTorch's rules. Throws DriverError when the driver refuses; then nothing changed.
+  // others get pages: segments of the same pool, by PyTorch's rules. Throws DriverError when the
+  // driver refuses; then nothing changed.
   AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
   // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
   // object. Null where requests need more than an arena.

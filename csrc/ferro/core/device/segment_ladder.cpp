@@ -68,6 +68,13 @@ SegmentLadder::Outcome SegmentLadder::climb(Search& search) {
     if (const BlockView block = allocate_in_new_segment(search); block.ptr != kNull) {
       return ended(LadderStep::kWait, block);
     }
+    // Pages that left their heap behind work of its stream.
+    while (const FenceRef fence = parts_.store.fence_to_wait_for()) {
+      fence->wait(parts_.driver);
+      if (const BlockView block = allocate_in_new_segment(search); block.ptr != kNull) {
+        return ended(LadderStep::kWait, block);
+      }
+    }
   }
   return {{}, wanted, false};
 }

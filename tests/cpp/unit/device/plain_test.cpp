@@ -59,6 +59,17 @@ TEST_F(PlainTest, SegmentsThatAStreamStillUsesAreWaitedForBeforeARequestFails) {
   EXPECT_EQ(ended_by(LadderStep::kWait), 1U);
 }
 
+// The request failed although these were all that was missing.
+TEST_F(PlainTest, PagesThatLeftWhileTheirStreamUsedThemAreWaitedForBeforeARequestFails) {
+  device_->store().set_limit(14 * kPageBytes);  // the driver is not asked, which would wait
+  const DevicePtr block = allocate(14 * kPageBytes);
+  SimGpu::fill(stream_, block, 1, 1);
+  free(block);
+  EXPECT_EQ(arena_of(block).release_pages(14, ReleaseAfter::kStream), 14U);
+  EXPECT_FALSE(is_paged_block(allocate_plain(20 * kMiB)));
+  EXPECT_EQ(ended_by(LadderStep::kWait), 1U);
+}
+
 TEST_F(PlainTest, CachedPagesServeSegmentsBeforeARequestFails) {
   free(allocate(14 * kPageBytes));
   EXPECT_FALSE(is_paged_block(allocate_plain(20 * kMiB)));
