@@ -189,8 +189,8 @@ std::uintptr_t driver_table_address() {
   return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
 }
 
-// What the functions below are refused by the driver. Those that torch's own wrappers bind (graphs.cpp)
-// come with PyTorch's error already.
+// What the functions below are refused by the driver. Those that torch's own wrappers bind
+// (graphs.cpp) come with PyTorch's error already.
 void translate_refusal(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));

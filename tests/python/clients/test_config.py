@@ -26,6 +26,15 @@ def test_environment() -> None:
     assert config.memory_limit_bytes == 4096 << 20
 
 
+def refused_in_one_line(text: str, said: str) -> str:
+    """The message, which begins with what is expected."""
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}") as caught:
+        Config.parse(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
 @pytest.mark.parametrize("environ", [{}, {"FERRO_ALLOC_CONF": ""}, {"FERRO_ALLOC_CONF": " , "}])
 def test_empty_environment_means_defaults(environ: dict[str, str]) -> None:
     assert Config.from_env(environ) == Config()
@@ -83,10 +92,7 @@ MOST = 1 << 30  # MiB of any size
     ],
 )
 def test_a_refused_setting_is_named_with_its_value_and_what_it_may_be(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}") as caught:
-        Config.parse(text)
-    message = str(caught.value)
-    assert "\n" not in message
+    message = refused_in_one_line(text, said)
     assert len(message) < 150
     key = text.split(",")[-1].partition(":")[0]
     assert f"as in {key}:" in message or "at least one page" in message
@@ -101,11 +107,7 @@ def test_a_refused_setting_is_named_with_its_value_and_what_it_may_be(text: str,
     ],
 )
 def test_text_of_another_form_is_refused_in_one_line(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}") as caught:
-        Config.parse(text)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 200
+    assert len(refused_in_one_line(text, said)) < 200
 
 
 def test_the_environment_is_named_where_it_is_refused() -> None:

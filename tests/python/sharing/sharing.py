@@ -5,7 +5,6 @@ other process may take descriptors by pidfd_getfd.
 
 import gc
 import json
-import multiprocessing
 import os
 import sys
 from typing import Any
@@ -33,20 +32,10 @@ os.environ["SHARING_PEER"] = json.dumps(
 
 import torch
 import torch.multiprocessing
-from sharing_peer import filled, is_filled, open_descriptors, refill, serve
+from sharing_peer import OtherProcess, filled, is_filled, open_descriptors, refill
 
-# The other process has a module of its own; without a file, this one is not run there again.
-sys.modules["__main__"].__dict__.pop("__file__")
-_context = multiprocessing.get_context("spawn")
-_commands, _answers = _context.Queue(), _context.Queue()
-_process = _context.Process(target=serve, args=(_commands, _answers), daemon=True)
-_process.start()
-assert _answers.get(timeout=60) == "ready"
-
-
-def ask(name: str, *arguments: Any) -> Any:
-    _commands.put((name, arguments))
-    return _answers.get(timeout=20)
+_other = OtherProcess(start_within=60, answer_within=20)
+ask = _other.ask
 
 
 def collect() -> None:
@@ -217,7 +206,6 @@ def nothing_stays_mapped() -> Any:
     return ask("mapped") * 2 * MIB <= max(held, 2 * MIB) + 2 * MIB
 
 
-_commands.put(None)
-_process.join(30)
+_other.end(within=30)
 assert (sys.argv[1] != "native") == FERRO
 finish()

@@ -5,7 +5,6 @@ The other process cannot take descriptors by itself, so it asks the socket of th
 
 import contextlib
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -30,20 +29,10 @@ os.environ["SHARING_PEER"] = json.dumps(
 
 import torch
 import torch.multiprocessing
-from sharing_peer import filled, is_filled, serve
+from sharing_peer import OtherProcess, filled, is_filled
 
-# The other process has a module of its own; without a file, this one is not run there again.
-sys.modules["__main__"].__dict__.pop("__file__")
-_context = multiprocessing.get_context("spawn")
-_commands, _answers = _context.Queue(), _context.Queue()
-_process = _context.Process(target=serve, args=(_commands, _answers), daemon=True)
-_process.start()
-assert _answers.get(timeout=120) == "ready"
-
-
-def ask(name: str, *arguments: Any) -> Any:
-    _commands.put((name, arguments))
-    return _answers.get(timeout=60)
+_other = OtherProcess(start_within=120, answer_within=60)
+ask = _other.ask
 
 
 class Server(NamedTuple):
@@ -206,13 +195,13 @@ def a_sender_that_has_ended_is_said_to_have_ended() -> bool:
         arguments = (device, text, size, offset, counter, counter_offset, event, False)
         return torch.UntypedStorage._new_shared_cuda(*arguments)
 
-    os.kill(_process.pid, signal.SIGSTOP)
+    os.kill(_other.process.pid, signal.SIGSTOP)
     # Its descriptors are taken without its help.
     opened = open_it(handle)
     words = torch.empty(0, dtype=torch.int32, device="cuda").set_(opened)
     filled_by_it = is_filled(words, 9)
-    _process.kill()
-    _process.join(60)
+    _other.process.kill()
+    _other.process.join(60)
     squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     squatter.bind(Server.of(handle).name)
     squatter.listen(8)

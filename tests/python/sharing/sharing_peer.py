@@ -6,6 +6,7 @@ from the JSON in SHARING_PEER.
 
 import gc
 import json
+import multiprocessing
 import os
 import sys
 import traceback
@@ -138,3 +139,27 @@ def serve(commands: Any, answers: Any) -> None:
         del command, arguments, answer
         gc.collect()
     HELD.clear()
+
+
+class OtherProcess:
+    """The other process, as the one that starts it sees it. Times are in seconds."""
+
+    def __init__(self, start_within: float, answer_within: float) -> None:
+        # It has a module of its own; without a file, the starter's is not run there again.
+        sys.modules["__main__"].__dict__.pop("__file__")
+        context = multiprocessing.get_context("spawn")
+        self._answer_within = answer_within
+        self._commands, self._answers = context.Queue(), context.Queue()
+        self.process = context.Process(
+            target=serve, args=(self._commands, self._answers), daemon=True
+        )
+        self.process.start()
+        assert self._answers.get(timeout=start_within) == "ready"
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        self._commands.put((name, arguments))
+        return self._answers.get(timeout=self._answer_within)
+
+    def end(self, within: float) -> None:
+        self._commands.put(None)
+        self.process.join(within)

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <vector>
 
 namespace ferro {
 
@@ -26,6 +27,11 @@ constexpr std::size_t block_size(std::size_t bytes, std::size_t divisions) {
 constexpr std::size_t divisions_index(std::size_t bytes, std::size_t count) {
   const auto power = static_cast<std::size_t>(std::bit_width(bytes / kMiB));
   return std::min(power > 0 ? power - 1 : 0, count - 1);
+}
+
+// `bytes` > 0. `divisions`: those of each power of two.
+constexpr std::size_t block_size(std::size_t bytes, const std::vector<std::size_t>& divisions) {
+  return block_size(bytes, divisions[divisions_index(bytes, divisions.size())]);
 }
 
 }  // namespace ferro

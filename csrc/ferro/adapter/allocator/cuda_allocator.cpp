@@ -79,10 +79,6 @@ bool is_profiled_or_traced() {
          c10::impl::GPUTrace::get_trace() != nullptr;
 }
 
-std::size_t rounded(std::size_t bytes, const std::vector<std::size_t>& divisions) {
-  return block_size(bytes, divisions[divisions_index(bytes, divisions.size())]);
-}
-
 }  // namespace
 
 CudaAllocator* installed_allocator() { return the_allocator.load(std::memory_order_acquire); }
@@ -191,7 +187,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
   }
   if (ArenaHeap* arena = stream.arena) [[likely]] {
     const DevicePtr ptr =
-        arena->allocate_hit(rounded(bytes, roundup_divisions_), bytes, kNoContext);
+        arena->allocate_hit(block_size(bytes, roundup_divisions_), bytes, kNoContext);
     if (ptr != kNull) [[likely]] {
       return to_void_ptr(ptr);
     }
@@ -216,7 +212,7 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
 }
 
 Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const {
-  return {.size = rounded(bytes, roundup_divisions_),
+  return {.size = block_size(bytes, roundup_divisions_),
           .requested = bytes,
           .context = std::move(context),
           .plain = !memory_is_expandable()};

@@ -3,18 +3,15 @@
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/expandable_setting.h"
+#include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/policy/segment_policy.h"
 
-#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAStream.h>
 
 namespace ferro {
 
 std::size_t round_size(std::size_t bytes) {
-  using c10::CachingAllocator::AcceleratorAllocatorConfig;
-  return bytes == 0
-             ? 0
-             : block_size(bytes, AcceleratorAllocatorConfig::roundup_power2_divisions(bytes));
+  return bytes == 0 ? 0 : block_size(bytes, roundup_divisions());
 }
 
 std::size_t allocation_size(std::size_t bytes, Layout layout, std::size_t page_bytes) {
