@@ -17,7 +17,7 @@ _KEPT_PREFIX = "pinned_"
 # These mean here what they mean there.
 _FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
 
-# Always so with pages.
+# Followed, or always so, with pages.
 _ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse", "expandable_segments"})
 
 # These are about segments, which the layout `segments` has.

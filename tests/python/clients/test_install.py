@@ -344,11 +344,11 @@ def test_one_line_of_the_log_says_what_is_in_force(run_simulated: RunSimulated) 
         "for _ in range(2):\n"
         "    ferro_alloc.install(ferro_alloc.Config(page_size_mb=4))\n"
     )
-    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40"}
     (line,) = run_simulated(program, env=env).stdout.splitlines()
     assert line == (
         f"INFO:ferro_alloc:ferro_alloc {__version__} is installed with {Config(page_size_mb=4)}; "
-        "without an effect: expandable_segments:True"
+        "without an effect: max_split_size_mb:40"
     )
 
 

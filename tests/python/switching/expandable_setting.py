@@ -38,4 +38,20 @@ when["the program said no"] = said()
 ferro_alloc.uninstall()
 ferro_alloc.install()
 when["its word counts"] = said()
+say("")
+ferro_alloc.uninstall()
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    kept = [torch.empty(1 << 20, device="cuda")]
+ferro_alloc.install()
+with torch.cuda.use_mem_pool(pool):
+    torch.empty(60 << 20, dtype=torch.uint8, device="cuda")
+    kept += [torch.empty(20 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+when["a pool of the allocator before"] = [
+    segment["is_expandable"] for segment in pool.snapshot() if segment["total_size"] > 20 << 20
+]
+when["and after"] = said()
+del kept[2]
+del pool
+torch.cuda.empty_cache()
 json.dump(when, sys.stdout)

@@ -61,6 +61,8 @@ def test_the_settings_tell_other_libraries_what_memory_they_get() -> None:
         "uninstalled again": False,
         "the program said no": False,
         "its word counts": False,
+        "a pool of the allocator before": [False],
+        "and after": True,
     }
 
 

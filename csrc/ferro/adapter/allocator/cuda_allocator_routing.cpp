@@ -89,6 +89,9 @@ void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId strea
                                           std::size_t bytes) {
   const auto handle = reinterpret_cast<cudaStream_t>(stream);
   forward_annotations();
+  // PyTorch 2.11's expandable segments fail an assertion when part of a pool goes back to the
+  // driver; a program that did not ask for them must not meet that.
+  const ExpandableSetting::AsBefore setting;
   try {
     return previous_.allocator().raw_alloc_with_stream(bytes, handle);
   } catch (const c10::OutOfMemoryError&) {

@@ -52,4 +52,18 @@ void ExpandableSetting::take_back() {
   says_ = false;
 }
 
+void ExpandableSetting::begin_as_before() {
+  const MutexLock lock(mutex_);
+  if (as_before_++ == 0 && says_ && !is_programs()) {
+    write(before_);
+  }
+}
+
+void ExpandableSetting::end_as_before() {
+  const MutexLock lock(mutex_);
+  if (--as_before_ == 0 && says_ && !is_programs()) {
+    write(!before_);
+  }
+}
+
 }  // namespace ferro

@@ -28,15 +28,28 @@ class ExpandableSetting {
   // As it was before the first `say`, unless the program has named it since.
   void take_back() FERRO_EXCLUDES(mutex_);
 
+  // While one lives, the setting is as in `take_back`: for requests that another allocator serves.
+  // Requests of other threads meanwhile get plain allocations.
+  class AsBefore {
+   public:
+    AsBefore() { instance().begin_as_before(); }
+    ~AsBefore() { instance().end_as_before(); }
+    AsBefore(const AsBefore&) = delete;
+    AsBefore& operator=(const AsBefore&) = delete;
+  };
+
  private:
   ExpandableSetting() = default;
   // Did the program name it in the settings in force?
   bool is_programs() const FERRO_REQUIRES(mutex_);
   void write(bool expandable) FERRO_REQUIRES(mutex_);
+  void begin_as_before() FERRO_EXCLUDES(mutex_);
+  void end_as_before() FERRO_EXCLUDES(mutex_);
 
   Mutex mutex_;
   bool says_ FERRO_GUARDED_BY(mutex_) = false;
   bool before_ FERRO_GUARDED_BY(mutex_) = false;
+  int as_before_ FERRO_GUARDED_BY(mutex_) = 0;  // how many `AsBefore` live
   std::string written_ FERRO_GUARDED_BY(mutex_);     // the settings as they were last written here
   std::string of_program_ FERRO_GUARDED_BY(mutex_);  // and before that
 };

@@ -121,7 +121,8 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   reserved[kAll].peak = static_cast<std::int64_t>(pages.peak_bytes);
   // Pages hold blocks of all sizes. What small blocks in use occupy of them is small, as in
   // snapshots, and all the rest is large. So pages go from one class to the other. Their peaks were
-  // at different times: the small one is at most the sum, the large one at least the difference.
+  // at different times: the small one is at most the sum, the large one at least the difference, and
+  // at least that of the segments alone, which is exact where there are no pages.
   const StatValue occupied = occupied_by_small_blocks();
   StatValue& small = reserved[kSmall];
   small = segments[kSmall];
@@ -132,7 +133,8 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   StatValue& large = reserved[kLarge];
   large = plus_pages(segments[kLarge]);
   large.current -= occupied.current;
-  large.peak = std::max(large.current, reserved[kAll].peak - small.peak);
+  large.peak =
+      std::max({large.current, segments[kLarge].peak, reserved[kAll].peak - small.peak});
   large.increased += occupied.decreased;
   large.decreased += occupied.increased;
   return reserved;
