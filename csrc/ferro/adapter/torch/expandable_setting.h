@@ -49,7 +49,7 @@ class ExpandableSetting {
   Mutex mutex_;
   bool says_ FERRO_GUARDED_BY(mutex_) = false;
   bool before_ FERRO_GUARDED_BY(mutex_) = false;
-  int as_before_ FERRO_GUARDED_BY(mutex_) = 0;  // how many `AsBefore` live
+  int as_before_ FERRO_GUARDED_BY(mutex_) = 0;       // how many `AsBefore` live
   std::string written_ FERRO_GUARDED_BY(mutex_);     // the settings as they were last written here
   std::string of_program_ FERRO_GUARDED_BY(mutex_);  // and before that
 };

@@ -133,8 +133,7 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   StatValue& large = reserved[kLarge];
   large = plus_pages(segments[kLarge]);
   large.current -= occupied.current;
-  large.peak =
-      std::max({large.current, segments[kLarge].peak, reserved[kAll].peak - small.peak});
+  large.peak = std::max({large.current, segments[kLarge].peak, reserved[kAll].peak - small.peak});
   large.increased += occupied.decreased;
   large.decreased += occupied.increased;
   return reserved;
