@@ -80,7 +80,8 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   } else {
     describe(range, handle);
   }
-  return {static_cast<std::ptrdiff_t>(distance(range.begin, address)), encode(handle)};
+  return {static_cast<std::ptrdiff_t>(distance(range.begin, address)),
+          encode(handle, IpcFormat{kIpcFormat})};
 }
 
 void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {

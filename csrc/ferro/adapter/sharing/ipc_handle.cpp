@@ -8,7 +8,6 @@
 namespace ferro {
 namespace {
 
-constexpr char kVersion = 2;
 constexpr char kTypeCudaMalloc = 'c';
 constexpr char kTypePages = 'e';
 // Handles of several sizes, which PyTorch's own allocator cannot map and refuses by this type.
@@ -23,6 +22,10 @@ struct Header {
   std::size_t segment_bytes;
   std::size_t handles;
 };
+
+// Behind the header since IpcFormat::kWithHandleType, with the padding of PyTorch's own struct.
+enum class HandleType : std::uint64_t { kDescriptor = 1, kFabric = 2 };
+constexpr std::uint64_t kHandleTypeMask = 0xffffffff;
 
 struct NoteUnit {
   std::uint64_t id;
@@ -71,7 +74,18 @@ void read_note(Reader& reader, IpcHandle& handle) {
   }
 }
 
-void read_pages(Reader& reader, IpcHandle& handle) {
+bool is_fabric(Reader& reader, const Header& header, IpcFormat format) {
+  if (format < IpcFormat::kWithHandleType) {
+    return reader.left() == header.handles * kCudaHandleBytes;
+  }
+  const auto type = static_cast<HandleType>(reader.next<std::uint64_t>() & kHandleTypeMask);
+  if (type != HandleType::kDescriptor && type != HandleType::kFabric) {
+    throw std::invalid_argument("a handle of shared memory is of unknown type");
+  }
+  return type == HandleType::kFabric;
+}
+
+void read_pages(Reader& reader, IpcHandle& handle, IpcFormat format) {
   const auto header = reader.next<Header>();
   handle.from.process = header.process;
   handle.segment_bytes = header.segment_bytes;
@@ -79,7 +93,7 @@ void read_pages(Reader& reader, IpcHandle& handle) {
     throw std::invalid_argument("a handle of shared memory counts " +
                                 std::to_string(header.handles) + " pieces");
   }
-  if (reader.left() == header.handles * kCudaHandleBytes) {
+  if (is_fabric(reader, header, format)) {
     handle.kind = IpcKind::kFabric;
     for (std::size_t i = 0; i < header.handles; ++i) {
       handle.fabric_handles.push_back(reader.next_bytes(kCudaHandleBytes));
@@ -102,14 +116,15 @@ void read_pages(Reader& reader, IpcHandle& handle) {
 
 }  // namespace
 
-std::string encode(const IpcHandle& handle) {
+std::string encode(const IpcHandle& handle, IpcFormat format) {
+  const char version = static_cast<char>(format);
   if (handle.kind == IpcKind::kCudaMalloc) {
-    return std::string{kVersion, kTypeCudaMalloc} + handle.cuda_handle;
+    return std::string{version, kTypeCudaMalloc} + handle.cuda_handle;
   }
   const std::vector<IpcUnit>& units = handle.units;
   const bool equal = std::ranges::all_of(
       units, [&](const IpcUnit& unit) { return unit.bytes == units.front().bytes; });
-  std::string text{kVersion, equal ? kTypePages : kTypeMixedPages};
+  std::string text{version, equal ? kTypePages : kTypeMixedPages};
   Header header;
   // The same handle must be the same string, also between the fields.
   std::memset(&header, 0, sizeof(header));
@@ -117,6 +132,9 @@ std::string encode(const IpcHandle& handle) {
   header.segment_bytes = equal ? units.front().bytes : 0;
   header.handles = units.size();
   append(text, header);
+  if (format >= IpcFormat::kWithHandleType) {
+    append(text, HandleType::kDescriptor);
+  }
   for (const IpcUnit& unit : units) {
     append(text, unit.descriptor);
   }
@@ -137,9 +155,11 @@ IpcHandle decode(const std::string& text) {
   IpcHandle handle;
   Reader reader(text);
   char type = kTypeCudaMalloc;
+  auto format = IpcFormat::kFirst;
   // Before there were versions, a handle was CUDA's alone.
   if (text.size() != kCudaHandleBytes) {
-    if (reader.next<unsigned char>() > kVersion) {
+    format = static_cast<IpcFormat>(reader.next<unsigned char>());
+    if (format > IpcFormat::kWithHandleType) {
       throw std::invalid_argument(
           "received sharable handle from a future version of torch that this version does not know "
           "how to handle");
@@ -153,7 +173,7 @@ IpcHandle decode(const std::string& text) {
       return handle;
     case kTypePages:
     case kTypeMixedPages:
-      read_pages(reader, handle);
+      read_pages(reader, handle, format);
       return handle;
     default:
       throw std::invalid_argument("unexpected or illformed shareable handle type");

@@ -19,6 +19,9 @@
 
 namespace ferro {
 
+// The version that a string begins with. PyTorch 2.13 added the type of the handles.
+enum class IpcFormat : std::uint8_t { kFirst = 2, kWithHandleType = 3 };
+
 struct IpcUnit {
   std::size_t bytes = 0;
   int descriptor = -1;   // in the process that shared it
@@ -42,7 +45,7 @@ struct IpcHandle {
 };
 
 // Not for kFabric.
-std::string encode(const IpcHandle& handle);
+std::string encode(const IpcHandle& handle, IpcFormat format);
 // Throws std::invalid_argument with one sentence for what is not such a string.
 IpcHandle decode(const std::string& text);
 

@@ -51,6 +51,9 @@ namespace ferro {
 inline constexpr const char* kBuiltForTorch =
     FERRO_STRINGIFY(TORCH_VERSION_MAJOR) "." FERRO_STRINGIFY(TORCH_VERSION_MINOR);
 
+// The version of the strings under which PyTorch's own allocator shares memory.
+inline constexpr std::uint8_t kIpcFormat = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
+
 // Since 2.14 a graph object whose capture failed ends its diversion and releases its pool when it
 // goes.
 inline constexpr bool kFailedGraphsCleanUp = TORCH_VERSION_MINOR >= 14;

@@ -17,9 +17,14 @@ IpcHandle sample() {
   return handle;
 }
 
-TEST(IpcHandle, IsReadAsItWasWritten) {
+class IpcHandleTest : public ::testing::TestWithParam<IpcFormat> {};
+
+INSTANTIATE_TEST_SUITE_P(Formats, IpcHandleTest,
+                         ::testing::Values(IpcFormat::kFirst, IpcFormat::kWithHandleType));
+
+TEST_P(IpcHandleTest, IsReadAsItWasWritten) {
   const IpcHandle handle = sample();
-  const IpcHandle read = decode(encode(handle));
+  const IpcHandle read = decode(encode(handle, GetParam()));
   EXPECT_EQ(read.kind, IpcKind::kDescriptors);
   EXPECT_EQ(read.from.process, handle.from.process);
   EXPECT_EQ(read.from.started, handle.from.started);
@@ -33,21 +38,26 @@ TEST(IpcHandle, IsReadAsItWasWritten) {
   EXPECT_EQ(read.units[1].bytes, 2U << 20);
 }
 
-TEST(IpcHandle, BeginsAsPyTorchsOwn) {
-  const std::string text = encode(sample());
-  EXPECT_EQ(text.substr(0, 2), "\2e");
+TEST_P(IpcHandleTest, BeginsAsPyTorchsOwn) {
+  const std::string text = encode(sample(), GetParam());
+  EXPECT_EQ(text.substr(0, 2), std::string({static_cast<char>(GetParam()), 'e'}));
   int process = 0;
   std::memcpy(&process, text.data() + 2, sizeof(process));
   EXPECT_EQ(process, 4711);
+  // PyTorch's own has two numbers of four bytes more in it since 2.13.
+  const std::size_t descriptors = GetParam() == IpcFormat::kFirst ? 26 : 34;
+  int first = 0;
+  std::memcpy(&first, text.data() + descriptors, sizeof(first));
+  EXPECT_EQ(first, 17);
 }
 
-TEST(IpcHandle, OfTheSameBlockIsTheSame) {
+TEST_P(IpcHandleTest, OfTheSameBlockIsTheSame) {
   const IpcHandle handle = sample();
-  EXPECT_EQ(encode(handle), encode(handle));
+  EXPECT_EQ(encode(handle, GetParam()), encode(handle, GetParam()));
 }
 
-TEST(IpcHandle, WhatEndsTooEarlyIsRefused) {
-  const std::string text = encode(sample());
+TEST_P(IpcHandleTest, WhatEndsTooEarlyIsRefused) {
+  const std::string text = encode(sample(), GetParam());
   // Behind the descriptors begins what native does not read.
   const std::size_t note = text.find("ferroip2");
   ASSERT_NE(note, std::string::npos);
@@ -57,6 +67,31 @@ TEST(IpcHandle, WhatEndsTooEarlyIsRefused) {
     }
     EXPECT_THROW((void)decode(text.substr(0, size)), std::invalid_argument) << size;
   }
+}
+
+// What PyTorch 2.15 wrote for 30 MiB in two segments, with what lay in the padding.
+TEST(IpcHandle, OfPyTorch215IsRead) {
+  const char written[] =
+      "\3e\x99W\0\0\0\0\0\0\0\0@\1\0\0\0\0\2\0\0\0\0\0\0\0\1\0\0\0\x8c\x7f\0\0\4\0\0\0\6\0\0\0";
+  const IpcHandle read = decode(std::string(written, sizeof(written) - 1));
+  EXPECT_EQ(read.kind, IpcKind::kDescriptors);
+  EXPECT_EQ(read.from.process, 0x5799);
+  EXPECT_EQ(read.segment_bytes, 20U << 20);
+  ASSERT_EQ(read.units.size(), 2U);
+  EXPECT_EQ(read.units[0].descriptor, 4);
+  EXPECT_EQ(read.units[1].descriptor, 6);
+}
+
+TEST(IpcHandle, OfALaterFormatIsRefused) {
+  std::string text = encode(sample(), IpcFormat::kWithHandleType);
+  text[0] = 4;
+  EXPECT_THROW((void)decode(text), std::invalid_argument);
+}
+
+TEST(IpcHandle, OfAnUnknownKindOfHandleIsRefused) {
+  std::string text = encode(sample(), IpcFormat::kWithHandleType);
+  text[26] = 3;
+  EXPECT_THROW((void)decode(text), std::invalid_argument);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ string error_of_receiving(const IpcHandle& handle) {
 }
 
 // A sender that shares its piece 1.
-string share() { return encode(handle_of(server().address(), 1)); }
+string share() { return encode(handle_of(server().address(), 1), IpcFormat::kFirst); }
 
 TEST_F(SharingProcesses, AHandleIsOpenedOverTheSocketOfAnotherProcess) {
   const ChildProcess sender(share);
