@@ -7,6 +7,7 @@
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/rank_messages.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -43,6 +44,7 @@ AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.segment_rules = current_segment_rules;
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
+  config.has_rank_messages = has_rank_messages;
   return config;
 }
 

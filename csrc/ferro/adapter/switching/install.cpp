@@ -1,6 +1,7 @@
 #include "ferro/adapter/switching/install.h"
 
 #include "ferro/adapter/switching/capture_probe.h"
+#include "ferro/adapter/torch/rank_messages.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -124,6 +125,7 @@ void install(const AllocatorConfig& config) {
   } else {
     ours->adjust(config);
   }
+  watch_rank_messages();
   ours->start_serving();
   put_in_place(ours);
 }

@@ -30,6 +30,9 @@ struct AllocatorConfig {
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
   double in_flight_share = 0.3;
+  // May work that was launched here wait for another process that waits for work still to come?
+  // Then requests grow while they can, as if the share were negative. Null: no.
+  std::function<bool()> has_rank_messages = nullptr;
   TransferRules transfers = {};  // of pages between streams, rather than growing
   // Old mappings are removed by a thread of the allocator's own, not within requests.
   bool background_unmap = false;

@@ -154,6 +154,9 @@ DevicePtr Ladder::grow(Climb& climb) {
 }
 
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
+  if (parts_.config.has_rank_messages && parts_.config.has_rank_messages()) {
+    return false;
+  }
   const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
   peak_live_ = std::max(peak_live_, peak);
   const StreamWaitView view{request.size, pending, parts_.held_bytes(), peak_live_};

@@ -32,8 +32,14 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
     }
   }
   // A wait that is made in vain costs nothing but order; after it nothing can fail.
+  const Fence* ordered = nullptr;
   for (const std::size_t i : leaving) {
     Fence& fence = *leaving_[i].mapping->fence;
+    // What left at one time shares a fence, and lies side by side.
+    if (&fence == ordered) {
+      continue;
+    }
+    ordered = &fence;
     if (!fence.has_passed(driver_) &&
         !(request.stream && fence.order_before(driver_, *request.stream))) {
       return TakeResult::kTooFew;
