@@ -21,6 +21,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -116,6 +117,10 @@ class Driver {
   // then false, and nothing was waited for or disturbed. The driver tells of no other: a capture on
   // a non-blocking stream that is not among them is invalidated.
   [[nodiscard]] bool try_wait_for_device(const std::vector<StreamId>& known = {});
+  // Waits until the device has nothing left to do, but no longer than that; false: it has. Asks in
+  // a thread of its own, which stays until the device comes to rest. To be asked where a wait for
+  // the device is allowed.
+  [[nodiscard]] bool comes_to_rest(std::chrono::milliseconds at_most);
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
   // The nodes that a node of a graph comes directly after.

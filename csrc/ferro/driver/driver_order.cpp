@@ -3,6 +3,10 @@
 #include "ferro/driver/driver.h"
 
 #include <algorithm>
+#include <future>
+#include <memory>
+#include <system_error>
+#include <thread>
 
 namespace ferro {
 namespace {
@@ -102,12 +106,33 @@ void Driver::wait_for_device() {
 
 bool Driver::try_wait_for_device(const std::vector<StreamId>& known) {
   const CallScope scope(*this);
-  constexpr StreamId kLegacyStream{0};
   if (captures(kLegacyStream) ||
       std::ranges::any_of(known, [this](StreamId stream) { return captures(stream); })) {
     return false;
   }
   wait_for_device();
+  return true;
+}
+
+bool Driver::comes_to_rest(std::chrono::milliseconds at_most) {
+  const CallScope scope(*this);
+  const auto result = std::make_shared<std::promise<CUresult>>();
+  std::future<CUresult> at_rest = result->get_future();
+  try {
+    std::thread([&api = api_, context = context(), result] {
+      CUresult outcome = api.ctx_set_current(context);
+      if (outcome == CUDA_SUCCESS) {
+        outcome = api.ctx_synchronize();
+      }
+      result->set_value(outcome);
+    }).detach();
+  } catch (const std::system_error&) {
+    return false;
+  }
+  if (at_rest.wait_for(at_most) != std::future_status::ready) {
+    return false;
+  }
+  expect(at_rest.get(), "cuCtxSynchronize");
   return true;
 }
 

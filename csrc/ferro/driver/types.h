@@ -27,6 +27,8 @@ constexpr std::size_t distance(DevicePtr from, DevicePtr to) {
 
 // A CUstream as a number. 0 is the legacy default stream, a valid key on every device.
 enum class StreamId : std::uint64_t {};
+// Comes after the work of all blocking streams of its device, and before what they get next.
+inline constexpr StreamId kLegacyStream{0};
 
 // A handle of physical memory (CUmemGenericAllocationHandle). 0 is never a valid one.
 enum class PageHandle : std::uint64_t {};

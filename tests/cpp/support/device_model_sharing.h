@@ -29,7 +29,7 @@ inline void DeviceModel::operator()(const Export& i) {
   const auto calls_before = calls();
   SharedRange range;
   std::optional<ExportResult> result;
-  guarded([&] { result = device_->export_block(span, ptr, &range); });
+  guarded([&] { result = device_->export_block(span, ptr, {}, &range); });
   if (traffic_.captures() != 0) {
     expect(calls() == calls_before, "under a capture nothing is exchanged or waited for");
   }
@@ -53,6 +53,12 @@ inline void DeviceModel::operator()(const Export& i) {
       expect(fault_struck() || (!block.shared && budget() < device_->report().held_bytes() +
                                                                 block.size + 16 * kPageBytes),
              "only without room for a copy");
+      return;
+    case ExportResult::kBusy:
+      expect(false, "the device comes to rest");
+      return;
+    case ExportResult::kKept:
+      expect(!block.shared, "as few as the first time");
       return;
     case ExportResult::kOk:
       break;

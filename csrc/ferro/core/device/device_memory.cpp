@@ -204,17 +204,54 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
-  const RecursiveMutexLock lock(climb_mutex_);
+ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, ExportRules rules,
+                                        SharedRange* out) {
   Heap* heap = span.heap();
   if (is_paged(heap->kind())) {
-    return static_cast<ArenaHeap*>(heap)->export_block(span, ptr, out);
+    return export_pages(*static_cast<ArenaHeap*>(heap), span, ptr, rules, out);
   }
+  const RecursiveMutexLock lock(climb_mutex_);
   if (!heap->live_block_around(span, ptr)) {
     return ExportResult::kNotLive;
   }
   out->begin = span.base();
   return ExportResult::kSegment;
+}
+
+// The block is live, so its heap and its span stay without the lock. Which streams use it nobody
+// knows: a use is recorded before a block is freed, not while it lives. So the whole device has to
+// be at rest, and where it stays at work the handles stay as they are: it may be waiting for another
+// process, and that for this block.
+ExportResult DeviceMemory::export_pages(ArenaHeap& heap, Span& span, DevicePtr ptr,
+                                        ExportRules rules, SharedRange* out) {
+  if (rules.exchange == ExportResult::kOk) {
+    std::optional<ExportResult> wanted;
+    {
+      const RecursiveMutexLock lock(climb_mutex_);
+      wanted = heap.wants_exchange(span, ptr);
+    }
+    if (wanted) {
+      rules.exchange = *wanted == ExportResult::kOk && !driver_.comes_to_rest(kLongestRest)
+                           ? ExportResult::kBusy
+                           : *wanted;
+    }
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  return heap.export_block(span, ptr, rules, out);
+}
+
+bool DeviceMemory::pin(Span& span, DevicePtr begin, std::size_t bytes) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  Heap* heap = span.heap();
+  return distance(begin, span.base() + span.bytes()) >= bytes &&
+         (!is_paged(heap->kind()) || static_cast<ArenaHeap*>(heap)->pin(span, begin, bytes));
+}
+
+void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (is_paged(span.heap()->kind())) {
+    static_cast<ArenaHeap*>(span.heap())->unpin(span, begin, bytes);
+  }
 }
 
 void DeviceMemory::add_peer(DeviceId peer) {

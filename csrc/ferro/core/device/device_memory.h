@@ -23,6 +23,7 @@
 #include "ferro/core/stats/stats.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -96,9 +97,16 @@ class DeviceMemory {
   // The same for one pool, if nobody holds it; else nothing.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(climb_mutex_);
-  // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device.
-  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)
+  // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device, and the
+  // block there lives until this returns. Where handles may be exchanged the host waits until the
+  // device is at rest, but not longer than `kLongestRest`, and holds no lock meanwhile.
+  ExportResult export_block(Span& span, DevicePtr ptr, ExportRules rules, SharedRange* out)
       FERRO_EXCLUDES(climb_mutex_);
+  // What lies behind a range of a span stays behind it until it was unpinned as often: handles do
+  // not leave, move or change, also while no block lies on them. Segments never move, and stay as
+  // long as a block lives on them. False: some of the range is behind no memory.
+  bool pin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
+  void unpin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   ExportTable& exports() { return exports_; }
   Imports& imports() { return imports_; }
   // Another device may access all memory of this one, present and future. DriverError: it may not
@@ -124,6 +132,11 @@ class DeviceMemory {
   }
 
  private:
+  // A device that works longer is taken to wait for something.
+  static constexpr std::chrono::milliseconds kLongestRest{1000};
+
+  ExportResult export_pages(ArenaHeap& heap, Span& span, DevicePtr ptr, ExportRules rules,
+                            SharedRange* out) FERRO_EXCLUDES(climb_mutex_);
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
       FERRO_EXCLUDES(climb_mutex_);
   // The pages of a graph's pool stay where they are. A small block between two holes would keep them

@@ -14,24 +14,13 @@ namespace ferro {
 ArenaHeap::Unit ArenaHeap::unit_around(const Span& span, DevicePtr ptr) const {
   const std::size_t slot = span.page_slot(ptr);
   const std::size_t first = span.handle_begin(slot);
-  return {span.base() + first * page_bytes_, {span.page(slot), span.handle_end(slot) - first, 0}};
+  return {span.base() + first * page_bytes_,
+          {span.page(slot), span.handle_end(slot) - first, 0, 0}};
 }
 
 // The handles behind a block, in order of address. Only the first and the last may reach beyond it.
 std::vector<ArenaHeap::Unit> ArenaHeap::units_behind(const Block& block) {
-  std::vector<Unit> units;
-  const Span& span = *block.span;
-  DevicePtr at = span.base() + align_down(distance(span.base(), block.ptr), page_bytes_);
-  while (at < block.end()) {
-    const auto exported = exported_.around(at);
-    if (exported != exported_.all().end()) {
-      units.push_back({exported->first, exported->second});
-    } else {
-      units.push_back(unit_around(span, at));
-    }
-    at = units.back().begin + units.back().unit.pages * page_bytes_;
-  }
-  return units;
+  return units_of(*block.span, block.ptr, block.size);
 }
 
 // Does nothing but the block, and free memory, lie on the unit?
@@ -85,17 +74,20 @@ std::vector<Block*> ArenaHeap::reserve_free_on(const Span& span, DevicePtr begin
   return reserved;
 }
 
+// Nobody may be asked about a stream that may be gone.
+bool ArenaHeap::may_wait_for_rest() {
+  return context_.captures.load(std::memory_order_relaxed) == 0 &&
+         !(stream_lasts() && is_capturing()) && !context_.driver.captures(kLegacyStream);
+}
+
 // Live blocks move in no way that a program could see: the bytes are the same behind the same
-// addresses, only the handle is another. Everything on the device has to be done for that, and the
-// host waits for it without the heap's lock, while the free memory on these handles is set aside.
+// addresses, only the handle is another. Everything on the device was done before that; the free
+// memory on these handles is set aside meanwhile.
 ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   if (units.size() <= 1) {
     return ExportResult::kOk;
   }
-  constexpr StreamId kLegacyStream{0};
-  // Nobody may be asked about a stream that may be gone.
-  if (context_.captures.load(std::memory_order_relaxed) != 0 ||
-      (stream_lasts() && is_capturing()) || context_.driver.captures(kLegacyStream)) {
+  if (!may_wait_for_rest()) {
     return ExportResult::kCapturing;
   }
   if (!remove_leftovers()) {
@@ -127,7 +119,7 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   try {
     const HandleRange into{fresh, pages};
     const PageRun from{begin, bytes};
-    const bool copied = copy_into({&into, 1}, {&from, 1}) == Status::kOk;
+    const bool copied = copy_into({&into, 1}, {&from, 1}, CopyAfter::kNothing) == Status::kOk;
     if (copied) {
       // The host has waited for the device, so that no handle that leaves keeps an older mapping.
       // What can fail comes before the exchange, after which nothing may.
@@ -155,7 +147,7 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   tiling_.unback(span, {begin, bytes});
   const HandleRange joined{fresh, pages};
   tiling_.back(span, begin, {&joined, 1});
-  exported_.put(begin, {fresh, pages, 0});
+  exported_.put(begin, {fresh, pages, 0, 0});
   for (Block* block : reserved) {
     tiling_.insert_merged(block);
   }
@@ -228,30 +220,55 @@ Status ArenaHeap::exchange(DevicePtr begin, std::size_t bytes, std::span<const U
   return Status::kOk;
 }
 
-ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
+// Of the block: the handles behind it, and those of them that carry nothing else.
+Join ArenaHeap::plan_export_of(const Block& block, std::vector<Unit>& units,
+                               std::vector<Unit>& inside) {
+  units = units_behind(block);
+  const std::span<const Unit> own = units_of_its_own(block, units);
+  inside.assign(own.begin(), own.end());
+  ExportView view{units.size(), pages_of(inside), true, true, false};
+  for (const Unit& unit : units) {
+    view.same_size = view.same_size && unit.unit.pages == units.front().unit.pages;
+    view.all_exported = view.all_exported && unit.unit.id != 0;
+    view.some_pinned = view.some_pinned || unit.unit.pins != 0;
+  }
+  return plan_export(view);
+}
+
+std::optional<ExportResult> ArenaHeap::wants_exchange(Span& span, DevicePtr ptr) {
+  std::vector<Unit> units;
+  std::vector<Unit> inside;
+  {
+    const HeapLock lock(mutex_);
+    const Block* block = live_around(span, ptr);
+    if (block == nullptr || plan_export_of(*block, units, inside) == Join::kNo ||
+        inside.size() <= 1 || !context_.driver.exports()) {
+      return std::nullopt;
+    }
+  }
+  return may_wait_for_rest() ? ExportResult::kOk : ExportResult::kCapturing;
+}
+
+ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, const ExportRules& rules,
+                                     SharedRange* out) {
   std::vector<Unit> units;
   std::vector<Unit> inside;
   Block* block = nullptr;
+  Join planned = Join::kNo;
   {
     const HeapLock lock(mutex_);
     block = live_around(span, ptr);
     if (block == nullptr) {
       return ExportResult::kNotLive;
     }
-    units = units_behind(*block);
-    const std::span<const Unit> own = units_of_its_own(*block, units);
-    inside.assign(own.begin(), own.end());
+    planned = plan_export_of(*block, units, inside);
   }
   if (!context_.driver.exports()) {
     return ExportResult::kNotExportable;
   }
-  ExportView view{units.size(), pages_of(inside), true, true};
-  for (const Unit& unit : units) {
-    view.same_size = view.same_size && unit.unit.pages == units.front().unit.pages;
-    view.all_exported = view.all_exported && unit.unit.id != 0;
-  }
-  if (const Join planned = plan_export(view); planned != Join::kNo) {
-    ExportResult joined = join(span, inside);
+  ExportResult joined = planned == Join::kNo ? ExportResult::kKept : rules.exchange;
+  if (joined == ExportResult::kOk) {
+    joined = join(span, inside);
     if (joined == ExportResult::kOutOfMemory) {
       // Part by part it takes less room, as the old pages of one part make room for the next.
       const std::size_t part = units_of_a_part(inside.size());
@@ -260,13 +277,13 @@ ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, SharedRange* out
         joined = join(span, std::span(inside).subspan(i, std::min(part, inside.size() - i)));
       }
     }
-    if (joined != ExportResult::kOk && planned == Join::kMust) {
-      return joined;
-    }
   }
   {
     const HeapLock lock(mutex_);
     units = units_behind(*block);
+  }
+  if (units.size() > rules.max_units) {
+    return joined == ExportResult::kOk ? ExportResult::kKept : joined;
   }
   // Handles leave in climbs alone, of which this is one.
   SharedRange range{units.front().begin, {}};
@@ -281,6 +298,41 @@ ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, SharedRange* out
   }
   *out = std::move(range);
   return ExportResult::kOk;
+}
+
+// The handles behind a range; empty if there is none behind some page of it.
+std::vector<ArenaHeap::Unit> ArenaHeap::units_of(const Span& span, DevicePtr begin,
+                                                 std::size_t bytes) {
+  std::vector<Unit> units;
+  const DevicePtr end = begin + bytes;
+  DevicePtr at = span.base() + align_down(distance(span.base(), begin), page_bytes_);
+  while (at < end) {
+    const auto kept = exported_.around(at);
+    if (kept == exported_.all().end() && span.page(span.page_slot(at)) == kNoPage) {
+      return {};
+    }
+    units.push_back(kept != exported_.all().end() ? Unit{kept->first, kept->second}
+                                                  : unit_around(span, at));
+    at = units.back().begin + units.back().unit.pages * page_bytes_;
+  }
+  return units;
+}
+
+bool ArenaHeap::pin(const Span& span, DevicePtr begin, std::size_t bytes) {
+  const HeapLock lock(mutex_);
+  std::vector<Unit> units = units_of(span, begin, bytes);
+  for (Unit& unit : units) {
+    ++unit.unit.pins;
+    exported_.put(unit.begin, unit.unit);
+  }
+  return !units.empty();
+}
+
+void ArenaHeap::unpin(const Span& span, DevicePtr begin, std::size_t bytes) {
+  const HeapLock lock(mutex_);
+  for (const Unit& unit : units_of(span, begin, bytes)) {
+    exported_.change_pins(unit.begin, -1);
+  }
 }
 
 void ArenaHeap::grant(DeviceId to) {
@@ -314,7 +366,7 @@ void ArenaHeap::check_exports() {
       FERRO_CHECK(span->page(span->page_slot(begin) + i) == unit.handle);
     }
     FERRO_CHECK(unit.id == 0 || context_.exports.descriptor(unit.id) >= 0);
-    FERRO_CHECK(unit.id != 0 || unit.pages > 1);
+    FERRO_CHECK(unit.id != 0 || unit.pages > 1 || unit.pins > 0);
     end = begin + unit.pages * page_bytes_;
   }
   // A handle that was seen and left does not come again.

@@ -17,6 +17,7 @@
 
 #include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap.h"
+#include "ferro/core/policy/export_units.h"
 #include "ferro/core/policy/live_moves.h"
 #include "ferro/core/policy/relocation.h"
 #include "ferro/core/policy/span_sizes.h"
@@ -126,10 +127,19 @@ class ArenaHeap final : public Heap {
   std::size_t release_empty_spans() FERRO_EXCLUDES(mutex_);
 
   // The handles behind the live block that contains `ptr`, for another process. A block of many
-  // pages is moved behind one handle first, for which the host waits for the whole device and
-  // during which no other thread may give it work on the block. On any failure the block is as it
-  // was.
-  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
+  // pages is moved behind one handle first, if the rules allow it: then the device has come to rest,
+  // and no other thread may give it work on the block until this returns. On any failure the block
+  // is as it was.
+  ExportResult export_block(Span& span, DevicePtr ptr, const ExportRules& rules, SharedRange* out)
+      FERRO_EXCLUDES(mutex_);
+  // Would it be moved? kOk: yes, once the device has come to rest. kCapturing: it should, and a
+  // capture forbids to wait for that. Nothing: no.
+  std::optional<ExportResult> wants_exchange(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+
+  // The handles behind a range of addresses stay, whatever becomes of the blocks on it, until they
+  // have been unpinned as often. O(handles behind the range). False: no page is behind some of it.
+  bool pin(const Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  void unpin(const Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
   // A handle on which whole pages are free beside such as carry live or pending bytes.
   struct PartlyFree {
@@ -229,6 +239,11 @@ class ArenaHeap final : public Heap {
   std::span<const Unit> units_of_its_own(const Block& block, std::span<const Unit> units) const
       FERRO_REQUIRES(mutex_);
   static std::size_t pages_of(std::span<const Unit> units);
+  Join plan_export_of(const Block& block, std::vector<Unit>& units, std::vector<Unit>& inside)
+      FERRO_REQUIRES(mutex_);
+  std::vector<Unit> units_of(const Span& span, DevicePtr begin, std::size_t bytes)
+      FERRO_REQUIRES(mutex_);
+  bool may_wait_for_rest();
   ExportResult join(Span& span, std::span<const Unit> units) FERRO_EXCLUDES(mutex_);
   Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
       FERRO_EXCLUDES(mutex_);
@@ -251,8 +266,9 @@ class ArenaHeap final : public Heap {
   };
   bool begin_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void give_up(Vacating& move) FERRO_EXCLUDES(mutex_);
-  Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from)
-      FERRO_EXCLUDES(mutex_);
+  enum class CopyAfter { kWholeDevice, kNothing };
+  Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from,
+                   CopyAfter after) FERRO_EXCLUDES(mutex_);
   Status exchange_used(const Vacating& move) FERRO_EXCLUDES(mutex_);
   void finish_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);

@@ -2,6 +2,7 @@
 // block goes through when it is joined (arena_exports.cpp), the other way round.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/streams/fence.h"
 #include "ferro/driver/error.h"
 
 #include <map>
@@ -55,7 +56,8 @@ bool ArenaHeap::vacate(const PartlyFree& partly, const CallContext& context) {
       used += run.bytes / page_bytes_;
     }
     if (context_.store.take_single_pages(used, move.singles) != TakeResult::kOk ||
-        copy_into(move.singles, move.used) != Status::kOk || exchange_used(move) != Status::kOk) {
+        copy_into(move.singles, move.used, CopyAfter::kWholeDevice) != Status::kOk ||
+        exchange_used(move) != Status::kOk) {
       give_up(move);
       return false;
     }
@@ -118,8 +120,9 @@ void ArenaHeap::give_up(Vacating& move) {
 }
 
 // Copies mapped ranges into handles, one behind the other, which are mapped nowhere before and after.
-// The host waits for all work of the device before and after.
-Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from) {
+// The host waits for the copies, and before for all work of the device unless that was done.
+Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from,
+                            CopyAfter after) {
   Driver& driver = context_.driver;
   const std::size_t bytes = pages_in(fresh) * page_bytes_;
   const std::optional<DevicePtr> base = driver.reserve(bytes, 0);
@@ -147,14 +150,21 @@ Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const 
   try {
     mapped = map(*base, fresh) == Status::kOk;
     if (mapped) {
-      driver.wait_for_device();
+      if (after == CopyAfter::kWholeDevice) {
+        driver.wait_for_device();
+      }
       DevicePtr to = *base;
       for (const PageRun& run : from) {
         copying = true;
         driver.copy(to, run.begin, run.bytes);
         to = to + run.bytes;
       }
-      driver.wait_for_device();
+      // What other streams were given since need not be over.
+      if (const FenceRef copied = Fence::record(context_.events, kLegacyStream)) {
+        copied->wait(driver);
+      } else {
+        driver.wait_for_device();
+      }
     }
   } catch (const DriverError&) {
     if (copying) {

@@ -1,5 +1,5 @@
-// The handles of an arena that other processes may map (sharing/exports.h): they are pinned behind
-// their addresses. Belongs to the heap's lock.
+// The handles of an arena that stay behind their addresses: those that other processes may map
+// (sharing/exports.h), and those that the program pinned. Belongs to the heap's lock.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -27,6 +27,14 @@ class ExportedUnits {
     const auto unit = units_.find(begin);
     return unit == units_.end() ? nullptr : &unit->second;
   }
+  // Of a unit that is there. Without a pin or an export it is a handle like others again.
+  void change_pins(DevicePtr begin, int by) {
+    const auto unit = units_.find(begin);
+    unit->second.pins += by;
+    if (unit->second.pins == 0 && unit->second.id == 0) {
+      units_.erase(unit);
+    }
+  }
   // The unit that contains an address, or the end.
   Units::const_iterator around(DevicePtr ptr) const {
     auto unit = units_.upper_bound(ptr);
@@ -52,12 +60,14 @@ class ExportedUnits {
       visit(PageRun{begin, distance(begin, end)});
     }
   }
-  // Calls `visit(PageRun)` for the units that lie wholly in a range.
+  // Calls `visit(PageRun)` for the units that lie wholly in a range, but for those that are pinned.
   template <typename Visit>
   void for_each_inside(DevicePtr begin, DevicePtr end, Visit visit) const {
     for (auto unit = units_.lower_bound(begin); unit != units_.end() && end_of(unit) <= end;
          ++unit) {
-      visit(PageRun{unit->first, unit->second.pages * page_bytes_});
+      if (unit->second.pins == 0) {
+        visit(PageRun{unit->first, unit->second.pages * page_bytes_});
+      }
     }
   }
 

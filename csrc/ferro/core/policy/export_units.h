@@ -2,7 +2,8 @@
 //
 // Each handle costs the importer a call and both sides a descriptor, of which a process may have a
 // thousand; each handle that another process has opened must stay as it is. So a block that lies on
-// many handles, or on such as differ, is joined behind one first, unless all were exported before.
+// many handles, or on such as differ, is joined behind one first, unless its handles must stay: all
+// were exported before, or some are pinned.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -22,16 +23,19 @@ struct ExportView {
   std::size_t own_pages = 0;  // of the handles on which nothing else is in use
   bool same_size = true;      // PyTorch's own allocator opens units of one size alone
   bool all_exported = false;  // who has opened them would not see what is written to others
+  bool some_pinned = false;   // other libraries know them
 };
 
 enum class Join { kNo, kShould, kMust };
 
 constexpr Join plan_export(const ExportView& view) {
+  if (view.all_exported || view.some_pinned) {
+    return Join::kNo;
+  }
   if (view.units > kMaxExportUnits) {
     return Join::kMust;
   }
-  const bool should = !view.same_size || view.own_pages > kMaxExportPages;
-  return !view.all_exported && should ? Join::kShould : Join::kNo;
+  return !view.same_size || view.own_pages > kMaxExportPages ? Join::kShould : Join::kNo;
 }
 
 // Where there is no room to join all at once: so many at a time, and few enough handles remain.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ferro/base/mutex.h"
+#include "ferro/core/policy/export_units.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
@@ -19,6 +20,7 @@ struct ExportedUnit {
   PageHandle handle = kNoPage;
   std::size_t pages = 0;
   std::uint64_t id = 0;  // in the ExportTable; 0: there is no descriptor yet
+  int pins = 0;          // how often it was pinned; then its handle stays though nothing lies on it
 };
 
 // What one block is shared as: units side by side from `begin` on, in order of address.
@@ -37,8 +39,20 @@ enum class [[nodiscard]] ExportResult{
     kSegment,        // the block is part of a segment, which is `begin` of the range; no units
     kNotLive,        // no live block is there
     kNotExportable,  // the device's pages have no descriptors
-    kCapturing,    // pages would have to be exchanged, and a capture forbids to wait for the device
+    // The block lies on more handles than `ExportRules::max_units`, and they can't be exchanged for
+    // one:
+    kCapturing,    // a capture forbids to wait for the device
     kOutOfMemory,  // there is no room for a copy of the block
+    kBusy,         // the device does not come to rest
+    kKept,         // other processes or libraries know them
+};
+
+// What may be done to share a block.
+struct ExportRules {
+  // Handles, each of which costs a descriptor here and there.
+  std::size_t max_units = kMaxExportUnits;
+  // May handles be exchanged for one? kOk, or what the result is where that would be needed.
+  ExportResult exchange = ExportResult::kOk;
 };
 
 // The descriptors of one device's units by ids that no unit of the process ever had before.

@@ -26,7 +26,7 @@ class HeapExportsTest : public testing::HeapFixture {
   }
 
   ExportResult try_share(DevicePtr ptr, SharedRange* out) {
-    const ExportResult result = heap_.export_block(*addresses_.find(ptr), ptr, out);
+    const ExportResult result = heap_.export_block(*addresses_.find(ptr), ptr, {}, out);
     check(heap_);
     return result;
   }

@@ -49,7 +49,7 @@ TEST_F(JoinTest, FreeMemoryOnItsPagesIsNotHandedOutMeanwhile) {
   DevicePtr meanwhile = before;
   BeforeCopy::act = [&] { meanwhile = heap_.allocate_hit(bytes(512)); };
   SharedRange range;
-  ASSERT_EQ(heap_.export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  ASSERT_EQ(heap_.export_block(*addresses_.find(block), block, {}, &range), ExportResult::kOk);
   EXPECT_EQ(range.begin, before);
   EXPECT_EQ(range.units.size(), 1U);
   EXPECT_EQ(meanwhile, kNull) << "what is written there now would not be copied";

@@ -169,7 +169,7 @@ TEST_F(LiveMovesHeapTest, SharedHandlesStay) {
   put_blocks();
   const ArenaHeap::PartlyFree handle = only_one();
   SharedRange range;
-  ASSERT_EQ(heap_.export_block(*addresses_.find(second_), second_, &range), ExportResult::kOk);
+  ASSERT_EQ(heap_.export_block(*addresses_.find(second_), second_, {}, &range), ExportResult::kOk);
   EXPECT_TRUE(heap_.partly_free_handles().empty());
   EXPECT_FALSE(vacate(handle));
   expect_contents();
