@@ -67,7 +67,8 @@ class OutOfMemory:
 
 
 def explain(error: BaseException) -> OutOfMemory | None:
-    """The numbers behind a `torch.OutOfMemoryError`, or an error that quotes its message.
+    """The numbers behind a `torch.OutOfMemoryError`, or an error that quotes its message. The first
+    `install()` makes them the error's own attribute `ferro_alloc` too.
 
     None for an error that ferro_alloc did not raise, for a request that a limit rejected at once
     (`throw_on_cudamalloc_oom`), and for one that is older than the last 16 of the process.

@@ -13,6 +13,7 @@ from typing import Any
 from ferro_alloc import _load, _variable
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
+from ferro_alloc._failures import explain
 from ferro_alloc._status import DeviceStatus, Status
 from ferro_alloc._version import __version__
 from ferro_alloc.config import Config, differences
@@ -86,6 +87,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
             raise
         except RuntimeError as error:
             raise FerroError(f"{error}{_displaced()}") from error
+        torch.OutOfMemoryError.ferro_alloc = property(explain)
         _installed_config = wanted
     _tell(wanted)
 

@@ -2,6 +2,7 @@
 #include "ferro/adapter/allocator/device_view.h"
 #include "ferro/adapter/switching/install.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/graphs.h"
 
@@ -21,6 +22,12 @@ namespace py = pybind11;
 namespace {
 
 std::string driver_problem() { return ferro::load_cuda_api().why; }
+
+// Also for threads that Python does not know.
+ferro::InterpreterLock interpreter_lock() {
+  return {[]() -> void* { return PyGILState_Check() == 1 ? PyEval_SaveThread() : nullptr; },
+          [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
+}
 
 ferro::Layout to_layout(const std::string& name) {
   return name == "segments" ? ferro::Layout::kSegments : ferro::Layout::kPages;
@@ -207,6 +214,7 @@ void translate_refusal(std::exception_ptr error) {
 
 PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(&translate_refusal);
+  ferro::set_interpreter_lock(interpreter_lock());
   ferro::bind_graphs(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import re
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
-from ferro_alloc import Config
+import ferro_alloc
+from ferro_alloc import Config, graphs, sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -55,6 +58,36 @@ def test_modules_and_files_that_are_named_are_there(page: Path) -> None:
         inner, _, end = rest.partition("}")
         for part in inner.split(","):
             assert list(ROOT.glob(f"{start}{part}{end}".rstrip("/"))), f"{page.name} names {name}"
+
+
+def public_items() -> list[str]:
+    """Of the allocator and of the layer of graphs, with what their classes offer."""
+    names = [f"sizes.{name}" for name in vars(sizes) if name.isupper()]
+    names += ["sizes.round_size", "sizes.allocation_size"]
+    for module in (ferro_alloc, graphs):
+        for name in module.__all__:
+            item = getattr(module, name)
+            if name.startswith("__") or item is sizes:
+                continue
+            names.append(name)
+            if isinstance(item, type) and not issubclass(item, enum.Enum | Exception):
+                names += [f"{name}.{offered}" for offered in offers_of(item)]
+    return names
+
+
+def offers_of(item: type) -> list[str]:
+    """Methods and properties; fields of a dataclass speak for themselves."""
+    kinds = (FunctionType, classmethod, staticmethod, property)
+    found = [name for name, value in vars(item).items() if isinstance(value, kinds)]
+    # For the rest of the package.
+    return [name for name in found if not name.startswith("_") and name != "native"]
+
+
+@pytest.mark.parametrize("item", public_items())
+def test_every_public_item_has_a_row(item: str) -> None:
+    rows = re.findall(r"^\| (`.*)$", (ROOT / "docs" / "compatibility.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row.split(" | ")[0])}
+    assert item in named
 
 
 def test_changelog_knows_the_version() -> None:

@@ -2,8 +2,13 @@
 // running work, or minds that the device has failed.
 #include "sim/driver/api_call.h"
 
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+
 using ferro::is_aligned;
 using ferro::sim::Access;
+using ferro::sim::AddressSpace;
 using ferro::sim::kGranularity;
 using ferro::sim::Machine;
 using ferro::sim::Pages;
@@ -23,6 +28,27 @@ CUresult check_properties(Machine& machine, const CUmemAllocationProp* propertie
   return properties->location.id >= 0 && properties->location.id < machine.device_count()
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_DEVICE;
+}
+
+bool is_alike(const Pages& left, const Pages& right) {
+  return left.device() == right.device() &&
+         std::memcmp(&left.properties, &right.properties, sizeof(left.properties)) == 0;
+}
+
+// Every byte is mapped, on one device, with equal properties, and of one allocation where it is
+// cuMemAlloc's.
+bool has_one_kind(const AddressSpace& space, CUdeviceptr at, std::size_t bytes) {
+  const auto* const first = space.find_mapping(at);
+  for (std::size_t seen = 0; seen < bytes;) {
+    CUdeviceptr base = 0;
+    const auto* const mapping = space.find_mapping(at + seen, &base);
+    if (mapping == nullptr || mapping->plain != first->plain ||
+        (mapping->plain && mapping != first) || !is_alike(*mapping->pages, *first->pages)) {
+      return false;
+    }
+    seen = base + mapping->bytes() - at;
+  }
+  return true;
 }
 
 bool is_whole(std::size_t bytes) { return bytes != 0 && is_aligned(bytes, kGranularity); }
@@ -212,5 +238,28 @@ FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, 
   pages->properties.location.id = device;
   call.machine().space().adopt(pages);
   *out = pages->id;
+  return CUDA_SUCCESS;
+}
+
+// The descriptor knows how long the range is. Behind it are no bytes, and it keeps no memory.
+FERRO_SIM_API cuMemGetHandleForAddressRange(void* out, CUdeviceptr at, size_t bytes,
+                                            CUmemRangeHandleType type, unsigned long long flags) {
+  FERRO_SIM_FRAME(bytes, kNothing);
+  const auto host_page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (out == nullptr || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || bytes == 0 ||
+      !is_aligned(at, host_page) || !is_aligned(bytes, host_page) ||
+      !has_one_kind(call.machine().space(), at, bytes)) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  // There is no BAR1 to map it through.
+  if (flags != 0) {
+    return call.finish(CUDA_ERROR_NOT_SUPPORTED);
+  }
+  const int descriptor = memfd_create("ferro_sim_range", MFD_CLOEXEC);
+  if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
+    close(descriptor);
+    return call.finish(CUDA_ERROR_OPERATING_SYSTEM);
+  }
+  *static_cast<int*>(out) = descriptor;
   return CUDA_SUCCESS;
 }

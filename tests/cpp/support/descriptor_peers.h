@@ -40,7 +40,13 @@ inline std::uint64_t id_in(const FileDescriptor& file) {
 
 // Knows the ids from 1 to `kKnownIds`.
 inline DescriptorServer& server() {
-  static auto& one = *new DescriptorServer(file_of);
+  static auto& one = *new DescriptorServer([](std::uint64_t id, FileDescriptor* found) {
+    *found = FileDescriptor(file_of(id));
+    const bool is_full = id != 0 && id <= kKnownIds && found->get() < 0;
+    return found->get() >= 0 ? DescriptorStatus::kSent
+           : is_full         ? DescriptorStatus::kFull
+                             : DescriptorStatus::kGivenBack;
+  });
   return one;
 }
 

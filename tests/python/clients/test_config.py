@@ -24,6 +24,8 @@ def test_environment() -> None:
     config = Config.from_env({"FERRO_ALLOC_CONF": "page_size_mb:4, memory_limit_mb:4096"})
     assert config == Config(page_size_mb=4, memory_limit_mb=4096)
     assert config.memory_limit_bytes == 4096 << 20
+    config = Config.from_env({"FERRO_ALLOC_CONF": "headroom_mb:3,idle_mb:5"})
+    assert (config.headroom_bytes, config.idle_bytes) == (3 << 20, 5 << 20)
 
 
 def refused_in_one_line(text: str, said: str) -> str:

@@ -224,6 +224,36 @@ def test_all_other_settings_change_with_the_next_install(run_simulated: RunSimul
     }
 
 
+def test_how_much_may_wait_changes_with_the_next_install(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "MIB = 1 << 20\n"
+        "side = torch.cuda.Stream()\n"
+        "host = torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True)\n"
+        "def take():\n"
+        "    return torch.empty(64 * MIB, dtype=torch.uint8, device='cuda')\n"
+        "def grown(percent):\n"
+        "    ferro_alloc.uninstall()\n"
+        "    ferro_alloc.install(ferro_alloc.Config(in_flight_percent=percent))\n"
+        "    torch.cuda.empty_cache()\n"
+        "    used = take()\n"
+        "    with torch.cuda.stream(side):\n"
+        "        used.copy_(host, non_blocking=True)\n"
+        "    used.record_stream(side)\n"
+        "    before = torch.cuda.memory_reserved()\n"
+        "    del used\n"
+        "    kept = take()\n"
+        "    more = torch.cuda.memory_reserved() - before\n"
+        "    torch.cuda.synchronize()\n"
+        "    return more // MIB\n"
+        "report['grown'] = [grown(percent) for percent in (30, None, 0, 200, 30)]\n"
+    )
+    late = {"mode": "adversarial", "seed": 1}
+    found = seen(run_simulated(program, env={"FERRO_SIM_TURN": "0.001"}, **late).stdout)
+    # A stream that may not hold more waits for the copy; else memory grows beside it.
+    assert found == {"grown": [0, 64, 0, 64, 0]}
+
+
 def test_installing_calls_nothing_of_cuda(run_simulated: RunSimulated) -> None:
     program = PRELUDE + (
         "import ferro_alloc, torch\n"

@@ -58,6 +58,7 @@ error = failure(500)
 seen["text"] = str(error)
 seen["explained"] = shown(error)
 seen["arguments"] = error.args == (str(error),)
+seen["attribute"] = error.ferro_alloc == ferro_alloc.explain(error)
 seen["quoted"] = ferro_alloc.explain(RuntimeError(f"step 3: {error}")) == ferro_alloc.explain(error)
 
 del before

@@ -53,6 +53,7 @@ def test_the_numbers_of_the_message_can_be_had() -> None:
     }
     assert outcome()["arguments"]
     assert outcome()["quoted"]
+    assert outcome()["attribute"]
 
 
 def test_the_limit_is_the_one_that_was_set() -> None:

@@ -10,7 +10,11 @@ import ferro_alloc
 MIB = 1 << 20
 seen = {}
 
-ferro_alloc.install(ferro_alloc.Config(move_live=sys.argv[1] == "on"))
+if sys.argv[1] == "switched on":
+    ferro_alloc.install()
+    torch.empty(1, device="cuda")
+    ferro_alloc.uninstall()
+ferro_alloc.install(ferro_alloc.Config(move_live=sys.argv[1] != "off"))
 base = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
 # Comes on handles of 8 MiB, each of which gets a small tensor and a large one.
 del_later = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")

@@ -197,6 +197,20 @@ def a_capture_is_ended_by_its_stream():
 
 
 @check
+def what_a_graph_keeps_lives_as_long_as_it_does():
+    with CaptureGuard() as guard:
+        take(MIB)
+    kept = take(MIB)
+    alive = weakref.ref(kept)
+    guard.graph.keep(kept)
+    del kept
+    seen = [alive() is not None]
+    del guard
+    gc.collect()
+    return [*seen, alive() is None]
+
+
+@check
 def a_capture_that_is_dropped_is_discarded():
     capture = graphs.begin_capture()
     stream = capture.stream
@@ -409,6 +423,7 @@ def scalars_of_every_type():
             not scalar.tensor.cpu().equal(expected)
             or scalar.tensor.data_ptr() != address
             or scalar.tensor.shape != ()
+            or scalar.dtype is not dtype
         ):
             wrong.append(name)
     return wrong

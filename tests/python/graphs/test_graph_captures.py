@@ -37,6 +37,7 @@ CAPTURES: dict[str, Any] = {
         ["NONE", "NONE"],
         *(True, True, True, True),
     ],
+    "what_a_graph_keeps_lives_as_long_as_it_does": [True, True],
     "a_capture_that_is_dropped_is_discarded": [False, True],
     "a_body_that_raises_discards_its_capture": [
         "KeyError",

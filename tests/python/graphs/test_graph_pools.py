@@ -29,6 +29,7 @@ def test_handles_are_unique_also_among_those_of_torch() -> None:
     handles = [graphs.graph_pool_handle(), torch.cuda.graph_pool_handle()] * 2
     handles += [graphs.graph_pool_handle() for _ in range(10)]
     assert len({tuple(handle) for handle in handles}) == 12
+    assert all(handle.id == handle for handle in handles if isinstance(handle, graphs.PoolHandle))
 
 
 def test_a_pool_is_known_until_its_handle_is_released() -> None:

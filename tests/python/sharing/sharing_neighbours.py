@@ -187,6 +187,47 @@ def a_child_of_fork_does_not_listen() -> bool:
 
 
 @check
+def a_process_out_of_descriptors_is_said_to_be() -> bool:
+    shared = filled(4 * MIB, 10)
+    shared.untyped_storage()._share_cuda_()
+    low, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with connect(SERVER) as connection:
+        # It is accepted by the time that another one is answered.
+        is_served(11)
+        spare = os.dup(0)
+        os.close(spare)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, most))
+        try:
+            connection.sendall(request(SERVER.request_key, 1))
+            answer = connection.recv(4096)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (low, most))
+    no_room = 4
+    return answer == SERVER.answer_key + struct.pack("<Q", no_room) and is_served(12)
+
+
+@check
+def a_stopped_sender_keeps_its_receiver_waiting_for_ten_seconds() -> bool:
+    """And nobody else: neither the receiver's other threads nor those that open something else."""
+    device, handle, *rest = filled(4 * MIB, 13).untyped_storage()._share_cuda_()
+    pids = os.getpid(), _other.process.pid
+    program = (
+        "import os, signal, sys, time\n"
+        "os.kill(int(sys.argv[1]), signal.SIGSTOP)\n"
+        "time.sleep(14)\n"
+        "os.kill(int(sys.argv[1]), signal.SIGCONT)\n"
+    )
+    waker = subprocess.Popen([sys.executable, "-c", program, str(pids[0])])
+    answer = ask("open_while_its_sender_is_stopped", pids[0], (device, handle, *rest))
+    waker.wait()
+    seconds, kind, text, most_between_ticks = answer
+    assert kind == "RuntimeError", answer
+    assert "no answer within 10 s; the process that shared it is stopped" in text, text
+    assert 9 < seconds < 14, answer
+    return most_between_ticks < 3 and is_served(14)
+
+
+@check
 def a_sender_that_has_ended_is_said_to_have_ended() -> bool:
     device, handle, size, offset, counter, counter_offset, event, _ = ask("share", "last", MIB, 9)
     changed = handle[:26] + b"\xff" * 4 + handle[30:]

@@ -5,10 +5,13 @@ from the JSON in SHARING_PEER.
 """
 
 import gc
+import itertools
 import json
 import multiprocessing
 import os
 import sys
+import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,32 @@ class Commands:
         HELD[name] = filled(size, tag)
         torch.cuda.synchronize()
         return HELD[name].untyped_storage()._share_cuda_()
+
+    @staticmethod
+    def open_while_its_sender_is_stopped(process: int, shared: Any) -> Any:
+        """Its time, the error, and for how long another thread here was kept from running."""
+        state = Path(f"/proc/{process}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
+        ticks, over = [time.monotonic()], threading.Event()
+
+        def tick() -> None:
+            while not over.wait(0.05):
+                ticks.append(time.monotonic())
+
+        ticking = threading.Thread(target=tick)
+        ticking.start()
+        begin = time.monotonic()
+        kind, text = "", ""
+        try:
+            torch.UntypedStorage._new_shared_cuda(*shared)
+        except Exception as error:
+            kind, text = type(error).__name__, str(error)
+        seconds = time.monotonic() - begin
+        over.set()
+        ticking.join()
+        ticks.append(time.monotonic())
+        return seconds, kind, text, max(b - a for a, b in itertools.pairwise(ticks))
 
     @staticmethod
     def wait_for(event: torch.cuda.Event, tensor: torch.Tensor, tag: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.python.torch_programs import Result, checks_of, simulated
+from tests.python.torch_programs import Result, assert_as_native, checks_of, simulated
 
 # The producer's and the consumer's allocator, the order of work, and whether the kernel lets the
 # consumer take descriptors.
@@ -59,6 +59,19 @@ def test_peers_as_native(count: int, mode: str, name: str) -> None:
     assert "error" not in native, native["error"]
     assert "error" not in found, found["error"]
     assert found["value"] == native["value"]
+
+
+@cache
+def exports(allocator: str) -> Result:
+    env = {}
+    if allocator == "native":
+        env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    return simulated("features_exports.py", allocator, env=env, memory="1GiB")
+
+
+@pytest.mark.parametrize("name", checks_of("features_exports.py"))
+def test_what_libraries_ask_the_driver_as_under_native(name: str) -> None:
+    assert_as_native(exports("ferro")[name], exports("native")[name])
 
 
 @cache

@@ -197,7 +197,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
   // A descriptor of an exported unit, of any device; -1 for an unknown id.
-  int duplicate_export(std::uint64_t id);
+  DescriptorStatus duplicate_export(std::uint64_t id, FileDescriptor* found);
 
   // Requests and blocks that are not ours (cuda_allocator_routing.cpp).
   enum class Route : std::uint8_t { kOurs, kPrevious, kUncached };
@@ -266,7 +266,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
-  DescriptorServer descriptor_server_{[this](std::uint64_t id) { return duplicate_export(id); }};
+  DescriptorServer descriptor_server_{
+      [this](std::uint64_t id, FileDescriptor* found) { return duplicate_export(id, found); }};
   IpcReceiver received_;
 
   // What observes the devices, also those that are still to come.

@@ -101,13 +101,20 @@ std::shared_ptr<void> CudaAllocator::getIpcDevPtr(std::string handle) {
   return with_torch_errors([&] { return received_.open(handle, index, device(index).core); });
 }
 
-int CudaAllocator::duplicate_export(std::uint64_t id) {
+DescriptorStatus CudaAllocator::duplicate_export(std::uint64_t id, FileDescriptor* found) {
   for (int i = 0; i < device_count(); ++i) {
-    if (const int descriptor = core_of(i)->exports().duplicate(id); descriptor >= 0) {
-      return descriptor;
+    int copy = -1;
+    switch (core_of(i)->exports().duplicate(id, &copy)) {
+      case DuplicateResult::kOk:
+        *found = FileDescriptor(copy);
+        return DescriptorStatus::kSent;
+      case DuplicateResult::kNoDescriptors:
+        return DescriptorStatus::kFull;
+      case DuplicateResult::kRetired:
+        break;
     }
   }
-  return -1;
+  return DescriptorStatus::kGivenBack;
 }
 
 void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex peer) {

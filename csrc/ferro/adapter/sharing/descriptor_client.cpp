@@ -11,21 +11,21 @@
 namespace ferro {
 namespace {
 
-constexpr int kTimeoutSeconds = 10;
-
 std::runtime_error failure(const char* call) {
   return std::runtime_error(std::string(call) + ": " + std::strerror(errno));
 }
 
-void set_timeout(int socket) {
-  const timeval timeout{kTimeoutSeconds, 0};
+void set_timeout(int socket, std::chrono::milliseconds patience) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(patience);
+  const timeval timeout{seconds.count(), std::chrono::microseconds(patience - seconds).count()};
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
 }
 
-std::runtime_error no_answer() {
-  return std::runtime_error("no answer within " + std::to_string(kTimeoutSeconds) +
-                            " s; is the process that shared it stopped?");
+std::runtime_error no_answer(std::chrono::milliseconds patience) {
+  return std::runtime_error("no answer within " + std::to_string(patience.count() / 1000) +
+                            " s; the process that shared it is stopped, or may open no more file "
+                            "descriptors (ulimit -n)");
 }
 
 // Root may open what any user shared; others are answered by their own processes only.
@@ -44,25 +44,28 @@ void check_answer(const DescriptorAnswer& answer, std::size_t bytes, const Shari
       throw std::runtime_error(
           "the kernel passes no more file descriptors for this user now: others are on their way "
           "to processes that do not take them");
+    case DescriptorStatus::kFull:
+      throw std::runtime_error(
+          "the process that shared the memory may open no more file descriptors (ulimit -n)");
   }
   throw std::runtime_error("the answer has an unknown status");
 }
 
 }  // namespace
 
-DescriptorClient::DescriptorClient(ServerAddress address)
-    : address_(std::move(address)), connection_(open_unix_socket(0)) {
+DescriptorClient::DescriptorClient(ServerAddress address, std::chrono::milliseconds patience)
+    : address_(std::move(address)), patience_(patience), connection_(open_unix_socket(0)) {
   if (connection_.get() < 0) {
     throw failure("socket");
   }
-  set_timeout(connection_.get());
+  set_timeout(connection_.get(), patience_);
   if (!connect_abstract(connection_.get(), address_.name)) {
     if (errno == ECONNREFUSED) {
       throw std::runtime_error(
           "nobody answers there: the process that shared it has ended, or runs in another network "
           "namespace");
     }
-    throw errno == EAGAIN ? no_answer() : failure("connect");
+    throw errno == EAGAIN ? no_answer(patience_) : failure("connect");
   }
   peer_ = peer_of(connection_.get());
   if (!is_trusted(peer_)) {
@@ -90,7 +93,7 @@ std::vector<FileDescriptor> DescriptorClient::ask(std::span<const std::uint64_t>
   ReceivedMessage message =
       receive_message(connection_.get(), std::as_writable_bytes(std::span(&answer, 1)));
   if (message.size < 0 && errno == EAGAIN) {
-    throw no_answer();
+    throw no_answer(patience_);
   }
   if (message.size <= 0) {
     throw std::runtime_error(

@@ -8,6 +8,7 @@
 #include "ferro/adapter/sharing/peer_process.h"
 #include "ferro/adapter/sharing/unix_socket.h"
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,17 +21,21 @@ namespace ferro {
 // but the connection.
 class DescriptorClient {
  public:
+  // A server that is stopped is waited for that long, in each call.
+  static constexpr std::chrono::milliseconds kPatience{10'000};
+
   // Throws std::runtime_error with the reason: when nobody listens there, at once.
-  explicit DescriptorClient(ServerAddress address);
+  explicit DescriptorClient(ServerAddress address, std::chrono::milliseconds patience = kPatience);
 
   // Who listens there: its number in this pid namespace; 0: it has none here.
   pid_t server_process() const { return peer_.process; }
-  // In the order of `ids`. Throws std::runtime_error with the reason, after 10 s when the server is
-  // stopped, and when the answer is not from where the handle is from.
+  // In the order of `ids`. Throws std::runtime_error with the reason, also when patience ends, or
+  // when the answer is not from where the handle is from.
   std::vector<FileDescriptor> ask(std::span<const std::uint64_t> ids);
 
  private:
   const ServerAddress address_;
+  const std::chrono::milliseconds patience_;
   const FileDescriptor connection_;
   PeerCredentials peer_;
 };

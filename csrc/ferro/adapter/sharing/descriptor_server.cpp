@@ -176,21 +176,17 @@ bool Service::is_done(int connection) noexcept {
 }
 
 void Service::answer(int connection, const DescriptorRequest& request, std::size_t ids) {
-  std::vector<FileDescriptor> found;
-  found.reserve(ids);
-  for (std::size_t i = 0; i < ids; ++i) {
-    FileDescriptor descriptor(find_(request.ids[i]));
-    if (descriptor.get() < 0) {
-      break;
-    }
-    found.push_back(std::move(descriptor));
+  std::vector<FileDescriptor> found(ids);
+  DescriptorStatus outcome = DescriptorStatus::kSent;
+  for (std::size_t i = 0; i < ids && outcome == DescriptorStatus::kSent; ++i) {
+    outcome = find_(request.ids[i], &found[i]);
   }
   const auto send = [&](DescriptorStatus status, std::span<const FileDescriptor> descriptors) {
     const DescriptorAnswer answer{address_.answer_key, status};
     return send_message(connection, std::as_bytes(std::span(&answer, 1)), descriptors);
   };
-  if (found.size() < ids) {
-    send(DescriptorStatus::kGivenBack, {});
+  if (outcome != DescriptorStatus::kSent) {
+    send(outcome, {});
   } else if (!send(DescriptorStatus::kSent, found)) {
     send(DescriptorStatus::kBusy, {});
   }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "ferro/adapter/sharing/descriptor_protocol.h"
+#include "ferro/adapter/sharing/file_descriptor.h"
 #include "ferro/adapter/sharing/unforked_sockets.h"
 
 #include <cstdint>
@@ -27,8 +28,9 @@ namespace ferro {
 
 class DescriptorServer {
  public:
-  // A descriptor of the caller's own for an id; -1 when there is none. Called by the thread.
-  using Find = std::function<int(std::uint64_t)>;
+  // Finds a descriptor of the caller's own for an id: kSent with one, otherwise the reason. Called
+  // by the thread.
+  using Find = std::function<DescriptorStatus(std::uint64_t id, FileDescriptor* found)>;
 
   // Lives as long as the process.
   explicit DescriptorServer(Find find) : find_(std::move(find)) {}

@@ -3,6 +3,7 @@
 #include "ferro/adapter/sharing/descriptor_client.h"
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/interpreter_lock.h"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,6 +22,7 @@ std::vector<FileDescriptor> receive(const IpcHandle& handle, PeerProcesses& peer
     return {};
   }
   try {
+    const WithoutInterpreterLock others_go_on;
     return receive_descriptors(handle, peers);
   } catch (const std::runtime_error& error) {
     TORCH_CHECK(false, "Memory of process ", handle.from.process,

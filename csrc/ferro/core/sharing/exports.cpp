@@ -34,10 +34,14 @@ int ExportTable::descriptor(std::uint64_t id) {
   return found == descriptors_.end() ? -1 : found->second;
 }
 
-int ExportTable::duplicate(std::uint64_t id) {
+DuplicateResult ExportTable::duplicate(std::uint64_t id, int* copy) {
   const MutexLock lock(mutex_);
   const auto found = descriptors_.find(id);
-  return found == descriptors_.end() ? -1 : fcntl(found->second, F_DUPFD_CLOEXEC, 0);
+  if (found == descriptors_.end()) {
+    return DuplicateResult::kRetired;
+  }
+  *copy = fcntl(found->second, F_DUPFD_CLOEXEC, 0);
+  return *copy < 0 ? DuplicateResult::kNoDescriptors : DuplicateResult::kOk;
 }
 
 std::size_t ExportTable::count() {

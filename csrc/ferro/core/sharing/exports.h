@@ -55,6 +55,12 @@ struct ExportRules {
   ExportResult exchange = ExportResult::kOk;
 };
 
+enum class [[nodiscard]] DuplicateResult{
+    kOk,
+    kRetired,        // or never known
+    kNoDescriptors,  // this process may open no more of them
+};
+
 // The descriptors of one device's units by ids that no unit of the process ever had before.
 // Thread-safe.
 class ExportTable {
@@ -71,8 +77,8 @@ class ExportTable {
   void retire(std::uint64_t id) FERRO_EXCLUDES(mutex_);
   // -1 for an unknown or retired id.
   int descriptor(std::uint64_t id) FERRO_EXCLUDES(mutex_);
-  // A descriptor of the caller's own; -1 also when the process is out of them.
-  int duplicate(std::uint64_t id) FERRO_EXCLUDES(mutex_);
+  // With kOk, `*copy` is a descriptor of the caller's own.
+  DuplicateResult duplicate(std::uint64_t id, int* copy) FERRO_EXCLUDES(mutex_);
   std::size_t count() FERRO_EXCLUDES(mutex_);
 
  private:

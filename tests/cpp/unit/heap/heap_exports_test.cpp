@@ -162,7 +162,8 @@ TEST_F(HeapExportsTest, SharedPagesGoBackToTheDriver) {
   EXPECT_EQ(store_.counts().held, 0U) << "another process may still have them";
   for (const SharedUnit& unit : range.units) {
     EXPECT_FALSE(is_open(unit.descriptor));
-    EXPECT_EQ(exports_.duplicate(unit.id), -1);
+    int copy = -1;
+    EXPECT_EQ(exports_.duplicate(unit.id, &copy), DuplicateResult::kRetired);
   }
 }
 

@@ -1,6 +1,7 @@
 // The server of descriptors beside peers that know no key, send what is no request, say nothing,
 // come in masses or are stopped.
 #include "support/child_process.h"
+#include "support/descriptor_limit.h"
 #include "support/descriptor_peers.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +10,6 @@
 #include <csignal>
 #include <memory>
 #include <numeric>
-#include <sys/resource.h>
 #include <vector>
 
 namespace ferro {
@@ -18,24 +18,6 @@ namespace {
 using std::string;
 
 bool says(const string& text, const string& part) { return text.find(part) != string::npos; }
-
-// The most descriptors that this process may open, until the end of the scope.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(rlim_t limit) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit wanted{limit, before_.rlim_max};
-    is_set_ = limit <= before_.rlim_max && setrlimit(RLIMIT_NOFILE, &wanted) == 0;
-  }
-  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-  bool is_set() const { return is_set_; }
-
- private:
-  rlimit before_{};
-  bool is_set_ = false;
-};
 
 TEST(DescriptorServer, HandsOutWhatIsAskedForInItsOrder) {
   std::vector<std::uint64_t> ids(kMaxDescriptors);
@@ -196,6 +178,19 @@ TEST(DescriptorServer, BeyondTheBoundTheLongestSilentGivesWay) {
       EXPECT_TRUE(silent[i]->is_open()) << i;
     }
   }
+}
+
+TEST(DescriptorServer, WithoutRoomForACopyItSaysSo) {
+  DescriptorClient client(server().address());
+  // It was accepted before this one, whose descriptors are closed by now.
+  (void)open_descriptors();
+  {
+    const DescriptorLimit limit(next_descriptor());
+    ASSERT_TRUE(limit.is_set());
+    EXPECT_EQ(error_of([&] { (void)client.ask(std::array<std::uint64_t, 1>{1}); }),
+              "the process that shared the memory may open no more file descriptors (ulimit -n)");
+  }
+  EXPECT_EQ(ask_for(server().address(), 1), 1U);
 }
 
 TEST(DescriptorServer, StoppedPeersKeepNobodyWaiting) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -97,6 +98,39 @@ TEST_F(SharingProcesses, ASenderThatEndsWhileItIsAskedIsAnErrorAtOnce) {
   sender.end();
   EXPECT_TRUE(says(error_of([&] { (void)client.ask(std::array<std::uint64_t, 1>{1}); }),
                    "closed without an answer"));
+}
+
+TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
+  const ChildProcess sender(share);
+  const ChildProcess other(share);
+  const ServerAddress address = decode(sender.read()).server;
+  const IpcHandle another = decode(other.read());
+  EXPECT_EQ(ask_for(address, 1), 1U);
+  kill(sender.process(), SIGSTOP);
+  sender.wait_until_stopped();
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPatience{1200};
+  const Clock::time_point begin = Clock::now();
+  std::atomic<bool> over = false;
+  std::thread asker([&] {
+    const string error = error_of(
+        [&] { DescriptorClient(address, kPatience).ask(std::array<std::uint64_t, 1>{1}); });
+    EXPECT_EQ(error,
+              "no answer within 1 s; the process that shared it is stopped, or may open no more "
+              "file descriptors (ulimit -n)");
+    over = true;
+  });
+  // Who asks another process meanwhile is not kept waiting.
+  PeerProcesses peers;
+  EXPECT_EQ(id_in(receive_descriptors(another, peers).at(0)), 1U);
+  EXPECT_FALSE(over);
+  asker.join();
+  EXPECT_GE(Clock::now() - begin, kPatience);
+  EXPECT_LT(Clock::now() - begin, 8 * kPatience);
+  // Once it goes on, it answers who asked while it was stopped.
+  DescriptorClient late(address);
+  kill(sender.process(), SIGCONT);
+  EXPECT_EQ(id_in(late.ask(std::array<std::uint64_t, 1>{1}).at(0)), 1U);
 }
 
 TEST_F(SharingProcesses, WhoTookTheNumberOrTheNameOfASenderIsRefused) {
