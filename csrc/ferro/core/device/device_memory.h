@@ -107,9 +107,9 @@ class DeviceMemory {
 
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(climb_mutex_);
-  // The same before numbers are shown, so that complete frees count as done although no request
+  // The same before statistics are read, so that complete frees count as done although no request
   // noticed them. Not in segments, where every request does.
-  void collect_for_a_look() {
+  void collect_before_stats() {
     if (layout_ == Layout::kPages) {
       collect_pending();
     }

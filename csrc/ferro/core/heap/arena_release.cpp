@@ -99,7 +99,7 @@ std::vector<std::size_t> ArenaHeap::parts_of(std::span<const HandleRange> handle
   return parts;
 }
 
-// Histories are told before the mapping goes: who registered the range with a device must let go of
+// Histories are told before the mapping goes: who registered the range with a device must release
 // it while it is there.
 ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const char* reason,
                                  const CallContext& context) {
