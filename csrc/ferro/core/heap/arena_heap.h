@@ -144,8 +144,8 @@ class ArenaHeap final : public Heap {
   // Copies the pages of such a handle that are in use to handles of one page each, and maps these at
   // the same addresses. The handle goes to the store; the addresses of its free pages are a gap. The
   // host waits for all work of the device, so nothing may capture, and until this returns nobody may
-  // give it work on that memory. False: the handle is not as it was, or no memory is left for the copy. Then, and after a
-  // DriverError, the contents are as they were, behind the same handle.
+  // give it work on that memory. False: the handle is not as it was, or no memory is left for the
+  // copy. Then, and after a DriverError, the contents are as they were, behind the same handle.
   bool vacate(const PartlyFree& partly, const CallContext& context) FERRO_EXCLUDES(mutex_);
   // Gives a peer access to all pages that are behind the arena now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);

@@ -60,8 +60,8 @@ class Heap : public MappingOwner {
   // A use of a live block by another stream; its memory is not reused before that stream is done.
   // The heap's own stream needs no record. False: no live block starts at `ptr`.
   bool record_stream(Span& span, DevicePtr ptr, StreamId stream) FERRO_EXCLUDES(mutex_);
-  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there is
-  // no memory to put there; nothing is allocated.
+  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there
+  // is no memory to put there; nothing is allocated.
   virtual BlockView allocate_at(DevicePtr ptr, const Request& request) = 0;
 
   // Frees what is complete (asks the driver, does not wait). True when something was freed.

@@ -7,12 +7,12 @@
 // or a thread of the allocator's own (UnmapThread) one by one with `unmap_next`.
 //
 // Two things follow when a mapping is gone. Its handles may go to the driver: that is known at
-// once, through `removed`. Its addresses are a gap: the owner is told by the next `notify_owners` or
-// `remove_passed`, so that whoever unmaps beside requests never touches a heap, its lock or its
-// life, and a heap that was not told of all is not empty.
+// once, through `removed`. Its addresses are a gap: the owner is told by the next `notify_owners`
+// or `remove_passed`, so that whoever unmaps beside requests never touches a heap, its lock or its
+// life. A heap that was not told of all its mappings is not empty.
 //
-// Thread-safe; `notify_owners` and `remove_passed` are for one thread at a time, under the climb lock. The
-// owner is called without a lock of this class.
+// Thread-safe; `notify_owners` and `remove_passed` are for one thread at a time, under the climb
+// lock. The owner is called without a lock of this class.
 //
 // Invariant: count() == mappings still mapped + those whose owners are to be told.
 #pragma once
@@ -80,8 +80,8 @@ class StaleMappings {
   explicit StaleMappings(Driver& driver) : driver_(driver) {}
 
   void add(StaleMappingRef mapping) FERRO_EXCLUDES(mutex_);
-  // Removes what has passed and tells the owners. Asks the driver, never waits but for an `unmap_next` that
-  // has begun. What the driver refuses stays for a later call. For how many mappings the owners
+  // Removes what has passed and tells the owners. Asks the driver, never waits but for an
+  // `unmap_next` that has begun. What the driver refuses stays for a later call. For how many mappings the owners
   // were told. Throws DriverError; then they are told later.
   std::size_t remove_passed() FERRO_EXCLUDES(mutex_, removal_mutex_);
   // Tells the owners of mappings that `unmap_next` removed; how many. Calls no driver but to give

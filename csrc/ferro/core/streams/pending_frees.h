@@ -61,8 +61,8 @@ class PendingFrees {
 
   // What the host may wait for next: appends to `ready` what was deferred and is complete now, and
   // where that is nothing gives the oldest event of one stream, to be waited for without any lock
-  // and then collected. It stays as it is until the next `collect` or `stream_wait_for_one`. None and
-  // nothing appended: nothing pends but what running captures defer.
+  // and then collected. It stays as it is until the next `collect` or `stream_wait_for_one`. None
+  // and nothing appended: nothing pends but what running captures defer.
   std::optional<EventId> next_event(std::vector<Block*>& ready);
 
   std::size_t count() const { return count_; }
