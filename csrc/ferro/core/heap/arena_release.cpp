@@ -169,7 +169,8 @@ bool ArenaHeap::may_release(ReleaseAfter after) {
   const bool any_capture = context_.captures.load(std::memory_order_relaxed) != 0;
   switch (after) {
     case ReleaseAfter::kNothing:
-      return may_transfer_pages() && !any_capture && context_.driver.is_idle(stream_);
+      return may_transfer_pages() && context_.captures.is_true_without_captures(
+                                         [this] { return context_.driver.is_idle(stream_); });
     case ReleaseAfter::kStream:
       return may_transfer_pages() && !is_capturing();
     case ReleaseAfter::kHostWait:

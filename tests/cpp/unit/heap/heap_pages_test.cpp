@@ -163,10 +163,10 @@ TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
   free(pool, a);
   // A graph replays on its pages, on any stream, when the program has freed them long ago.
   make_busy(side_, a);
-  captures_ = 1;
+  captures_.set(1);
   EXPECT_EQ(release(pool, kAll), 0U) << "waiting would invalidate the capture";
   ASSERT_NE(ferro_sim_pending(), 0U);
-  captures_ = 0;
+  captures_.set(0);
   EXPECT_EQ(release(pool, kAll), 2U);
   EXPECT_EQ(ferro_sim_pending(), 0U);
 }
