@@ -16,7 +16,7 @@
 // that is inside by bias has inside_ == kInside, any other one holds shared_; when bias_ is
 // kRevoked and shared_ is free, no thread is inside.
 //
-// Not recursive. In a forked child it is as it was, and so is held for ever if a thread that the
+// Not recursive. In a forked child it is as it was, and so stays held if a thread that the
 // child lacks was inside. Under ThreadSanitizer, which knows of no such barrier, and where the
 // kernel has none, no bias is given.
 #pragma once

@@ -103,10 +103,10 @@ class Driver {
   void wait(EventId event);
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
-  [[nodiscard]] bool order_behind(EventId event, StreamId stream);
+  [[nodiscard]] bool stream_wait(EventId event, StreamId stream);
   // Has all work of the stream finished? Not while it captures. These are two questions to the
-  // driver, and a capture that another thread begins between them is invalidated: of a stream that
-  // other threads use, record an event and ask `is_complete`.
+  // driver, and a capture that another thread begins between them is invalidated: who asks of a
+  // stream that other threads use keeps them from beginning one (core/streams/capture_count.h).
   bool is_idle(StreamId stream);
   // Does the stream capture, or any blocking stream of the device, if it is the legacy stream?
   // Disturbs no capture.

@@ -67,7 +67,7 @@ bool Driver::captures(StreamId stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-bool Driver::order_behind(EventId event, StreamId stream) {
+bool Driver::stream_wait(EventId event, StreamId stream) {
   const CallScope scope(*this);
   if (captures(stream)) {
     return false;

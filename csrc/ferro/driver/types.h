@@ -55,9 +55,6 @@ struct MemoryInfo {
 // A capture that was invalidated keeps its stream until it is ended.
 enum class CaptureStatus : std::uint8_t { kNone, kActive, kInvalidated };
 constexpr bool is_capturing(CaptureStatus status) { return status != CaptureStatus::kNone; }
-constexpr bool is_invalidated(CaptureStatus status) {
-  return status == CaptureStatus::kInvalidated;
-}
 
 // `id` distinguishes one capture of a stream from the next; 0 when none is active.
 struct CaptureInfo {

@@ -37,7 +37,7 @@ class CapturePool {
   void unseal() { sealed_.store(false, std::memory_order_release); }
   bool is_sealed() const { return sealed_.load(std::memory_order_acquire); }
 
-  // Its number among the buffers, from 0; `clear_buffers` begins anew.
+  // Its number among the buffers, from 0; `clear_buffers` begins at 0 again.
   std::size_t record_buffer(Buffer buffer) FERRO_EXCLUDES(mutex_);
   std::size_t buffer_count() const FERRO_EXCLUDES(mutex_);
   void clear_buffers() FERRO_EXCLUDES(mutex_);

@@ -116,7 +116,7 @@ class HeapFixture : public ::testing::Test {
   ExportTable exports_;
   AddressIndex addresses_;
   DeviceStats stats_;
-  std::atomic<int> captures_{0};
+  CaptureCount captures_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   SegmentStats segments_;
   std::atomic<std::uint32_t> searches_{0};

@@ -40,7 +40,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  with_torch_errors([&] { core.collect_for_a_look(); });
+  with_torch_errors([&] { core.collect_before_stats(); });
   const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
   return previous_.is_in_use() ? previous_.add_statistics(index, ours, serving()) : ours;
 }

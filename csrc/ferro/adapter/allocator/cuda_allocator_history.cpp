@@ -47,7 +47,7 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
-    with_torch_errors([&] { owner.core.collect_for_a_look(); });
+    with_torch_errors([&] { owner.core.collect_before_stats(); });
     std::vector<SegmentInfo> segments = to_segments(
         owner.core.report().segments(pool == kDefaultPool ? nullptr : &pool), index, ranges);
     std::size_t active_bytes = 0;

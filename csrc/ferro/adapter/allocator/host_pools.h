@@ -2,8 +2,9 @@
 // has one there, under the same id.
 //
 // PyTorch's graph objects begin, end and release them, and leave one useless in two cases. Up to
-// 2.11 a capture that fails is not ended there: it would record into that pool for ever. And a pool
-// that its last graph let go of cannot begin again before that allocator's cache is emptied.
+// 2.11 a capture that fails is not ended there: it would record into that pool to the end of the
+// process. And a pool that its last graph released cannot begin again before that allocator's cache
+// is emptied.
 #pragma once
 
 #include "ferro/base/mutex.h"

@@ -27,9 +27,10 @@ inline c10::MempoolId_t to_mempool_id(const PoolId& id) { return {id.graph, id.h
 // The settings about segments, as they are now.
 SegmentRules current_segment_rules();
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device);
-// In order of address. On a line of pages, one per contiguous backed range, marked expandable because
-// pages come and go behind it. `kByClass`: what small blocks in use occupy of such a range is cut
-// out of it and is small, so that sums over segments of a type are the statistics of that class.
+// In order of address. In an arena of pages, one per contiguous backed range, marked expandable
+// because pages come and go behind it. `kByClass`: what small blocks in use occupy of such a range
+// is cut out of it and is small, so that sums over segments of a type are the statistics of that
+// class.
 enum class Ranges : std::uint8_t { kByClass, kWhole };
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     const std::vector<SegmentView>& segments, c10::DeviceIndex device, Ranges ranges);

@@ -178,7 +178,7 @@ void BlockTiling::make_gap(Block* block) {
   gaps_.insert(block);
 }
 
-GapView BlockTiling::view_of_gap(const Block& gap) {
+GapView view_of_gap(const Block& gap) {
   const auto free_size = [](const Block* neighbour) {
     return neighbour != nullptr && neighbour->is_free() ? neighbour->size : std::size_t{0};
   };

@@ -34,6 +34,9 @@ struct Hole {
   PageRun run;
 };
 
+// A gap as the policy sees it, with the free blocks that touch it.
+GapView view_of_gap(const Block& gap);
+
 class BlockTiling {
  public:
   using Spans = std::map<DevicePtr, std::unique_ptr<Span>>;  // by their first address
@@ -52,8 +55,7 @@ class BlockTiling {
 
   // Free memory. O(1) for unmerged blocks, O(log blocks) else.
   Block* pop_unmerged(std::size_t size) { return unmerged_.pop(size); }
-  Block* best_fit(std::size_t size) const { return free_.best_fit(size); }
-  Block* largest_free() const { return free_.largest(); }
+  const FreeIndex& free_blocks() const { return free_; }
   // A block that is in no index becomes free: kept unmerged for the next request of its size, or
   // merged with its free neighbours.
   void give(Block* block) {
@@ -73,18 +75,7 @@ class BlockTiling {
   bool was_page_freed() { return std::exchange(page_was_freed_, false); }
   // Back into the index, for blocks whose neighbours are not free.
   void put_unchanged(Block* block);
-  // `visit(Block*)`, largest first.
-  template <typename Visit>
-  void for_each_free(Visit visit) const {
-    free_.descend([&](Block* block) {
-      visit(block);
-      return true;
-    });
-  }
-  std::size_t free_blocks() const { return free_.count(); }
-  std::size_t free_bytes() const { return free_.bytes(); }
   std::size_t unmerged_bytes() const { return unmerged_.bytes(); }
-  std::size_t unmerged_blocks() const { return unmerged_.count(); }
 
   // Cuts `block` down to `size`; what is left over becomes its next neighbour in `tail_state`, in no
   // index.
@@ -101,7 +92,6 @@ class BlockTiling {
   // all of them while they are few, else those beside the largest free blocks and the first that
   // has room for the request and `spare` pages more. O(log blocks).
   std::vector<Block*> growth_candidates(std::size_t request, std::size_t spare) const;
-  static GapView view_of_gap(const Block& gap);
 
   // Calls `visit(Block*, const PageRun&)` for the whole free pages of each free block, large blocks
   // first, until it returns false.

@@ -19,8 +19,6 @@ class GapIndex {
   void remove(Block* gap);
   // The gap of at least `bytes` with the lowest address; null when none is that long.
   Block* first_fit(std::size_t bytes) const;
-  // Of the longest gap; 0 when empty.
-  std::size_t longest() const { return root_ == nullptr ? 0 : root_->requested; }
 
   std::size_t count() const { return count_; }
   // Calls `visit(Block*)` in order of address.

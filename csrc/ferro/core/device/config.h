@@ -45,7 +45,7 @@ struct AllocatorConfig {
   std::function<SegmentRules()> segment_rules = nullptr;
   // Does the stream live as long as the process? Asked on every miss, in the thread that has it.
   // A stream that may be gone is touched for its own requests alone, because a driver that is asked
-  // about one crashes; what it left free is had by waiting for the device. Null: all do.
+  // about one crashes; what it left free needs a wait for the device. Null: all do.
   std::function<bool(DeviceId, StreamId)> stream_lasts = nullptr;
   // By the bytes of the device: those beyond which a request is refused at once, before anything is
   // given back or waited for. Asked on every miss; null: no such limit.

@@ -19,7 +19,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       store_(driver_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
-      imports_(driver_, captures_),
+      imports_(driver_, captures_.value()),
       on_shortage_(std::move(on_shortage)),
       parts_{config_,  driver_,   store_,    stale_,  pools_,       stats_,   segment_stats_,
              imports_, searches_, captures_, layout_, on_shortage_, counters_},

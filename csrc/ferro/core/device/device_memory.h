@@ -21,6 +21,7 @@
 #include "ferro/core/device/segment_ladder.h"
 #include "ferro/core/pages/unmap_thread.h"
 #include "ferro/core/stats/stats.h"
+#include "ferro/core/streams/capture_count.h"
 
 #include <atomic>
 #include <chrono>
@@ -87,8 +88,9 @@ class DeviceMemory {
     return config_.stream_lasts == nullptr || config_.stream_lasts(driver_.device(), stream);
   }
 
-  // How many captures run on this device. While there are any, private pools give nothing back.
-  void set_captures(int count) { captures_.store(count, std::memory_order_relaxed); }
+  // How many captures run on this device: to be said before they begin (capture_count.h). While
+  // there are any, private pools give nothing back.
+  void set_captures(int count) { captures_.set(count); }
 
   // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
   // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
@@ -115,9 +117,9 @@ class DeviceMemory {
 
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(climb_mutex_);
-  // The same before numbers are shown, so that complete frees count as done although no request
+  // The same before statistics are read, so that complete frees count as done although no request
   // noticed them. Not in segments, where every request does.
-  void collect_for_a_look() {
+  void collect_before_stats() {
     if (layout_ == Layout::kPages) {
       collect_pending();
     }
@@ -172,7 +174,7 @@ class DeviceMemory {
   SegmentStats segment_stats_;
   std::atomic<std::uint32_t> searches_{0};
   const Layout layout_;
-  std::atomic<int> captures_{0};
+  CaptureCount captures_;
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   PoolTable pools_;

@@ -9,6 +9,7 @@
 #include "ferro/core/sharing/imports.h"
 #include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
+#include "ferro/core/streams/capture_count.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
@@ -27,7 +28,7 @@ struct DeviceParts {
   SegmentStats& segment_stats;
   Imports& imports;
   std::atomic<std::uint32_t>& searches;  // of segments for large blocks
-  const std::atomic<int>& captures;
+  const CaptureCount& captures;
   const Layout layout;
   const MemoryShortageCallback& on_shortage;
   DeviceCounters& counters;  // under the climb lock

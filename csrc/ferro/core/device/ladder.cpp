@@ -34,7 +34,7 @@ DevicePtr Ladder::climb(Climb& climb) {
   Clock::time_point last = began;
   DevicePtr ptr = kNull;
   if (parts_.stale.has_remover()) {
-    parts_.stale.settle();
+    parts_.stale.notify_owners();
   } else {
     parts_.stale.remove_passed();
   }
@@ -166,7 +166,7 @@ bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request
 DevicePtr Ladder::wait_rather_than_grow(Climb& climb) {
   const std::size_t pending = climb.heap.reclaimable_by_stream_wait();
   return pending != 0 && prefers_stream_wait_for(pending, climb.request)
-             ? order_and_allocate(climb, climb.request.size)
+             ? stream_wait_and_allocate(climb, climb.request.size)
              : kNull;
 }
 
@@ -183,14 +183,15 @@ DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
 }
 
 DevicePtr Ladder::wait_on_stream(Climb& climb) {
-  return order_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
+  return stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
 }
 
-DevicePtr Ladder::order_and_allocate(Climb& climb, std::size_t at_most) {
+DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {
   if (at_most == 0) {
     return kNull;
   }
-  if (const DevicePtr ptr = climb.heap.allocate_ordered(climb.request, at_most); ptr != kNull) {
+  if (const DevicePtr ptr = climb.heap.allocate_after_stream_wait(climb.request, at_most);
+      ptr != kNull) {
     return ptr;
   }
   return move_pages(climb);
@@ -226,7 +227,7 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   if (!are_enough()) {
     parts_.pools.for_each_with_pending([&](Heap& giver) {
       if (giver.pool() == kDefaultPool && &giver != &climb.heap && is_paged(giver.kind())) {
-        static_cast<ArenaHeap&>(giver).order_pending();
+        static_cast<ArenaHeap&>(giver).stream_wait_for_pending();
       }
     });
     givers = givers_for(climb, max_givers);

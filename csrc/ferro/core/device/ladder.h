@@ -66,7 +66,7 @@ class Ladder {
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
   DevicePtr allocate_transferred(Climb& climb, GrowFrom from);
-  DevicePtr order_and_allocate(Climb& climb, std::size_t at_most);
+  DevicePtr stream_wait_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
   DevicePtr transfer(Climb& climb, std::size_t max_givers);
   // Free segments go to where they came from. True: some went. Those of the default pool, which

@@ -96,7 +96,7 @@ std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t sp
   std::vector<GapView> views;
   views.reserve(gaps.size());
   for (const Block* gap : gaps) {
-    views.push_back(BlockTiling::view_of_gap(*gap));
+    views.push_back(view_of_gap(*gap));
   }
   return plan_growth(views, request.size, page_bytes_, spare);
 }
@@ -376,7 +376,7 @@ std::size_t ArenaHeap::pages_missing_for(const Request& request) {
   const HeapLock lock(mutex_);
   collect_locked();
   tiling_.merge_all();
-  if (tiling_.best_fit(request.size) != nullptr) {
+  if (tiling_.free_blocks().best_fit(request.size) != nullptr) {
     return 0;
   }
   std::vector<Block*> gaps;

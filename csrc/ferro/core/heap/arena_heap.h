@@ -81,7 +81,8 @@ class ArenaHeap final : public Heap {
   // The heap's stream waits for the uses of one pending block after the other, searching again after
   // each: of one that is large enough, else, from the one that was freed first, of at most
   // `at_most` bytes of blocks, give or take one. The host does not wait.
-  DevicePtr allocate_ordered(const Request& request, std::size_t at_most) FERRO_EXCLUDES(mutex_);
+  DevicePtr allocate_after_stream_wait(const Request& request, std::size_t at_most)
+      FERRO_EXCLUDES(mutex_);
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
   // Where pages have left the arena, others come from the store; where its addresses went, they are
@@ -95,7 +96,7 @@ class ArenaHeap final : public Heap {
   std::size_t reclaimable_by_stream_wait() FERRO_EXCLUDES(mutex_);
   // This heap's stream waits for the uses of all its pending blocks; the host does not. Not where
   // the stream may be gone.
-  void order_pending() FERRO_EXCLUDES(mutex_);
+  void stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
 
   // May its free pages go to other heaps without a wait for the device? Those of a private pool
   // stay, because graphs replay on them.
@@ -153,8 +154,8 @@ class ArenaHeap final : public Heap {
   // Copies the pages of such a handle that are in use to handles of one page each, and maps these at
   // the same addresses. The handle goes to the store; the addresses of its free pages are a gap. The
   // host waits for all work of the device, so nothing may capture, and until this returns nobody may
-  // give it work on that memory. False: the handle is not as it was, or no memory is left for the copy. Then, and after a
-  // DriverError, the contents are as they were, behind the same handle.
+  // give it work on that memory. False: the handle is not as it was, or no memory is left for the
+  // copy. Then, and after a DriverError, the contents are as they were, behind the same handle.
   bool vacate(const PartlyFree& partly, const CallContext& context) FERRO_EXCLUDES(mutex_);
   // Gives a peer access to all pages that are behind the arena now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);

@@ -99,7 +99,7 @@ std::vector<std::size_t> ArenaHeap::parts_of(std::span<const HandleRange> handle
   return parts;
 }
 
-// Histories are told before the mapping goes: who registered the range with a device must let go of
+// Histories are told before the mapping goes: who registered the range with a device must release
 // it while it is there.
 ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const char* reason,
                                  const CallContext& context) {
@@ -169,7 +169,8 @@ bool ArenaHeap::may_release(ReleaseAfter after) {
   const bool any_capture = context_.captures.load(std::memory_order_relaxed) != 0;
   switch (after) {
     case ReleaseAfter::kNothing:
-      return may_transfer_pages() && !any_capture && context_.driver.is_idle(stream_);
+      return may_transfer_pages() && context_.captures.is_true_without_captures(
+                                         [this] { return context_.driver.is_idle(stream_); });
     case ReleaseAfter::kStream:
       return may_transfer_pages() && !is_capturing();
     case ReleaseAfter::kHostWait:

@@ -29,19 +29,19 @@ std::size_t ArenaHeap::reclaimable_by_stream_wait() {
   return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
 }
 
-DevicePtr ArenaHeap::allocate_ordered(const Request& request, std::size_t at_most) {
+DevicePtr ArenaHeap::allocate_after_stream_wait(const Request& request, std::size_t at_most) {
   const HeapLock lock(mutex_);
-  std::size_t ordered = 0;
+  std::size_t waited_for = 0;
   for (const std::size_t size : {request.size, std::size_t{1}}) {
-    while (ordered < at_most) {
+    while (waited_for < at_most) {
       const std::size_t before = pending_.bytes_on_events();
       const bool progress = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
-        return pending_.order_behind_one(size, ready);
+        return pending_.stream_wait_for_one(size, ready);
       });
       if (!progress) {
         break;
       }
-      ordered += before - pending_.bytes_on_events();
+      waited_for += before - pending_.bytes_on_events();
       tiling_.merge_all();
       if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
         return ptr;
@@ -51,11 +51,12 @@ DevicePtr ArenaHeap::allocate_ordered(const Request& request, std::size_t at_mos
   return kNull;
 }
 
-void ArenaHeap::order_pending() {
+void ArenaHeap::stream_wait_for_pending() {
   const HeapLock lock(mutex_);
-  const auto order_one = [this](std::vector<Block*>& ready)
-                             FERRO_REQUIRES(mutex_) { return pending_.order_behind_one(0, ready); };
-  while (stream_lasts() && complete_ready(order_one)) {
+  const auto wait_for_one = [this](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+    return pending_.stream_wait_for_one(0, ready);
+  };
+  while (stream_lasts() && complete_ready(wait_for_one)) {
   }
   tiling_.merge_all();
   list_free_pages();

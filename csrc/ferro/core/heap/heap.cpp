@@ -35,7 +35,7 @@ Heap::~Heap() FERRO_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 DevicePtr Heap::take_best_fit(std::size_t size, std::size_t requested, const CallContext& context) {
-  Block* block = tiling_.best_fit(size);
+  Block* block = tiling_.free_blocks().best_fit(size);
   if (block == nullptr) {
     return kNull;
   }
@@ -47,7 +47,7 @@ DevicePtr Heap::take_best_fit(std::size_t size, std::size_t requested, const Cal
   return mark_live(block, requested, context);
 }
 
-void Heap::tell_of_allocation(Block* block, const CallContext& context) {
+void Heap::notify_allocation(Block* block, const CallContext& context) {
   if (context != nullptr) {
     block->extra = new BlockExtra{.uses = {}, .events = 0, .context = context};
   }

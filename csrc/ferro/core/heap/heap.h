@@ -60,8 +60,8 @@ class Heap : public MappingOwner {
   // A use of a live block by another stream; its memory is not reused before that stream is done.
   // The heap's own stream needs no record. False: no live block starts at `ptr`.
   bool record_stream(Span& span, DevicePtr ptr, StreamId stream) FERRO_EXCLUDES(mutex_);
-  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there is
-  // no memory to put there; nothing is allocated.
+  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there
+  // is no memory to put there; nothing is allocated.
   virtual BlockView allocate_at(DevicePtr ptr, const Request& request) = 0;
 
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
@@ -141,7 +141,7 @@ class Heap : public MappingOwner {
     stats_.on_allocate(static_cast<std::int64_t>(block->size),
                        static_cast<std::int64_t>(requested));
     if (is_observed()) [[unlikely]] {
-      tell_of_allocation(block, context);
+      notify_allocation(block, context);
     }
     return block->ptr;
   }
@@ -157,7 +157,7 @@ class Heap : public MappingOwner {
   void list_free_pages() FERRO_REQUIRES(mutex_);
 
   bool is_observed() const { return context_.observer.load(std::memory_order_relaxed) != nullptr; }
-  void tell_of_allocation(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  void notify_allocation(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void notify(const Block& block, MemoryEvent what, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   void notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,

@@ -8,6 +8,7 @@
 #include "ferro/core/sharing/exports.h"
 #include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
+#include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/event_pool.h"
 #include "ferro/core/types/ladder_steps.h"
 #include "ferro/core/types/observer.h"
@@ -27,7 +28,7 @@ struct HeapContext {
   ExportTable& exports;
   AddressIndex& addresses;
   DeviceStats& stats;
-  const std::atomic<int>& captures;              // that run on the device, as far as anybody said
+  const CaptureCount& captures;
   const std::atomic<MemoryObserver*>& observer;  // null: nobody wants to know
   SegmentStats& segments;
   const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock

@@ -32,7 +32,7 @@ bool Heap::leave_list_of_pending() {
 
 bool Heap::leave_list_of_free_pages() {
   const HeapLock lock(mutex_);
-  const Block* largest = tiling_.largest_free();
+  const Block* largest = tiling_.free_blocks().largest();
   if (largest != nullptr && largest->size >= page_bytes_) {
     return false;
   }
@@ -126,12 +126,12 @@ std::vector<BlockView> Heap::live_blocks() {
 HeapView Heap::view() {
   const HeapLock lock(mutex_);
   tiling_.merge_all();
-  const Block* largest = tiling_.largest_free();
+  const Block* largest = tiling_.free_blocks().largest();
   HeapView view;
   view.backed_bytes =
       is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes();
-  view.free_bytes = tiling_.free_bytes();
-  view.free_blocks = tiling_.free_blocks();
+  view.free_bytes = tiling_.free_blocks().bytes();
+  view.free_blocks = tiling_.free_blocks().count();
   view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
   view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
   view.largest_free = largest != nullptr ? largest->size : 0;
@@ -183,7 +183,7 @@ void Heap::check_invariants() {
   });
   FERRO_CHECK(sum.backed_bytes ==
               (is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes()));
-  FERRO_CHECK(sum.free_bytes == tiling_.free_bytes());
+  FERRO_CHECK(sum.free_bytes == tiling_.free_blocks().bytes());
   FERRO_CHECK(sum.unmerged_bytes == tiling_.unmerged_bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());
   FERRO_CHECK(sum.used_outside_captures == used_outside_captures_);

@@ -19,13 +19,13 @@ bool shares_its_segment(const Block& block) {
 
 bool SegmentHeap::has_block_for(const Request& request, const SegmentRules& rules) {
   const HeapLock lock(mutex_);
-  const Block* block = tiling_.best_fit(request.size);
+  const Block* block = tiling_.free_blocks().best_fit(request.size);
   return block != nullptr && may_serve(block->size, request.size, rules);
 }
 
 BlockView SegmentHeap::allocate(const Request& request, const SegmentRules& rules) {
   const HeapLock lock(mutex_);
-  Block* block = tiling_.best_fit(request.size);
+  Block* block = tiling_.free_blocks().best_fit(request.size);
   if (block == nullptr || !may_serve(block->size, request.size, rules)) {
     return {};
   }
@@ -154,10 +154,11 @@ SplitCounts SegmentHeap::count_splits() const {
 std::vector<FreeSegment> SegmentHeap::free_segments() {
   const HeapLock lock(mutex_);
   std::vector<FreeSegment> segments;
-  tiling_.for_each_free([&](const Block* block) {
+  tiling_.free_blocks().descend([&](const Block* block) {
     if (!shares_its_segment(*block)) {
       segments.push_back({block->ptr, block->size, block->free_since});
     }
+    return true;
   });
   std::ranges::sort(segments, [](const FreeSegment& a, const FreeSegment& b) {
     return a.bytes != b.bytes ? a.bytes < b.bytes : a.base < b.base;

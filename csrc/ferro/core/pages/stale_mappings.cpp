@@ -53,7 +53,7 @@ StaleMappings::Unmapped StaleMappings::unmap_from(std::size_t& queue, Extent ext
   counter.fetch_add(1, std::memory_order_relaxed);
   mapping->removed.store(true, std::memory_order_release);
   const MutexLock lock(mutex_);
-  unsettled_.push_back(std::move(mapping));
+  untold_.push_back(std::move(mapping));
   std::deque<StaleMappingRef>& mappings = queues_[queue].mappings;
   mappings.pop_front();
   if (mappings.empty()) {
@@ -78,23 +78,23 @@ std::size_t StaleMappings::remove_passed() {
     while (unmap_from(queue, Extent::kWhole, by_requests_) == Unmapped::kSome) {
     }
   }
-  return settle();
+  return notify_owners();
 }
 
-std::size_t StaleMappings::settle() {
+std::size_t StaleMappings::notify_owners() {
   if (count() == 0) {
     return 0;
   }
-  std::vector<StaleMappingRef> unsettled;
+  std::vector<StaleMappingRef> untold;
   {
     const MutexLock lock(mutex_);
-    unsettled.swap(unsettled_);
+    untold.swap(untold_);
   }
-  for (const StaleMappingRef& mapping : unsettled) {
+  for (const StaleMappingRef& mapping : untold) {
     mapping->owner->on_mapping_removed(mapping->block);
   }
-  count_.fetch_sub(unsettled.size(), std::memory_order_release);
-  return unsettled.size();
+  count_.fetch_sub(untold.size(), std::memory_order_release);
+  return untold.size();
 }
 
 StaleMappings::Counts StaleMappings::counts() const {

@@ -7,12 +7,12 @@
 // or a thread of the allocator's own (UnmapThread) one by one with `unmap_next`.
 //
 // Two things follow when a mapping is gone. Its handles may go to the driver: that is known at
-// once, through `removed`. Its addresses are a gap: the owner is told by the next `settle` or
-// `remove_passed`, so that whoever unmaps beside requests never touches a heap, its lock or its
-// life, and a heap whose mappings are not settled is not empty.
+// once, through `removed`. Its addresses are a gap: the owner is told by the next `notify_owners`
+// or `remove_passed`, so that whoever unmaps beside requests never touches a heap, its lock or its
+// life. A heap that was not told of all its mappings is not empty.
 //
-// Thread-safe; `settle` and `remove_passed` are for one thread at a time, under the climb lock. The
-// owner is called without a lock of this class.
+// Thread-safe; `notify_owners` and `remove_passed` are for one thread at a time, under the climb
+// lock. The owner is called without a lock of this class.
 //
 // Invariant: count() == mappings still mapped + those whose owners are to be told.
 #pragma once
@@ -80,13 +80,13 @@ class StaleMappings {
   explicit StaleMappings(Driver& driver) : driver_(driver) {}
 
   void add(StaleMappingRef mapping) FERRO_EXCLUDES(mutex_);
-  // Removes what has passed and settles. Asks the driver, never waits but for an `unmap_next` that
-  // has begun. What the driver refuses stays for a later call. For how many mappings the owners
-  // were told. Throws DriverError; then what was removed is settled later.
+  // Removes what has passed and tells the owners. Asks the driver, never waits but for an
+  // `unmap_next` that has begun. What the driver refuses stays for a later call. For how many mappings the owners
+  // were told. Throws DriverError; then they are told later.
   std::size_t remove_passed() FERRO_EXCLUDES(mutex_, removal_mutex_);
   // Tells the owners of mappings that `unmap_next` removed; how many. Calls no driver but to give
   // addresses back.
-  std::size_t settle() FERRO_EXCLUDES(mutex_);
+  std::size_t notify_owners() FERRO_EXCLUDES(mutex_);
   // Removes one mapping that has passed, or a part of one, with one call, from any thread.
   // kRefused: it stays for a later call. Throws DriverError when an event cannot be asked; nothing
   // changed.
@@ -118,7 +118,7 @@ class StaleMappings {
   Mutex removal_mutex_;  // who holds it alone takes from the queues
   Mutex mutex_;
   std::vector<Queue> queues_ FERRO_GUARDED_BY(mutex_);  // none is empty
-  std::vector<StaleMappingRef> unsettled_ FERRO_GUARDED_BY(mutex_);
+  std::vector<StaleMappingRef> untold_ FERRO_GUARDED_BY(mutex_);
   std::atomic<Remover*> remover_{nullptr};
   std::atomic<std::size_t> count_{0};
   std::atomic<std::uint64_t> by_requests_{0};

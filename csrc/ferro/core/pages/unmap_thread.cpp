@@ -174,7 +174,7 @@ void UnmapThread::unlock_in_parent() FERRO_NO_THREAD_SAFETY_ANALYSIS {
 
 void UnmapThread::unlock_in_child() FERRO_NO_THREAD_SAFETY_ANALYSIS {
   // The child has no thread to wait for or to wake, whatever these say. They are not destroyed: that
-  // would end the process, or wait for the sleeper for ever.
+  // would end the process, or wait for the sleeper without end.
   std::construct_at(&thread_);
   std::construct_at(&wake_);
   stopped_ = true;

@@ -1,7 +1,7 @@
-// Policy: which gap of a line to put pages behind so that a request fits. Pure.
+// Policy: which gap of an arena to put pages behind so that a request fits. Pure.
 //
 // Best is what takes the fewest new pages, because a free block beside a gap already covers part of
-// the request; among equals the lowest address, which keeps the line short.
+// the request; among equals the lowest address, which keeps the arena short.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct GrowthPlan {
 };
 
 // `gaps` in ascending order of address. The gap has room for `spare` pages more than the plan's.
-// None: no gap is long enough, the line needs another span.
+// None: no gap is long enough, the arena needs another span.
 std::optional<GrowthPlan> plan_growth(std::span<const GapView> gaps, std::size_t request,
                                       std::size_t page_bytes, std::size_t spare);
 // The same place with `pages` pages, at least as many as planned, of a gap of `gap_pages`: what was

@@ -1,4 +1,4 @@
-// Policy: from which holes of a line whole free handles are taken for another place on it. Pure.
+// Policy: from which holes of an arena whole free handles are taken for another place in it. Pure.
 #pragma once
 
 #include <cstddef>

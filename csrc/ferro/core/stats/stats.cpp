@@ -124,7 +124,7 @@ int DeviceStats::claim(HeapStats* stats) {
   open_window(*stats);
   active_.store(stats, std::memory_order_relaxed);
   // One thread that alternates between streams claims at once, which keeps its peaks exact, and so
-  // does the one that it hands over to. Threads that work side by side would pass this lock and
+  // does the one that follows it. Threads that work side by side would pass this lock and
   // line to each other on every call.
   const bool same_thread = active_thread_ == this_thread_tag();
   active_thread_ = this_thread_tag();

@@ -20,7 +20,7 @@ std::optional<CaptureMark> CaptureOrder::mark(const std::vector<StreamId>& strea
   return mark;
 }
 
-void CaptureOrder::look() {
+void CaptureOrder::scan() {
   CaptureFrontier frontier = driver_.capture_frontier(stream_);
   if (frontier.capture != capture_) {
     before_.clear();

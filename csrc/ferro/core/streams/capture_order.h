@@ -26,9 +26,9 @@ class CaptureOrder {
   // The mark of what `streams` have done so far in the capture that this stream is in. None when
   // this stream or one of them is in no capture, or in another. Throws DriverError.
   std::optional<CaptureMark> mark(const std::vector<StreamId>& streams);
-  // Looks at what was captured since the last look. Throws DriverError; then the next look goes on.
-  void look();
-  // Does all work at the mark come before this stream's next work, as of the last look?
+  // Looks at what was captured since the last scan. Throws DriverError; then the next scan goes on.
+  void scan();
+  // Does all work at the mark come before this stream's next work, as of the last scan?
   bool is_behind(const CaptureMark& mark) const;
 
  private:

@@ -57,7 +57,7 @@ class Fence {
   // stream captures.
   bool order_before(Driver& driver, StreamId stream) {
     return passed_.load(std::memory_order_acquire) || stream == stream_ ||
-           driver.order_behind(event_, stream);
+           driver.stream_wait(event_, stream);
   }
 
  private:

@@ -92,7 +92,7 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block) {
 void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
   if (std::ranges::any_of(deferred_, [](const Deferred& one) { return one.uses.has_value(); })) {
     try {
-      order_.look();
+      order_.scan();
     } catch (const DriverError&) {
       // What was seen before still holds.
     }
@@ -140,7 +140,7 @@ void PendingFrees::collect(std::vector<Block*>& ready) {
   retry_deferred(ready);
   for (auto it = queues_.begin(); it != queues_.end();) {
     pop_complete(it->second, ready);
-    // A stream that is gone must not keep a queue for ever.
+    // A stream that is gone must not keep its queue.
     it = it->second.empty() ? queues_.erase(it) : std::next(it);
   }
 }
@@ -157,7 +157,7 @@ Block* PendingFrees::first_freed(std::size_t size) const {
   return first == nullptr ? nullptr : first->block;
 }
 
-bool PendingFrees::order_behind_one(std::size_t size, std::vector<Block*>& ready) {
+bool PendingFrees::stream_wait_for_one(std::size_t size, std::vector<Block*>& ready) {
   const Block* block = first_freed(size);
   if (block == nullptr) {
     return false;
@@ -168,7 +168,7 @@ bool PendingFrees::order_behind_one(std::size_t size, std::vector<Block*>& ready
     if (entry == queue.end()) {
       continue;
     }
-    if (!driver_.order_behind(entry->event, own_stream_)) {
+    if (!driver_.stream_wait(entry->event, own_stream_)) {
       return ordered;
     }
     ordered = true;

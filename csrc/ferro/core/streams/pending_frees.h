@@ -57,12 +57,12 @@ class PendingFrees {
   // was freed first; the host does not wait. Appends to `ready` what may be used on that stream
   // from now on: this block, and others whose last use came before. False: there is no such block
   // with events, or the stream captures; nothing changed. On DriverError as `collect`.
-  bool order_behind_one(std::size_t size, std::vector<Block*>& ready);
+  bool stream_wait_for_one(std::size_t size, std::vector<Block*>& ready);
 
   // What the host may wait for next: appends to `ready` what was deferred and is complete now, and
   // where that is nothing gives the oldest event of one stream, to be waited for without any lock
-  // and then collected. It stays as it is until the next `collect` or `order_behind_one`. None and
-  // nothing appended: nothing pends but what running captures defer.
+  // and then collected. It stays as it is until the next `collect` or `stream_wait_for_one`. None
+  // and nothing appended: nothing pends but what running captures defer.
   std::optional<EventId> next_event(std::vector<Block*>& ready);
 
   std::size_t count() const { return count_; }

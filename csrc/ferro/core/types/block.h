@@ -13,10 +13,16 @@
 //  heap      The blocks of one (pool, stream) of one device, with its spans, indexes and lock.
 //  pool      The heaps of one owner: the default pool, a graph's pool, a user's MemPool.
 //  store     The handles of one device that no heap has.
+//  idle      A page of the store, in whichever state (page_store.h).
 //  cached    A handle of the store that is mapped nowhere and that no work uses.
 //  stale     A mapping that is left where a handle was: work before a fence may still use it.
 //  fence     A point of a stream, behind the last work that may touch some memory.
 //  pending   Freed by the program while another stream may still use it.
+//  unmerged  Free, and kept apart from its free neighbours for the next request of its size.
+//  unit      A handle that other processes may map. It stays behind its addresses (exports.h).
+//  capture   CUDA's recording of a graph. CaptureOrder is its order, CapturePool its memory,
+//            CapturedGraph what comes of it.
+//  diversion Sends the allocations that its filter accepts to a pool (pool_router.h).
 //  climb     One request on the ladder (ladder_steps.h).
 #pragma once
 
@@ -63,8 +69,8 @@ struct BlockExtra {
 struct Block {
   DevicePtr ptr{};
   std::size_t size = 0;  // bytes; multiple of kBlockAlignment
-  // Live or pending: bytes the program asked for. A gap: the largest gap below it in its index. Else
-  // 0.
+  // Live or pending: bytes the program asked for. A gap: the largest gap below it in its index.
+  // Else 0.
   std::size_t requested = 0;
   Span* span = nullptr;
   Block* prev = nullptr;  // neighbours by address in the span

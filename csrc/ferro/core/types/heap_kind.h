@@ -6,7 +6,7 @@
 namespace ferro {
 
 enum class HeapKind : std::uint8_t {
-  kPages,          // pages on a line; blocks of all sizes
+  kPages,          // an arena of pages; blocks of all sizes
   kSmallPages,     // the same for blocks of at most 1 MiB, where pages cannot move
   kSmallSegments,  // segments of PyTorch's small pool: blocks of at most 1 MiB
   kLargeSegments,  // segments of its large pool

@@ -1,6 +1,6 @@
 // The steps that a request climbs when no free block fits, in order. Each has a name, a counter and
-// a function of DeviceMemory (ladder.cpp). A request that may not grow comes back to step 5, before
-// it takes from others.
+// a function of Ladder (ladder.cpp). What is tried in step 5, within bounds, instead of growing is
+// tried again in step 6, without them, by a request that could not grow.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@ enum class LadderStep : std::uint8_t {
   kMovePages,       // 3  whole free pages of this heap's own holes
   kIdlePages,       // 4  idle pages of the store
   kIdleStreams,     // 4  free pages of other heaps whose streams have nothing to do
-  kStreamWait,      // 5  the stream, not the host, waits for memory that other streams use
+  kStreamWait,      // 5, 6  the stream, not the host, waits for memory that other streams use
   kGrow,            // 6  create pages while the limit allows
-  kTransfer,        // 6  free pages of other heaps, with a stream wait
+  kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
   kReclaim,         // 7  callbacks; free pages of pools that allow it
   kWait,            // 8  the host waits for what covers the deficit
   kMoveLive,        // 9  live bytes that strand the rest of a large handle
@@ -39,7 +39,7 @@ using LadderCounts = std::array<std::uint64_t, kLadderSteps>;
 // What a step has cost, whether it ended a climb or not.
 struct StepCost {
   std::uint64_t nanoseconds = 0;  // of the host
-  std::uint64_t pages = 0;        // that moved on the heap's line or came from other heaps
+  std::uint64_t pages = 0;        // that moved in the heap's arena or came from other heaps
 };
 using LadderCosts = std::array<StepCost, kLadderSteps>;
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -58,6 +59,90 @@ TEST_F(ManyGapsTest, TheFirstThatHasRoomIsFound) {
 TEST_F(ManyGapsTest, TheFirstThatHasRoomForSparePagesIsFound) {
   EXPECT_EQ(tiling_.growth_candidates(kPageBytes, 2), Blocks{gaps_.back()});
   EXPECT_EQ(tiling_.growth_candidates(kPageBytes, 3), Blocks{});
+}
+
+// Sixteen pages on handles of four, four, one, one, two and four pages; all of them live.
+class HolesTest : public ::testing::Test {
+ protected:
+  HolesTest() {
+    auto span =
+        std::make_unique<Span>(DevicePtr{kSpanAlignment}, kSpanAlignment, kPageBytes, nullptr);
+    span_ = span.get();
+    block_ = tiling_.add_span(std::move(span));
+    tiling_.split_tail(block_, 16 * kPageBytes, BlockState::kTransit);
+    block_->state = BlockState::kLive;
+    tiling_.make_gap(block_->next);
+    std::vector<HandleRange> handles;
+    for (const std::size_t pages : {4U, 4U, 1U, 1U, 2U, 4U}) {
+      handles.push_back({PageHandle{handles.size() + 1}, pages});
+    }
+    tiling_.back(*span_, span_->base(), handles);
+  }
+  // Frees the bytes from one page on up to another.
+  void free(std::size_t first_page, std::size_t end_page, std::size_t shift = 0) {
+    Block* block = span_->block_around(span_->base() + first_page * kPageBytes + shift);
+    const DevicePtr begin = span_->base() + first_page * kPageBytes + shift;
+    if (block->ptr < begin) {
+      tiling_.split_tail(block, distance(block->ptr, begin), BlockState::kLive);
+      block = block->next;
+    }
+    const std::size_t size = (end_page - first_page) * kPageBytes;
+    if (block->size > size) {
+      tiling_.split_tail(block, size, BlockState::kLive);
+    }
+    tiling_.insert_merged(block);
+    tiling_.check_invariants();
+  }
+  // First page and number of pages of each, large blocks first.
+  std::vector<std::pair<std::size_t, std::size_t>> holes() const {
+    std::vector<std::pair<std::size_t, std::size_t>> found;
+    tiling_.for_each_hole([&](const Hole& hole) {
+      found.emplace_back(distance(span_->base(), hole.run.begin) / kPageBytes,
+                         hole.run.bytes / kPageBytes);
+      return true;
+    });
+    return found;
+  }
+
+  using Runs = std::vector<std::pair<std::size_t, std::size_t>>;
+  BlockTiling tiling_{kPageBytes};
+  Span* span_ = nullptr;
+  Block* block_ = nullptr;
+};
+
+TEST_F(HolesTest, AHandleThatIsFreeInPartIsNone) {
+  free(1, 3);
+  EXPECT_EQ(holes(), Runs{});
+  free(4, 7);
+  EXPECT_EQ(holes(), Runs{});
+  free(13, 16);
+  EXPECT_EQ(holes(), Runs{});
+}
+
+TEST_F(HolesTest, HandlesAtBothEndsThatAreFreeInPartAreLeftOut) {
+  free(2, 11);
+  EXPECT_EQ(holes(), (Runs{{4, 6}}));
+  EXPECT_EQ(tiling_.handles_behind(*span_, {span_->base() + 4 * kPageBytes, 6 * kPageBytes}),
+            (std::vector<HandleRange>{{PageHandle{2}, 4}, {PageHandle{3}, 1}, {PageHandle{4}, 1}}));
+  free(0, 2);
+  EXPECT_EQ(holes(), (Runs{{0, 10}}));
+}
+
+TEST_F(HolesTest, BytesOfAPageThatAreFreeInPartAreLeftOut) {
+  free(8, 10, kBlockAlignment);
+  EXPECT_EQ(holes(), (Runs{{9, 1}}));
+}
+
+TEST_F(HolesTest, TheHandlesOfAHoleGoTogether) {
+  free(8, 12);
+  EXPECT_EQ(holes(), (Runs{{8, 4}}));
+  Block* hole = span_->block_at(span_->base() + 8 * kPageBytes);
+  tiling_.take(hole);
+  tiling_.unback(*span_, {hole->ptr, hole->size});
+  tiling_.make_gap(hole);
+  tiling_.check_invariants();
+  EXPECT_EQ(tiling_.backed_pages(), 12U);
+  EXPECT_EQ(holes(), Runs{});
 }
 
 }  // namespace

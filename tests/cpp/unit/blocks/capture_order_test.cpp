@@ -23,7 +23,7 @@ class CaptureOrderTest : public testing::DeviceFixture {
 
   void work(StreamId stream) { SimGpu::fill(stream, target_, 1, 1); }
   bool is_behind(const std::optional<CaptureMark>& mark) {
-    order_.look();
+    order_.scan();
     return mark && order_.is_behind(*mark);
   }
 
@@ -153,17 +153,17 @@ TEST_F(CaptureOrderTest, ANodeOfAnEarlierCaptureIsForgotten) {
   CaptureOrder order(driver, stream_);
   OneNode::capture = 1;
   OneNode::show(0x100);
-  order.look();
+  order.scan();
   const auto of_the_first = order.mark({side_});
   ASSERT_TRUE(of_the_first);
   OneNode::capture = 2;
   const auto mark = order.mark({side_});
   ASSERT_TRUE(mark);
   OneNode::show(0x200);
-  order.look();
+  order.scan();
   EXPECT_FALSE(order.is_behind(*mark)) << "it came before the work of the first capture alone";
   OneNode::show(0x100);
-  order.look();
+  order.scan();
   EXPECT_TRUE(order.is_behind(*mark));
   EXPECT_FALSE(order.is_behind(*of_the_first));
 }
@@ -180,8 +180,8 @@ TEST_F(CaptureOrderTest, ALookThatFailsIsMadeUpForByTheNext) {
   for (std::uint64_t call = 1; call <= 5; ++call) {
     FaultyApi::fail_only("cuGraphNodeGetDependencies_v2", call, CUDA_ERROR_UNKNOWN);
     CaptureOrder order(device_->driver(), stream_);
-    EXPECT_THROW(order.look(), DriverError);
-    order.look();
+    EXPECT_THROW(order.scan(), DriverError);
+    order.scan();
     EXPECT_TRUE(order.is_behind(*mark));
   }
   FaultyApi::reset();
@@ -191,8 +191,8 @@ TEST_F(CaptureOrderTest, EachNodeIsLookedAtOnce) {
   SimGpu::begin_capture(stream_);
   for (int i = 0; i < 10; ++i) {
     work(stream_);
-    order_.look();
-    order_.look();
+    order_.scan();
+    order_.scan();
   }
   EXPECT_EQ(SimGpu::calls("cuGraphNodeGetDependencies_v2"), 10U);
 }

@@ -170,10 +170,10 @@ TEST_F(PendingFreesTest, TheOwnStreamCanWaitInsteadOfTheHost) {
   }
   EXPECT_EQ(pending_.bytes_on_events(), 15U * 512);
   Blocks ready;
-  EXPECT_FALSE(pending_.order_behind_one(16 * 512, ready));
+  EXPECT_FALSE(pending_.stream_wait_for_one(16 * 512, ready));
   EXPECT_EQ(driver_.calls().stream_wait, 0U);
   // The second is the first that is large enough; what was freed before it needs no wait of its own.
-  EXPECT_TRUE(pending_.order_behind_one(2 * 512, ready));
+  EXPECT_TRUE(pending_.stream_wait_for_one(2 * 512, ready));
   EXPECT_EQ(ready, (Blocks{first, second}));
   EXPECT_EQ(driver_.calls().stream_wait, 2U);
   EXPECT_EQ(pending_.bytes_on_events(), 12U * 512);
@@ -194,7 +194,7 @@ TEST_F(PendingFreesTest, TheOwnStreamComesBehindTheLastUseOfTheBlockThatItGets) 
   large->size = 1024;
   ASSERT_TRUE(add(large));
   Blocks ready;
-  ASSERT_TRUE(pending_.order_behind_one(1024, ready));
+  ASSERT_TRUE(pending_.stream_wait_for_one(1024, ready));
   EXPECT_EQ(ready, (Blocks{small, large}));
   SimGpu::finish(own_);
   EXPECT_TRUE(driver_.is_complete(later_use)) << "not behind the use of the small block alone";
@@ -205,10 +205,10 @@ TEST_F(PendingFreesTest, ACapturingStreamWaitsForNothingOutside) {
   ASSERT_TRUE(add(block));
   SimGpu::begin_capture(own_);
   Blocks ready;
-  EXPECT_FALSE(pending_.order_behind_one(0, ready));
+  EXPECT_FALSE(pending_.stream_wait_for_one(0, ready));
   EXPECT_EQ(driver_.capture_info(own_).status, CaptureStatus::kActive);
   SimGpu::end_capture(own_);
-  EXPECT_TRUE(pending_.order_behind_one(0, ready));
+  EXPECT_TRUE(pending_.stream_wait_for_one(0, ready));
   EXPECT_EQ(ready, Blocks{block});
 }
 
@@ -217,11 +217,11 @@ TEST_F(PendingFreesTest, ARefusedStreamWaitLosesNothing) {
   ASSERT_TRUE(add(block));
   FaultyApi::fail_only("cuStreamWaitEvent", 2, CUDA_ERROR_UNKNOWN);
   Blocks ready;
-  EXPECT_THROW(pending_.order_behind_one(0, ready), DriverError);
+  EXPECT_THROW(pending_.stream_wait_for_one(0, ready), DriverError);
   EXPECT_EQ(ready, Blocks{});
   pending_.check_invariants();
   EXPECT_EQ(block->extra->events, 1U) << "one of the two was ordered";
-  EXPECT_TRUE(pending_.order_behind_one(0, ready));
+  EXPECT_TRUE(pending_.stream_wait_for_one(0, ready));
   EXPECT_EQ(ready, Blocks{block});
 }
 

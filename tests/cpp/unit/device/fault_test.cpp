@@ -99,7 +99,7 @@ struct World {
 };
 
 enum class Promise {
-  kNothingChanged,   // a failure leaves the line as it was
+  kNothingChanged,   // a failure leaves the arena as it was
   kProgramUnharmed,  // a failure may have moved pages that carry no live byte
   kNeverFails,       // completes whatever the driver says
 };

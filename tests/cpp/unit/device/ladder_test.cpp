@@ -277,13 +277,13 @@ TEST_F(LadderTest, PagesOfIdleStreamsGoToAnyStream) {
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
 }
 
-TEST_F(LadderTest, FewerPagesAreCreatedBesideThoseAtRest) {
+TEST_F(LadderTest, FewerPagesAreCreatedBesideThoseOfIdleStreams) {
   free(allocate(3 * kPageBytes, side_));
   expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
   EXPECT_EQ(pages().created, 5U);
 }
 
-TEST_F(LadderTest, PagesInUseAreNotAtRest) {
+TEST_F(LadderTest, PagesOfBusyStreamsAreNotIdle) {
   const DevicePtr a = allocate(6 * kPageBytes, side_);
   SimGpu::fill(side_, a, 1, 1);
   free(a);
@@ -301,7 +301,7 @@ TEST_F(LadderTest, PagesOfIdleStreamsGoToAPoolAndNotFromOne) {
   EXPECT_EQ(layout_of(kGraphPool), "F2p");
 }
 
-TEST_F(LadderTest, NothingIsAtRestWhileTheDeviceCaptures) {
+TEST_F(LadderTest, NoStreamIsIdleWhileTheDeviceCaptures) {
   free(allocate(10 * kPageBytes, side_));
   device_->set_captures(1);
   expect_ended_by(LadderStep::kGrow, [&] { allocate(kPageBytes); });
@@ -382,7 +382,7 @@ TEST_F(LadderTest, TooFewFreePagesElsewhereAreLeftThere) {
   EXPECT_EQ(pages().held, 6U);
 }
 
-TEST_F(LadderTest, NothingIsHandedOverInACaptureOrToAPool) {
+TEST_F(LadderTest, NothingIsTransferredInACaptureOrToAPool) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes, side_);
   free(a);
   device_->pools().hold(kGraphPool);

@@ -139,5 +139,36 @@ TEST_F(ShortLocksTest, WhileABlockIsJoinedForAnotherProcess) {
   EXPECT_TRUE(seen().contains("cuMemExportToShareableHandle"));
 }
 
+// A capture begins while another thread asks whether that stream is idle, between the two questions
+// that this is to the driver. The second one would invalidate the capture.
+class AnnouncedCaptureTest : public testing::DeviceFixture {
+ protected:
+  AnnouncedCaptureTest() {
+    FaultyApi::set_watcher([this](const char* symbol) {
+      if (symbol == std::string("cuStreamQuery") && !capturing_.valid()) {
+        capturing_ = std::async(std::launch::async, [this] {
+          SimGpu::make_current();
+          device_->set_captures(1);
+          SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
+        });
+        capturing_.wait_for(std::chrono::milliseconds(50));
+      }
+    });
+  }
+  ~AnnouncedCaptureTest() override { FaultyApi::set_watcher(nullptr); }
+
+  std::future<void> capturing_;
+};
+
+TEST_F(AnnouncedCaptureTest, ItBeginsBehindAQuestionThatIsUnderWay) {
+  free(allocate(10 * kPageBytes, side_));
+  allocate(kPageBytes);
+  ASSERT_TRUE(capturing_.valid()) << "nobody asked";
+  capturing_.get();
+  EXPECT_EQ(device_->driver().capture_info(side_).status, CaptureStatus::kActive);
+  SimGpu::end_capture(side_);
+  device_->set_captures(0);
+}
+
 }  // namespace
 }  // namespace ferro

@@ -96,7 +96,7 @@ TEST_F(ForeignStreamsTest, ThePoolKeepsTheirEventsApart) {
   const EventId theirs = events.record(foreign_);
   ASSERT_NE(theirs, kNoEvent);
   EXPECT_FALSE(driver.is_complete(theirs));
-  EXPECT_TRUE(driver.order_behind(theirs, stream_)) << "the two devices' streams order each other";
+  EXPECT_TRUE(driver.stream_wait(theirs, stream_)) << "the two devices' streams order each other";
   SimGpu::finish(foreign_);
   EXPECT_TRUE(driver.is_complete(theirs));
   events.put(theirs);

@@ -231,10 +231,10 @@ TEST_F(HeapExportsTest, ManyPagesAreNotSharedUnderACapture) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   const DevicePtr few = grow(heap_, 2 * kPageBytes);
   SharedRange range;
-  captures_ = 1;
+  captures_.set(1);
   EXPECT_EQ(try_share(block, &range), ExportResult::kCapturing);
   EXPECT_EQ(try_share(few, &range), ExportResult::kOk);
-  captures_ = 0;
+  captures_.set(0);
   EXPECT_EQ(try_share(block, &range), ExportResult::kOk);
 }
 
@@ -298,7 +298,7 @@ class ImportsTest : public HeapExportsTest {
     SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(ptr)));
     return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
-  Imports imports_{driver_, captures_};
+  Imports imports_{driver_, captures_.value()};
 };
 
 TEST_F(ImportsTest, UnitsAreMappedSideBySide) {
@@ -357,10 +357,10 @@ TEST_F(ExportsOfLargeHandlesTest, UnderACaptureTheyAreSharedAsTheyAreAndStaySo) 
   free(heap_, grow(heap_, 11 * kPageBytes));
   allocate(heap_, 4 * kPageBytes);
   const DevicePtr block = allocate(heap_, 7 * kPageBytes);
-  captures_ = 1;
+  captures_.set(1);
   const SharedRange range = share(block);
   EXPECT_EQ(sizes(range), Sizes({4, 2, 1}));
-  captures_ = 0;
+  captures_.set(0);
   EXPECT_EQ(sizes(share(block)), Sizes({4, 2, 1})) << "others have opened them";
 }
 
@@ -401,10 +401,10 @@ TEST_F(ImportsTest, ClosingWaitsForTheDevice) {
 TEST_F(ImportsTest, ClosingIsPutOffUnderACapture) {
   const DevicePtr block = grow(heap_, kPageBytes);
   const DevicePtr there = imports_.open(foreign(share(block)));
-  captures_ = 1;
+  captures_.set(1);
   imports_.close(there);
   EXPECT_EQ(imports_.count(), 1U);
-  captures_ = 0;
+  captures_.set(0);
   imports_.collect();
   EXPECT_EQ(imports_.count(), 0U);
 }

@@ -63,7 +63,7 @@ TEST_F(HeapPagesTest, GrowthMergesWhatIsUnmergedFirst) {
   EXPECT_EQ(driver_.calls().create, 2U);
 }
 
-TEST_F(HeapPagesTest, AHoleIsFilledBeforeTheLineGetsLonger) {
+TEST_F(HeapPagesTest, AHoleIsFilledBeforeTheArenaGetsLonger) {
   std::vector<DevicePtr> blocks;
   for (int i = 0; i < 5; ++i) {
     blocks.push_back(grow(heap_, kPageBytes));
@@ -108,7 +108,7 @@ TEST_F(HeapPagesTest, IdlePagesAreTakenWholeOrNotAtAll) {
   EXPECT_EQ(driver_.calls().create, 2U);
 }
 
-TEST_F(HeapPagesTest, ALimitOrAFullDeviceLeavesTheLineAsItWas) {
+TEST_F(HeapPagesTest, ALimitOrAFullDeviceLeavesTheArenaAsItWas) {
   const DevicePtr a = grow(heap_, 512);
   store_.set_limit(4 * kPageBytes);
   EXPECT_EQ(try_grow(8 * kPageBytes), GrowResult::kOverLimit);
@@ -163,10 +163,10 @@ TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
   free(pool, a);
   // A graph replays on its pages, on any stream, when the program has freed them long ago.
   make_busy(side_, a);
-  captures_ = 1;
+  captures_.set(1);
   EXPECT_EQ(release(pool, kAll), 0U) << "waiting would invalidate the capture";
   ASSERT_NE(ferro_sim_pending(), 0U);
-  captures_ = 0;
+  captures_.set(0);
   EXPECT_EQ(release(pool, kAll), 2U);
   EXPECT_EQ(ferro_sim_pending(), 0U);
 }
@@ -237,13 +237,13 @@ TEST_F(HeapPagesTest, AHeapThatGoesGivesItsAddressesBack) {
 }
 
 // A device with more memory than one span of the heap is long.
-class LongLineTest : public HeapPagesTest {
+class LongArenaTest : public HeapPagesTest {
  protected:
   static constexpr std::size_t kSpanPages = kSpanAlignment / kPageBytes;
-  LongLineTest() : HeapPagesTest(3 * kSpanPages) {}
+  LongArenaTest() : HeapPagesTest(3 * kSpanPages) {}
 };
 
-TEST_F(LongLineTest, ALineOfSeveralSpans) {
+TEST_F(LongArenaTest, AnArenaOfSeveralSpans) {
   const DevicePtr a = grow(heap_, (kSpanPages - 10) * kPageBytes);
   const DevicePtr b = grow(heap_, 20 * kPageBytes);
   EXPECT_EQ(driver_.calls().reserve, 2U);
@@ -261,14 +261,14 @@ TEST_F(LongLineTest, ALineOfSeveralSpans) {
   free(heap_, b);
 }
 
-TEST_F(LongLineTest, ARequestLongerThanTheUsualSpanGetsOneOfItsLength) {
+TEST_F(LongArenaTest, ARequestLongerThanTheUsualSpanGetsOneOfItsLength) {
   const DevicePtr a = grow(heap_, (kSpanPages + 1) * kPageBytes);
   EXPECT_EQ(driver_.calls().reserve, 1U);
   EXPECT_EQ(addresses_.find(a)->bytes(), 2 * kSpanAlignment);
   EXPECT_EQ(addresses_.find(a + kSpanAlignment), addresses_.find(a));
 }
 
-TEST_F(LongLineTest, AFailedGrowthIntoANewSpanGivesTheSpanUp) {
+TEST_F(LongArenaTest, AFailedGrowthIntoANewSpanGivesTheSpanUp) {
   const DevicePtr a = grow(heap_, (kSpanPages - 1) * kPageBytes);
   const std::uint64_t before = driver_.calls().unreserve;
   EXPECT_EQ(try_grow(3 * kSpanPages * kPageBytes), GrowResult::kOutOfMemory);

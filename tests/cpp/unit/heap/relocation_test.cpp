@@ -1,4 +1,4 @@
-// Moving whole free handles of a line to where a request fits.
+// Moving whole free handles of an arena to where a request fits.
 #include "ferro/core/policy/relocation.h"
 
 #include "support/heap_fixture.h"
@@ -96,7 +96,7 @@ class RelocationTest : public testing::HeapFixture {
   std::vector<DevicePtr> blocks_;
 };
 
-TEST_F(RelocationTest, HolesBecomeALineWithoutNewPagesAndWithoutWaiting) {
+TEST_F(RelocationTest, HolesBecomeOneRangeWithoutNewPagesAndWithoutWaiting) {
   const DriverCalls before = driver_.calls();
   const DevicePtr ptr = move(5);
   EXPECT_NE(ptr, kNull);

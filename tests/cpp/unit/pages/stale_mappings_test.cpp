@@ -65,7 +65,7 @@ TEST_F(StaleMappingsTest, TheHandlesAreFreeAtOnceAndTheOwnerHearsLater) {
   EXPECT_EQ(stale_.unmap_next(), Unmapped::kSome);
   EXPECT_EQ(first + trim(), 5U);
   EXPECT_EQ(stale_.unmap_next(), Unmapped::kNoneLeft);
-  EXPECT_EQ(stale_.settle(), 2U);
+  EXPECT_EQ(stale_.notify_owners(), 2U);
   EXPECT_EQ(stale_.count(), 0U);
   EXPECT_EQ(stale_.counts().by_remover, 2U);
   EXPECT_EQ(stale_.counts().by_requests, 0U);
@@ -89,7 +89,7 @@ TEST_F(StaleMappingsTest, AHeapIsNotEmptyUntilItHears) {
   SimGpu::finish(stream_);
   EXPECT_EQ(stale_.unmap_next(), Unmapped::kSome);
   EXPECT_FALSE(heap_->is_empty());
-  EXPECT_EQ(stale_.settle(), 1U);
+  EXPECT_EQ(stale_.notify_owners(), 1U);
   EXPECT_TRUE(heap_->is_empty());
 }
 
@@ -107,7 +107,7 @@ TEST_F(StaleMappingsTest, ALargeMappingGoesInParts) {
   EXPECT_EQ(unmaps(), 3U);
   EXPECT_EQ(trim(), 2 * kMost + 3);
   EXPECT_EQ(stale_.counts().by_remover, 1U);
-  EXPECT_EQ(stale_.settle(), 1U);
+  EXPECT_EQ(stale_.notify_owners(), 1U);
 }
 
 TEST_F(StaleMappingsTest, ARequestTakesTheRestOfAPartWithOneCall) {
@@ -128,7 +128,7 @@ TEST_F(StaleMappingsTest, APartThatTheDriverRefusesStays) {
   EXPECT_EQ(stale_.counts().refused, 1U);
   EXPECT_EQ(stale_.count(), 1U);
   EXPECT_EQ(stale_.unmap_next(), Unmapped::kSome);
-  EXPECT_EQ(stale_.settle(), 1U);
+  EXPECT_EQ(stale_.notify_owners(), 1U);
 }
 
 TEST_F(StaleMappingsTest, AnEventThatCannotBeAskedChangesNothing) {

@@ -69,7 +69,7 @@ TEST_F(UnmapThreadTest, WhatHasPassedGoes) {
   leave_one_that_has_passed();
   EXPECT_TRUE(removed(1));
   EXPECT_EQ(store_.trim(1), 1U);
-  EXPECT_EQ(stale_.settle(), 1U);
+  EXPECT_EQ(stale_.notify_owners(), 1U);
   EXPECT_EQ(stale_.counts().by_requests, 0U);
   EXPECT_TRUE(heap_->is_empty());
 }
@@ -168,7 +168,7 @@ TEST(UnmapThreadWithoutADriverTest, EveryRefusalIsSwallowed) {
   EXPECT_EQ(stale.count(), 1U);
   gone = false;
   EXPECT_TRUE(eventually([&] { return stale.counts().by_remover == 1; }));
-  EXPECT_EQ(stale.settle(), 1U);
+  EXPECT_EQ(stale.notify_owners(), 1U);
   EXPECT_EQ(owner.told, 1);
 }
 
@@ -191,7 +191,7 @@ TEST_F(UnmapThreadTest, ManyThreadsLeaveMappingsAtOnce) {
         heap.release_pages(2, ReleaseAfter::kStream);
         SimGpu::finish(stream);
         if (round % 8 == 0) {
-          stale_.settle();
+          stale_.notify_owners();
         } else if (round % 16 == 1) {
           stale_.remove_passed();
         }

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 namespace ferro::sim {
@@ -107,6 +109,81 @@ TEST(SimPhysicalMemory, AgreesWithAModelAcrossChunks) {
   }
   memory.free(base, kBytes);
   EXPECT_LE(memory.host_bytes(), kPage);
+}
+
+// From any offset to any other, so that pieces are cut at the borders of chunks on both sides; some
+// chunks of the source have no place in the file, and some were written to in part.
+TEST(SimPhysicalMemory, CopiesOntoZerosExactlyWhatWasWritten) {
+  constexpr std::size_t kBytes = 7 * kPage;
+  PhysicalMemory source(4 * kBytes, true);
+  const std::size_t other = *source.allocate(kPage);
+  source.fill(other, 1, 1, 1);
+  const std::size_t base = *source.allocate(kBytes);
+  std::vector<std::byte> model(kBytes);
+  std::mt19937 random(9);
+  for (const std::size_t chunk : {0U, 2U, 3U, 6U}) {
+    for (int i = 0; i < 5; ++i) {
+      const std::size_t at = chunk * kPage + random() % (kPage - 9000);
+      const std::size_t bytes = 1 + random() % 9000;
+      source.fill(base + at, 0x5a, 1, bytes);
+      std::fill_n(model.begin() + static_cast<std::ptrdiff_t>(at), bytes, std::byte{0x5a});
+    }
+  }
+  for (int round = 0; round < 8; ++round) {
+    const std::size_t bytes = 1 + random() % (kBytes - 1);
+    const std::size_t from = random() % (kBytes - bytes);
+    const std::size_t to = random() % kPage;
+    PhysicalMemory target(4 * kBytes, true);
+    const std::size_t there = *target.allocate(kBytes + kPage);
+    target.copy_onto_zeros(there + to, source, base + from, bytes);
+    std::vector<std::byte> expected(kBytes + kPage);
+    std::copy_n(model.begin() + static_cast<std::ptrdiff_t>(from), bytes,
+                expected.begin() + static_cast<std::ptrdiff_t>(to));
+    std::vector<std::byte> seen(expected.size());
+    target.read(there, seen.data(), seen.size());
+    ASSERT_TRUE(seen == expected) << from << " + " << bytes << " to " << to;
+  }
+}
+
+TEST(SimPhysicalMemory, CopyingOntoZerosTakesNoHostMemoryForWhatNobodyWrote) {
+  PhysicalMemory source(kGiB, true);
+  PhysicalMemory target(kGiB, true);
+  const std::size_t from = *source.allocate(256 * kMiB);
+  const std::size_t to = *target.allocate(256 * kMiB);
+  target.copy_onto_zeros(to, source, from, 256 * kMiB);
+  EXPECT_EQ(target.host_bytes(), 0U);
+  source.fill(from + 100 * kMiB, 7, 1, 1);
+  source.fill(from + 101 * kMiB, 8, 1, 1);
+  ASSERT_LT(source.host_bytes(), 2 * kMiB);
+  target.copy_onto_zeros(to, source, from, 256 * kMiB);
+  EXPECT_EQ(target.host_bytes(), source.host_bytes());
+  std::byte seen{};
+  target.read(to + 101 * kMiB, &seen, 1);
+  EXPECT_EQ(seen, std::byte{8});
+}
+
+// Which of the pages of a file that others write to too were written cannot be asked of it.
+TEST(SimPhysicalMemory, CopiesOntoZerosOfAFileAndFromOne) {
+  const int file = memfd_create("copies", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(ftruncate(file, 2 * kPage), 0);
+  const auto shared = PhysicalMemory::shared(file, 2 * kPage, true);
+  PhysicalMemory own(4 * kPage, true);
+  const std::size_t base = *own.allocate(2 * kPage);
+  own.fill(base + kPage - 3, 0x31, 1, 6);
+  shared->copy_onto_zeros(0, own, base, 2 * kPage);
+  PhysicalMemory back(4 * kPage, true);
+  const std::size_t there = *back.allocate(2 * kPage);
+  back.copy_onto_zeros(there, *shared, 0, 2 * kPage);
+  for (const PhysicalMemory* memory : {static_cast<const PhysicalMemory*>(shared.get()),
+                                       static_cast<const PhysicalMemory*>(&back)}) {
+    std::vector<std::byte> seen(2 * kPage);
+    memory->read(memory == &back ? there : 0, seen.data(), seen.size());
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), std::byte{0x31}), 6);
+    EXPECT_EQ(seen[kPage - 3], std::byte{0x31});
+    EXPECT_EQ(seen[kPage + 2], std::byte{0x31});
+  }
+  close(file);
 }
 
 TEST(SimPhysicalMemory, UnbackedMemoryCountsButHoldsNothing) {
