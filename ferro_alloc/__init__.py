@@ -10,6 +10,7 @@ from ferro_alloc import sizes
 from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
 from ferro_alloc._errors import FerroError
 from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
+from ferro_alloc._pins import Pin, pin
 from ferro_alloc._status import DeviceStatus, Status
 from ferro_alloc._version import __version__
 from ferro_alloc.allocator import install, is_installed, status, uninstall
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceStatus",
     "FerroError",
     "OutOfMemory",
+    "Pin",
     "PoolShare",
     "Status",
     "StreamShare",
@@ -30,6 +32,7 @@ __all__ = [
     "explain",
     "install",
     "is_installed",
+    "pin",
     "sizes",
     "status",
     "uninstall",

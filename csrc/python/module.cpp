@@ -115,6 +115,17 @@ py::dict device_report(int device) {
   return report;
 }
 
+bool pin(std::uintptr_t address, std::size_t bytes) {
+  const py::gil_scoped_release release;
+  ferro::CudaAllocator* ours = ferro::installed_allocator();
+  return ours != nullptr && ours->pin(reinterpret_cast<void*>(address), bytes);
+}
+
+void unpin(std::uintptr_t address, std::size_t bytes) {
+  const py::gil_scoped_release release;
+  ferro::installed_allocator()->unpin(reinterpret_cast<void*>(address), bytes);
+}
+
 py::dict device_view(int device) {
   ferro::DeviceMemory& core = core_of(device);
   const ferro::DeviceView view = core.report().view();
@@ -235,6 +246,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("allocation_size", &allocation_size, py::arg("size"), py::arg("layout"),
              py::arg("page_size_bytes"));
   module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
+  module.def("pin", &pin, py::arg("address"), py::arg("bytes"));
+  module.def("unpin", &unpin, py::arg("address"), py::arg("bytes"));
   module.def("check_invariants", &check_invariants, py::arg("device"));
   module.def("driver_table_address", &driver_table_address);
 }

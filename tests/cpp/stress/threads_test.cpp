@@ -143,7 +143,8 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
   void share(const HeldBlock& block) {
     Span& span = *addresses_.find(block.ptr);
     SharedRange range;
-    const ExportResult result = device_.export_block(span, block.ptr, {}, &range);
+    const ExportResult result =
+        device_.export_block(span, block.ptr, device_.await_exchange(span, block.ptr, {}), &range);
     const bool answered = result == ExportResult::kOutOfMemory ||
                           (result == ExportResult::kOk && !range.units.empty()) ||
                           (result == ExportResult::kSegment && range.begin == span.base());

@@ -29,7 +29,9 @@ inline void DeviceModel::operator()(const Export& i) {
   const auto calls_before = calls();
   SharedRange range;
   std::optional<ExportResult> result;
-  guarded([&] { result = device_->export_block(span, ptr, {}, &range); });
+  guarded([&] {
+    result = device_->export_block(span, ptr, device_->await_exchange(span, ptr, {}), &range);
+  });
   if (traffic_.captures() != 0) {
     expect(calls() == calls_before, "under a capture nothing is exchanged or waited for");
   }

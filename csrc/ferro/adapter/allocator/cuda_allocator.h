@@ -159,6 +159,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
   // Null when `device` was not initialised.
   DeviceMemory* core_of(int device) const;
+  // DeviceMemory::pin, of the device that has the range. False: none has, or not all of it.
+  bool pin(void* ptr, std::size_t bytes);
+  void unpin(void* ptr, std::size_t bytes);
   // Frees what `allocate` handed out; the one deleter of all DataPtrs.
   void free(void* ptr);
 

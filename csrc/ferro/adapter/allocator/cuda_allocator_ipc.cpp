@@ -3,16 +3,32 @@
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/interpreter_lock.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <stdexcept>
+#include <sys/resource.h>
 
 namespace ferro {
 namespace {
 
 using c10::cuda::CUDACachingAllocator::ShareableHandle;
+
+// Of the descriptors that a process may have, a block may take half.
+std::size_t most_descriptors() {
+  rlimit limit{};
+  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return std::max<std::size_t>(known ? limit.rlim_cur / 2 : 0, kMaxExportUnits);
+}
+
+constexpr const char* kTooManyHandles =
+    "This block lies on more memory handles than half of the file descriptors that this process "
+    "may open (ulimit -n). They cannot be exchanged for one handle now: ";
+constexpr const char* kWhatToDo =
+    " Raise ulimit -n, or allocate what is shared in a torch.cuda.MemPool(no_split=True).";
 
 void check(ExportResult result, DeviceId device, void* ptr) {
   switch (result) {
@@ -26,15 +42,17 @@ void check(ExportResult result, DeviceId device, void* ptr) {
                   " cannot be shared between processes: its driver gives no file descriptors for "
                   "it. Share a copy in host memory.");
     case ExportResult::kCapturing:
-      TORCH_CHECK(false,
-                  "A block of more than 16 pages cannot be shared for the first time while a CUDA "
-                  "graph is captured. Share it before the capture.");
+      TORCH_CHECK(false, kTooManyHandles, "a CUDA graph is captured. Share it before the capture.");
+    case ExportResult::kBusy:
+      TORCH_CHECK(false, kTooManyHandles, "GPU ", device, " has work that does not end.",
+                  kWhatToDo);
+    case ExportResult::kKept:
+      TORCH_CHECK(false, kTooManyHandles,
+                  "other processes or libraries know them, or the program pinned them.", kWhatToDo);
     case ExportResult::kOutOfMemory:
-      TORCH_CHECK_WITH(
-          OutOfMemoryError, false,
-          "CUDA out of memory. Sharing a large block for the first time needs room for a copy of "
-          "it on GPU ",
-          device, ". Share it before the memory is full.");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", kTooManyHandles,
+                       "there is no room for a copy on GPU ", device,
+                       ". Share it before the memory is full.");
   }
 }
 
@@ -68,8 +86,18 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   }
   const DeviceId device = span->heap()->device();
   SharedRange range;
-  const ExportResult result =
-      with_torch_errors([&] { return core_of(device)->export_block(*span, address, &range); });
+  // Who watches the memory may have registered it.
+  ExportRules rules{most_descriptors(), ExportResult::kOk};
+  if (this->device(device).history.has_trackers()) {
+    rules.exchange = ExportResult::kKept;
+  }
+  const ExportResult result = with_torch_errors([&] {
+    {
+      const WithoutInterpreterLock others_go_on;
+      rules = core_of(device)->await_exchange(*span, address, rules);
+    }
+    return core_of(device)->export_block(*span, address, rules, &range);
+  });
   check(result, device, ptr);
   IpcHandle handle;
   if (result == ExportResult::kSegment) {
@@ -82,6 +110,21 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   }
   return {static_cast<std::ptrdiff_t>(distance(range.begin, address)),
           encode(handle, IpcFormat{kIpcFormat})};
+}
+
+bool CudaAllocator::pin(void* ptr, std::size_t bytes) {
+  const DevicePtr begin = to_device_ptr(ptr);
+  Span* span = addresses_.find(begin);
+  return span != nullptr && with_torch_errors([&] {
+           return core_of(span->heap()->device())->pin(*span, begin, bytes);
+         });
+}
+
+void CudaAllocator::unpin(void* ptr, std::size_t bytes) {
+  const DevicePtr begin = to_device_ptr(ptr);
+  if (Span* span = addresses_.find(begin)) {
+    core_of(span->heap()->device())->unpin(*span, begin, bytes);
+  }
 }
 
 void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {

@@ -68,6 +68,9 @@ class History final : public MemoryObserver {
   // After the entries were read, so that it shows in the next snapshot only.
   void on_snapshot(std::size_t active_bytes);
 
+  // Has anybody asked to be told of segments as they come and go?
+  bool has_trackers() const { return trackers_.load(std::memory_order_relaxed) != nullptr; }
+
   // In the order in which things happened; times still in ticks.
   std::vector<TraceEntry> entries() const { return ring_.read(); }
 

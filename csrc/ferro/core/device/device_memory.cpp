@@ -204,40 +204,38 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, ExportRules rules,
+// Which streams use the block nobody knows: a use is recorded before a block is freed, not while it
+// lives. So the whole device has to be at rest. Where it stays at work the handles stay as they are:
+// it may be waiting for another process, and that for this block.
+ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules rules) {
+  Heap* heap = span.heap();
+  if (rules.exchange != ExportResult::kOk || !is_paged(heap->kind())) {
+    return rules;
+  }
+  std::optional<ExportResult> wanted;
+  {
+    const RecursiveMutexLock lock(climb_mutex_);
+    wanted = static_cast<ArenaHeap*>(heap)->wants_exchange(span, ptr);
+  }
+  if (wanted) {
+    const bool busy = *wanted == ExportResult::kOk && !driver_.comes_to_rest(kLongestRest);
+    rules.exchange = busy ? ExportResult::kBusy : *wanted;
+  }
+  return rules;
+}
+
+ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, const ExportRules& rules,
                                         SharedRange* out) {
+  const RecursiveMutexLock lock(climb_mutex_);
   Heap* heap = span.heap();
   if (is_paged(heap->kind())) {
-    return export_pages(*static_cast<ArenaHeap*>(heap), span, ptr, rules, out);
+    return static_cast<ArenaHeap*>(heap)->export_block(span, ptr, rules, out);
   }
-  const RecursiveMutexLock lock(climb_mutex_);
   if (!heap->live_block_around(span, ptr)) {
     return ExportResult::kNotLive;
   }
   out->begin = span.base();
   return ExportResult::kSegment;
-}
-
-// The block is live, so its heap and its span stay without the lock. Which streams use it nobody
-// knows: a use is recorded before a block is freed, not while it lives. So the whole device has to
-// be at rest, and where it stays at work the handles stay as they are: it may be waiting for another
-// process, and that for this block.
-ExportResult DeviceMemory::export_pages(ArenaHeap& heap, Span& span, DevicePtr ptr,
-                                        ExportRules rules, SharedRange* out) {
-  if (rules.exchange == ExportResult::kOk) {
-    std::optional<ExportResult> wanted;
-    {
-      const RecursiveMutexLock lock(climb_mutex_);
-      wanted = heap.wants_exchange(span, ptr);
-    }
-    if (wanted) {
-      rules.exchange = *wanted == ExportResult::kOk && !driver_.comes_to_rest(kLongestRest)
-                           ? ExportResult::kBusy
-                           : *wanted;
-    }
-  }
-  const RecursiveMutexLock lock(climb_mutex_);
-  return heap.export_block(span, ptr, rules, out);
 }
 
 bool DeviceMemory::pin(Span& span, DevicePtr begin, std::size_t bytes) {

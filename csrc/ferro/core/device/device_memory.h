@@ -100,9 +100,13 @@ class DeviceMemory {
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(climb_mutex_);
   // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device, and the
-  // block there lives until this returns. Where handles may be exchanged the host waits until the
-  // device is at rest, but not longer than `kLongestRest`, and holds no lock meanwhile.
-  ExportResult export_block(Span& span, DevicePtr ptr, ExportRules rules, SharedRange* out)
+  // block there lives meanwhile.
+  // First: the rules as they are once the host has waited. Where handles should be exchanged it
+  // waits until the device is at rest, but not longer than `kLongestRest`, and under no lock.
+  ExportRules await_exchange(Span& span, DevicePtr ptr, ExportRules rules)
+      FERRO_EXCLUDES(climb_mutex_);
+  // Then, with these rules. No thread gives the device work on the block in between.
+  ExportResult export_block(Span& span, DevicePtr ptr, const ExportRules& rules, SharedRange* out)
       FERRO_EXCLUDES(climb_mutex_);
   // What lies behind a range of a span stays behind it until it was unpinned as often: handles do
   // not leave, move or change, also while no block lies on them. Segments never move, and stay as
@@ -137,8 +141,6 @@ class DeviceMemory {
   // A device that works longer is taken to wait for something.
   static constexpr std::chrono::milliseconds kLongestRest{1000};
 
-  ExportResult export_pages(ArenaHeap& heap, Span& span, DevicePtr ptr, ExportRules rules,
-                            SharedRange* out) FERRO_EXCLUDES(climb_mutex_);
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
       FERRO_EXCLUDES(climb_mutex_);
   // The pages of a graph's pool stay where they are. A small block between two holes would keep them

@@ -429,7 +429,10 @@ TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {
   device_->pools().hold(kGraphPool);
   const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
   SharedRange range;
-  ASSERT_EQ(device_->export_block(*addresses_.find(block), block, {}, &range), ExportResult::kOk);
+  ASSERT_EQ(
+      device_->export_block(*addresses_.find(block), block,
+                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
+      ExportResult::kOk);
   EXPECT_EQ(device_->report().reserved_by_pool()[kGraphPool][kAll].current,
             std::int64_t{3 * kPageBytes});
   free(block);

@@ -91,7 +91,8 @@ struct World {
   testing::IdleRemover remover;
   std::unique_ptr<DeviceMemory> device;
   bool share(DevicePtr ptr) {
-    return device->export_block(span_of(ptr), ptr, {}, &shared) == ExportResult::kOk;
+    return device->export_block(span_of(ptr), ptr, device->await_exchange(span_of(ptr), ptr, {}),
+                                &shared) == ExportResult::kOk;
   }
   std::vector<DevicePtr> blocks;
   PoolCheckpoint checkpoint;

@@ -145,11 +145,16 @@ TEST_F(FoundTest, ABlockWhoseSharingTheDriverInterruptsKeepsItsHandles) {
   ASSERT_GT(device_->stale().count(), 0U);
   FaultyApi::fail_only("cuEventQuery", 1, CUDA_ERROR_UNKNOWN);
   SharedRange range;
-  EXPECT_THROW(static_cast<void>(device_->export_block(*addresses_.find(block), block, {}, &range)),
+  EXPECT_THROW(static_cast<void>(device_->export_block(
+                   *addresses_.find(block), block,
+                   device_->await_exchange(*addresses_.find(block), block, {}), &range)),
                DriverError);
   FaultyApi::reset();
   device_->report().check_invariants();
-  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, {}, &range), ExportResult::kOk);
+  EXPECT_EQ(
+      device_->export_block(*addresses_.find(block), block,
+                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
+      ExportResult::kOk);
   EXPECT_EQ(range.units.size(), 1U);
 }
 
@@ -158,7 +163,10 @@ TEST_F(FoundTest, AWindowThatTheDriverKeepsMappedKeepsThePagesBehindIt) {
   const DevicePtr block = allocate(20 * kPageBytes, stream_);
   FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
   SharedRange range;
-  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, {}, &range), ExportResult::kOk);
+  EXPECT_EQ(
+      device_->export_block(*addresses_.find(block), block,
+                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
+      ExportResult::kOk);
   free(block);
   FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
   device_->empty_cache();
@@ -201,7 +209,9 @@ TEST_F(FoundTest, SharedPagesGoUntilTheLimitAllowsNewOnes) {
     blocks.push_back(allocate(2 * kPageBytes, side_));
     SharedRange range;
     Span& span = *addresses_.find(blocks.back());
-    ASSERT_EQ(device_->export_block(span, blocks.back(), {}, &range), ExportResult::kOk);
+    ASSERT_EQ(device_->export_block(span, blocks.back(),
+                                    device_->await_exchange(span, blocks.back(), {}), &range),
+              ExportResult::kOk);
   }
   for (const DevicePtr block : blocks) {
     free(block);
@@ -220,7 +230,10 @@ TEST_F(FoundTest, PagesThatASharedBlockLeavesAreMappedNowhere) {
   const DevicePtr block = allocate(17 * kPageBytes);
   ASSERT_EQ(arena_of(stays).pages_moved(), 1U);
   SharedRange range;
-  ASSERT_EQ(device_->export_block(*addresses_.find(block), block, {}, &range), ExportResult::kOk);
+  ASSERT_EQ(
+      device_->export_block(*addresses_.find(block), block,
+                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
+      ExportResult::kOk);
   ASSERT_EQ(range.units.size(), 1U);
   EXPECT_EQ(device_->store().trim(~std::size_t{0}), 17U);
   EXPECT_EQ(SimGpu::used_pages(), pages().held);
@@ -287,7 +300,10 @@ TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsShared) {
   const DevicePtr block = allocate(20 * kPageBytes, gone_);
   lose_stream();
   SharedRange range;
-  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, {}, &range), ExportResult::kOk);
+  EXPECT_EQ(
+      device_->export_block(*addresses_.find(block), block,
+                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
+      ExportResult::kOk);
   EXPECT_EQ(range.units.size(), 1U);
   EXPECT_EQ(ledger_.violation(), "");
 }

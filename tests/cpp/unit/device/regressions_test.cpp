@@ -35,7 +35,8 @@ class RegressionsTest : public testing::DeviceFixture {
   ~RegressionsTest() override { FaultyApi::keep(nullptr); }
 
   ExportResult share(DevicePtr ptr, SharedRange* range) {
-    return device_->export_block(*addresses_.find(ptr), ptr, {}, range);
+    return device_->export_block(*addresses_.find(ptr), ptr,
+                                 device_->await_exchange(*addresses_.find(ptr), ptr, {}), range);
   }
   // What the heaps take to be behind their addresses is mapped there.
   void expect_pages_in_place() {
@@ -327,7 +328,10 @@ TEST_F(HeadroomTakenTest, SharedPagesGoToTheDriverUntilTheRequestHasRoomBesideTh
   allocate(8 * kPageBytes);
   const DevicePtr shared = allocate(3 * kPageBytes);
   SharedRange range;
-  ASSERT_EQ(device_->export_block(*addresses_.find(shared), shared, {}, &range), ExportResult::kOk);
+  ASSERT_EQ(
+      device_->export_block(*addresses_.find(shared), shared,
+                            device_->await_exchange(*addresses_.find(shared), shared, {}), &range),
+      ExportResult::kOk);
   ASSERT_EQ(range.units.size(), 3U);
   CUdeviceptr others = 0;
   SimGpu::expect(SimGpu::api().mem_alloc(&others, 2 * kPageBytes));

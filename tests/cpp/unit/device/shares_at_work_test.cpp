@@ -48,7 +48,9 @@ class SharesAtWorkTest : public testing::DeviceFixture {
     }
   }
   ExportResult share(std::size_t max_units, SharedRange* range) {
-    return device_->export_block(*addresses_.find(block_), block_, {.max_units = max_units}, range);
+    Span& span = *addresses_.find(block_);
+    const ExportRules rules = device_->await_exchange(span, block_, {.max_units = max_units});
+    return device_->export_block(span, block_, rules, range);
   }
 
   DevicePtr block_{};

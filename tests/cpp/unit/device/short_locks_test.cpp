@@ -135,7 +135,10 @@ TEST_F(ShortLocksTest, WhileABlockIsJoinedForAnotherProcess) {
   }
   const DevicePtr large = allocate(8 * kPageBytes);
   SharedRange range;
-  ASSERT_EQ(device_->export_block(*addresses_.find(large), large, {}, &range), ExportResult::kOk);
+  ASSERT_EQ(
+      device_->export_block(*addresses_.find(large), large,
+                            device_->await_exchange(*addresses_.find(large), large, {}), &range),
+      ExportResult::kOk);
   EXPECT_TRUE(seen().contains("cuMemExportToShareableHandle"));
 }
 

@@ -26,7 +26,11 @@ class HeapExportsTest : public testing::HeapFixture {
   }
 
   ExportResult try_share(DevicePtr ptr, SharedRange* out) {
-    const ExportResult result = heap_.export_block(*addresses_.find(ptr), ptr, {}, out);
+    Span& span = *addresses_.find(ptr);
+    if (heap_.wants_exchange(span, ptr) == ExportResult::kOk) {
+      driver_.wait_for_device();
+    }
+    const ExportResult result = heap_.export_block(span, ptr, {}, out);
     check(heap_);
     return result;
   }
@@ -102,7 +106,7 @@ TEST_F(HeapExportsTest, ManyPagesMoveBehindOneHandle) {
 
 TEST_F(HeapExportsTest, ACopyWhoseWaitFailsIsOverBeforeItsPagesGo) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
-  testing::FaultyApi::fail_only("cuCtxSynchronize", 2, CUDA_ERROR_UNKNOWN);
+  testing::FaultyApi::fail_only("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
   SharedRange range;
   EXPECT_THROW(static_cast<void>(try_share(block, &range)), DriverError);
   testing::FaultyApi::reset();

@@ -1,0 +1,80 @@
+"""Memory that stays where it is, for libraries that registered it by its handles."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ferro_alloc import _load
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Pin:
+    """What `pin()` pinned, until `unpin()` or the end of a `with` block. Thread-safe."""
+
+    def __init__(self, address: int, nbytes: int, keeps: torch.UntypedStorage | None) -> None:
+        self.address = address
+        """Where it begins, in the device's addresses."""
+        self.nbytes = nbytes
+        """How many bytes are pinned; the rest of their pages is too."""
+        self._keeps = keeps
+        self._lock = threading.Lock()
+        self._pinned = nbytes != 0 and bool(_load.load().pin(address, nbytes))
+        if not self._pinned and keeps is None:
+            raise ValueError(
+                f"pin() found no memory of ferro_alloc behind all of the {nbytes} bytes at "
+                f"{address:#x}: give a tensor, or a range of memory that is in use"
+            )
+
+    def unpin(self) -> None:
+        """Ends it. Does nothing the second time."""
+        with self._lock:
+            pinned, self._pinned = self._pinned, False
+        if pinned:
+            _load.load().unpin(self.address, self.nbytes)
+        self._keeps = None
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.unpin()
+
+
+def pin(memory: torch.Tensor | tuple[int, int]) -> Pin:
+    """Keeps the physical memory behind a tensor, or behind a range (address, bytes), as it is.
+
+    For libraries that know memory by its handles, as RDMA registrations do. Until `Pin.unpin()` its
+    pages do not move, serve no other address, are not exchanged for others when the memory is
+    shared, and do not go back to the driver. Whole pages are pinned, with what else lies on them.
+    It may lie on several handles; a block of a `torch.cuda.MemPool(no_split=True)` is one
+    allocation of the driver, and never moves anyway.
+
+    A tensor's whole storage is pinned, and kept alive. Of a range the addresses are pinned: when
+    its block is freed, its pages stay and serve the next one. Memory of the allocator before
+    ferro_alloc does not move while it is in use; then only the tensor is kept alive. What is pinned
+    is pinned as often as it was asked for. Raises `ValueError` for a tensor that is not in CUDA
+    memory, and for a range that is not all in memory of ferro_alloc; `TypeError` for anything else.
+    """
+    import torch
+
+    if isinstance(memory, torch.Tensor):
+        if not memory.is_cuda:
+            raise ValueError(f"pin() expected a tensor in CUDA memory, got one on {memory.device}")
+        storage = memory.untyped_storage()
+        return Pin(storage.data_ptr(), storage.nbytes(), storage)
+    match memory:
+        case (int(address), int(nbytes)) if address > 0 and nbytes > 0:
+            return Pin(address, nbytes, None)
+    raise TypeError(
+        "pin() expected a tensor or a pair of positive numbers, the address and the bytes of a "
+        f"range, got {memory!r}"
+    )
