@@ -1,6 +1,7 @@
 """What a program is told when memory cannot be shared, and that the memory is unharmed."""
 
 import json
+import resource
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ from tests.python.feature_checks import MIB, error_of, filled, words
 
 import torch
 
+import ferro_alloc
 from ferro_alloc import _C, sim
 
 UNKNOWN, OUT_OF_MEMORY, NOT_SUPPORTED = 999, 2, 801
@@ -63,6 +65,15 @@ with torch.cuda.stream(side):
     results["under a capture"] = error_of(lambda: share(tensor))
     graph.capture_end()
 del graph
+
+scattered = [torch.empty(2 * MIB, dtype=torch.uint8, device="cuda") for _ in range(100)]
+del scattered
+tensor = filled(SIZE, 6)
+files = resource.getrlimit(resource.RLIMIT_NOFILE)
+with ferro_alloc.pin(tensor):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, files[1]))
+    results["pinned, with few descriptors"] = error_of(lambda: share(tensor))
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
 
 
 def open_changed(change: Any) -> tuple[str, str]:

@@ -2,9 +2,10 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <atomic>
+#include <optional>
+#include <vector>
 
 namespace ferro {
 namespace {
@@ -32,12 +33,14 @@ void note(const c10::OperatorHandle& message, c10::DispatchKeySet keys, torch::j
 // At the one key that inference mode has too, and that is nobody's for these operators.
 void watch_rank_messages() {
   static const auto* const watch = [] {
-    auto* library = new torch::Library(torch::Library::IMPL, "c10d",
-                                       c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
-    for (const char* message : {"send", "recv_", "recv_any_source_"}) {
-      library->impl(message, torch::CppFunction::makeFromBoxedFunction<&note>());
+    auto* handles = new std::vector<c10::RegistrationHandleRAII>();
+    for (const char* message : {"c10d::send", "c10d::recv_", "c10d::recv_any_source_"}) {
+      handles->push_back(c10::Dispatcher::singleton().registerImpl(
+          c10::OperatorName(message, ""), c10::DispatchKey::BackendSelect,
+          c10::KernelFunction::makeFromBoxedFunction<&note>(), std::nullopt, nullptr,
+          "ferro_alloc's look at messages between ranks"));
     }
-    return library;  // never destroyed: others may dispatch until the process ends
+    return handles;  // never destroyed: others may dispatch until the process ends
   }();
   (void)watch;
 }

@@ -242,13 +242,14 @@ bool DeviceMemory::pin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
   Heap* heap = span.heap();
   return distance(begin, span.base() + span.bytes()) >= bytes &&
-         (!is_paged(heap->kind()) || static_cast<ArenaHeap*>(heap)->pin(span, begin, bytes));
+         (!is_paged(heap->kind()) ||
+          static_cast<ArenaHeap*>(heap)->change_pins(span, begin, bytes, 1));
 }
 
 void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (is_paged(span.heap()->kind())) {
-    static_cast<ArenaHeap*>(span.heap())->unpin(span, begin, bytes);
+    static_cast<ArenaHeap*>(span.heap())->change_pins(span, begin, bytes, -1);
   }
 }
 

@@ -318,21 +318,14 @@ std::vector<ArenaHeap::Unit> ArenaHeap::units_of(const Span& span, DevicePtr beg
   return units;
 }
 
-bool ArenaHeap::pin(const Span& span, DevicePtr begin, std::size_t bytes) {
+bool ArenaHeap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by) {
   const HeapLock lock(mutex_);
-  std::vector<Unit> units = units_of(span, begin, bytes);
-  for (Unit& unit : units) {
-    ++unit.unit.pins;
+  const std::vector<Unit> units = units_of(span, begin, bytes);
+  for (const Unit& unit : units) {
     exported_.put(unit.begin, unit.unit);
+    exported_.change_pins(unit.begin, by);
   }
   return !units.empty();
-}
-
-void ArenaHeap::unpin(const Span& span, DevicePtr begin, std::size_t bytes) {
-  const HeapLock lock(mutex_);
-  for (const Unit& unit : units_of(span, begin, bytes)) {
-    exported_.change_pins(unit.begin, -1);
-  }
 }
 
 void ArenaHeap::grant(DeviceId to) {

@@ -137,10 +137,11 @@ class ArenaHeap final : public Heap {
   // capture forbids to wait for that. Nothing: no.
   std::optional<ExportResult> wants_exchange(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
 
-  // The handles behind a range of addresses stay, whatever becomes of the blocks on it, until they
-  // have been unpinned as often. O(handles behind the range). False: no page is behind some of it.
-  bool pin(const Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(mutex_);
-  void unpin(const Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  // Pins, by 1, or unpins, by -1, the handles behind a range of addresses. They stay, whatever
+  // becomes of the blocks on it, until they have been unpinned as often. O(handles behind the range).
+  // False: no page is behind some of it, and nothing was changed.
+  bool change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by)
+      FERRO_EXCLUDES(mutex_);
 
   // A handle on which whole pages are free beside such as carry live or pending bytes.
   struct PartlyFree {

@@ -16,11 +16,11 @@ class PinsTest : public testing::HeapFixture {
 
   Span& span(DevicePtr ptr) { return *addresses_.find(ptr); }
   void unpin(DevicePtr ptr, std::size_t bytes) {
-    heap_.unpin(span(ptr), ptr, bytes);
+    EXPECT_TRUE(heap_.change_pins(span(ptr), ptr, bytes, -1));
     check(heap_);
   }
   bool pin(DevicePtr ptr, std::size_t bytes) {
-    const bool pinned = heap_.pin(span(ptr), ptr, bytes);
+    const bool pinned = heap_.change_pins(span(ptr), ptr, bytes, 1);
     check(heap_);
     return pinned;
   }
