@@ -246,8 +246,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("allocation_size", &allocation_size, py::arg("size"), py::arg("layout"),
              py::arg("page_size_bytes"));
   module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
-  module.def("pin", &pin, py::arg("address"), py::arg("bytes"));
-  module.def("unpin", &unpin, py::arg("address"), py::arg("bytes"));
+  module.def("pin", &pin, py::arg("address"), py::arg("size"));
+  module.def("unpin", &unpin, py::arg("address"), py::arg("size"));
   module.def("check_invariants", &check_invariants, py::arg("device"));
   module.def("driver_table_address", &driver_table_address);
 }
