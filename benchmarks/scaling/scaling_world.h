@@ -92,7 +92,9 @@ class World {
   }
   void share(DevicePtr ptr) {
     SharedRange range;
-    if (memory_.export_block(*addresses_.find(ptr), ptr, &range) != ExportResult::kOk) {
+    Span& span = *addresses_.find(ptr);
+    if (memory_.export_block(span, ptr, memory_.await_exchange(span, ptr, {}), &range) !=
+        ExportResult::kOk) {
       throw Problem("a block was not exported");
     }
   }
