@@ -320,10 +320,16 @@ std::vector<ArenaHeap::Unit> ArenaHeap::units_of(const Span& span, DevicePtr beg
 
 bool ArenaHeap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by) {
   const HeapLock lock(mutex_);
-  const std::vector<Unit> units = units_of(span, begin, bytes);
-  for (const Unit& unit : units) {
-    exported_.put(unit.begin, unit.unit);
-    exported_.change_pins(unit.begin, by);
+  std::vector<Unit> units = units_of(span, begin, bytes);
+  for (Unit& unit : units) {
+    unit.unit.pins += by;
+    FERRO_CHECK(unit.unit.pins >= 0);
+    // Without a pin or an export it is a handle like others again.
+    if (unit.unit.pins == 0 && unit.unit.id == 0) {
+      exported_.erase(unit.begin);
+    } else {
+      exported_.put(unit.begin, unit.unit);
+    }
   }
   return !units.empty();
 }

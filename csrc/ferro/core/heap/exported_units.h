@@ -27,14 +27,6 @@ class ExportedUnits {
     const auto unit = units_.find(begin);
     return unit == units_.end() ? nullptr : &unit->second;
   }
-  // Of a unit that is there. Without a pin or an export it is a handle like others again.
-  void change_pins(DevicePtr begin, int by) {
-    const auto unit = units_.find(begin);
-    unit->second.pins += by;
-    if (unit->second.pins == 0 && unit->second.id == 0) {
-      units_.erase(unit);
-    }
-  }
   // The unit that contains an address, or the end.
   Units::const_iterator around(DevicePtr ptr) const {
     auto unit = units_.upper_bound(ptr);

@@ -81,8 +81,8 @@ class StaleMappings {
 
   void add(StaleMappingRef mapping) FERRO_EXCLUDES(mutex_);
   // Removes what has passed and tells the owners. Asks the driver, never waits but for an
-  // `unmap_next` that has begun. What the driver refuses stays for a later call. For how many mappings the owners
-  // were told. Throws DriverError; then they are told later.
+  // `unmap_next` that has begun. What the driver refuses stays for a later call. For how many
+  // mappings the owners were told. Throws DriverError; then they are told later.
   std::size_t remove_passed() FERRO_EXCLUDES(mutex_, removal_mutex_);
   // Tells the owners of mappings that `unmap_next` removed; how many. Calls no driver but to give
   // addresses back.

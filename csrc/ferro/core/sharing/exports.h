@@ -1,8 +1,8 @@
 // What other processes may map: handles that were exported, and their file descriptors.
 //
-// A unit is one handle: a single page, or a run of pages behind one handle. Its pages are pinned:
-// they stay behind their addresses until no live byte is on any of them, and then the whole unit
-// goes back to the driver. The descriptor is made once and kept as long as the unit is.
+// A unit is one handle: a single page, or a run of pages behind one handle. Its pages stay
+// behind their addresses until no live byte is on any of them, and then the whole unit goes back to
+// the driver. The descriptor is made once and kept as long as the unit is.
 #pragma once
 
 #include "ferro/base/mutex.h"

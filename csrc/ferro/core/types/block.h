@@ -19,7 +19,8 @@
 //  fence     A point of a stream, behind the last work that may touch some memory.
 //  pending   Freed by the program while another stream may still use it.
 //  unmerged  Free, and kept apart from its free neighbours for the next request of its size.
-//  unit      A handle that other processes may map. It stays behind its addresses (exports.h).
+//  unit      A handle that stays behind its addresses: other processes may map it, or the program
+//            pinned it (exported_units.h).
 //  capture   CUDA's recording of a graph. CaptureOrder is its order, CapturePool its memory,
 //            CapturedGraph what comes of it.
 //  diversion Sends the allocations that its filter accepts to a pool (pool_router.h).
