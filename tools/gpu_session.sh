@@ -3,11 +3,12 @@
 #
 #   tools/gpu_session.sh [PART ...]     parts: build contract tests
 #                                       hit_path observing sharing training demo
-#                                       scattered near_full graphs situations compiled frontier
+#                                       scattered near_full graphs situations compiled frontier ranks
 #
-# Without any named it runs all but the last six, whose results would be more files than it leaves.
-# `tests` takes nearly the whole time, and `frontier` and `near_full` more than that for all workloads:
-# WORKLOADS="conv moe" names those of a call, for these two and `training`.
+# `ranks` needs two GPUs. Without any named it runs all but the last seven, whose results would be
+# more files than it leaves. `tests` takes nearly the whole time, and `frontier` and `near_full` more
+# than that for all workloads: WORKLOADS="conv moe" names those of a call, for these two and
+# `training`.
 # It stops after $BUDGET seconds (default 570): later parts get what is left, or are left out.
 # Logs and results go to $OUT (default: gpu-out), at most eight plain files. A part that fails or
 # runs out of time does not stop the next; the summary comes last, and the exit status is 1 if any
@@ -100,6 +101,7 @@ for name in "${parts[@]}"; do
     hit_path) part hit_path 90 bash -c 'benchmark latency.hit_path' ;;
     scattered) part scattered 60 bash -c 'benchmark latency.scattered' ;;
     observing) part observing 120 bash -c 'benchmark latency.observing' ;;
+    ranks) part ranks 150 bash -c 'benchmark latency.ranks' ;;
     sharing) part sharing 120 bash -c 'benchmark latency.sharing' ;;
     training) part training 300 bash -c 'benchmark training ${WORKLOADS:+--workloads $WORKLOADS}' ;;
     graphs) part graphs 180 bash -c 'benchmark graphs' ;;

@@ -249,6 +249,13 @@ def test_sharing(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_ranks(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "latency.ranks")
+    cases = {"native": 18, "expandable": 12, "ferro_alloc": 18}
+    assert {r["allocator"]: len(r["nanoseconds"]) for r in records} == cases
+
+
+@on_simulated_gpu
 def test_graphs(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(run_program, tmp_path, "graphs")
     assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)

@@ -2,10 +2,13 @@
 
 Arguments: the allocator, the rank, the port, and who registers memory with NCCL: "hook" (every
 segment, by a tracker of the allocator) or "pool" (the segments of one pool, by the program).
+The allocator is "native", a layout, or "plain": pages, and expandable segments switched off while
+the group and its buffers are made, without which PyTorch ignores the hook.
 """
 
 import json
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -21,8 +24,10 @@ import torch
 
 import ferro_alloc
 
-if allocator != "native":
-    ferro_alloc.install(ferro_alloc.Config(layout=allocator))
+if allocator == "segments":
+    ferro_alloc.install(ferro_alloc.Config(layout="segments"))
+elif allocator != "native":
+    ferro_alloc.install(ferro_alloc.Config(move_live=True))
 
 import torch.distributed as dist
 from torch import nn
@@ -33,6 +38,8 @@ from torch.nn.parallel import DistributedDataParallel
 torch.use_deterministic_algorithms(True)
 torch.utils.deterministic.fill_uninitialized_memory = False
 torch.cuda.set_device(rank)
+if allocator == "plain":
+    torch.cuda.memory._set_allocator_settings("expandable_segments:False")
 dist.init_process_group("nccl", rank=rank, world_size=2, device_id=torch.device("cuda", rank))
 found = {}
 
@@ -82,6 +89,79 @@ for no_split in (False, True):
     if registered_by == "pool":
         backend.deregister_mem_pool(pool)
     del buffer, pool
+
+
+def moves():
+    """Pages that left a place so far."""
+    if allocator == "native":
+        return 0
+    device = ferro_alloc.status().devices[rank]
+    return device.pages_moved + device.pages_transferred + device.live_moves
+
+
+def around(own, other, with_messages):
+    """How many collectives and messages went wrong while streams took memory from one another."""
+    choose = random.Random(5)  # the same on both ranks
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    kept = [[] for _ in streams]
+    arrived = torch.empty_like(other)
+    torch.cuda.synchronize()
+    limit = torch.cuda.memory_reserved(rank) + (2560 << 20)
+    torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info(rank)[1])
+    wrong = torch.zeros(4, dtype=torch.int64, device="cuda")
+    for step in range(100):
+        turn = step // 5 % len(streams)
+        live = kept[turn]
+        with torch.cuda.stream(streams[turn]):
+            live.append(
+                torch.full(
+                    (choose.randrange(1 << 18, 96 << 20),), 1, dtype=torch.uint8, device="cuda"
+                )
+            )
+            while len(live) > 8:
+                del live[choose.randrange(len(live))]
+        own.fill_(rank + step)
+        other.fill_(rank + 3 * step)
+        dist.all_reduce(own)
+        dist.all_reduce(other)
+        wrong[0] += (own != 2 * step + 1).any()
+        wrong[1] += (other != 6 * step + 1).any()
+        if with_messages:
+            other.fill_(10 * step + rank)
+            messages = [
+                dist.P2POp(dist.isend, other, 1 - rank),
+                dist.P2POp(dist.irecv, arrived, 1 - rank),
+            ]
+            for message in dist.batch_isend_irecv(messages):
+                message.wait()
+            wrong[2] += (arrived != 10 * step + 1 - rank).any()
+        if step % 25 == 24:
+            torch.cuda.synchronize()
+            wrong[3] += sum((tensor != 1).any() for live in kept for tensor in live)
+            torch.cuda.synchronize()
+            for live in kept:
+                del live[::2]
+            torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return wrong.tolist()
+
+
+# A registered buffer and one between the blocks that come and go, while pages around both move.
+own_pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(own_pool):
+    own = torch.zeros(20 << 20, device="cuda")
+if registered_by == "pool":
+    backend.register_mem_pool(own_pool)
+other = torch.zeros(20 << 20, device="cuda")
+if allocator == "plain":
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+began = moves()
+found["around"] = [around(own, other, with_messages) for with_messages in (False, True)]
+found["moves"] = moves() - began
+torch.cuda.synchronize()
+if registered_by == "pool":
+    backend.deregister_mem_pool(own_pool)
+del own, other, own_pool
 
 found["data_parallel"] = trained(DistributedDataParallel(made(), device_ids=[rank]))
 mesh = init_device_mesh("cuda", (2,))

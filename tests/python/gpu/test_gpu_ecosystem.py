@@ -115,8 +115,19 @@ def ranks(allocator: str, registered_by: str) -> list[dict[str, Any]]:
 
 @needs_two
 @pytest.mark.parametrize("registered_by", ["pool", "hook"])
-@pytest.mark.parametrize("layout", ["pages", "segments"])
-@pytest.mark.parametrize("what", ["sums", "pool", "data_parallel", "sharded", "other_device"])
+@pytest.mark.parametrize("layout", ["pages", "plain", "segments"])
+@pytest.mark.parametrize(
+    "what", ["sums", "pool", "around", "data_parallel", "sharded", "other_device"]
+)
 def test_two_ranks(layout: str, what: str, registered_by: str) -> None:
     found, native = ranks(layout, registered_by), ranks("native", registered_by)
     assert [result[what] for result in found] == [result[what] for result in native]
+
+
+@needs_two
+@pytest.mark.parametrize("registered_by", ["pool", "hook"])
+@pytest.mark.parametrize("layout", ["pages", "plain"])
+def test_pages_move_around_what_nccl_knows(layout: str, registered_by: str) -> None:
+    for result in ranks(layout, registered_by):
+        assert result["moves"] > 0
+        assert result["around"] == [[0, 0, 0, 0]] * 2

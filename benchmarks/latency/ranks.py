@@ -1,0 +1,158 @@
+"""NCCL between two GPUs from memory of each allocator: an all-reduce, and a send with its receive.
+
+Three ways of one buffer: as it is, "pool" in a pool that the program registers with NCCL, "hook"
+registered by NCCL itself (`TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK`). PyTorch ignores the
+hook while expandable segments are on, so that there the program switches them off. On the simulated
+GPU nothing is sent: PyTorch's fake backend takes the calls.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from benchmarks.harness import turns
+from benchmarks.harness.processes import use_allocator
+from tools.gpu import gpu_count
+
+ROUNDS = 6
+SECONDS_PER_CASE = 0.2
+SIZES = {"64 KiB": 1 << 16, "8 MiB": 1 << 23, "512 MiB": 1 << 29}
+WARM_UP = 5
+# PyTorch's stream-ordered allocator has no pools, and expandable segments no hook.
+ALLOCATORS = ["native", "expandable", "ferro_alloc"]
+WITH_HOOK = ["native", "ferro_alloc"]
+
+
+class Rank:
+    """One of the two, with its group and its buffers."""
+
+    def __init__(self, rank: int, hook: bool, simulated: bool, store: Any) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if hook:
+            os.environ["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = "1"
+            torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+        device = torch.device("cuda", 0 if simulated else rank)
+        torch.cuda.set_device(device)
+        backend = "fake" if simulated else "nccl"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=2)
+        self._rank = rank
+        self._dist = dist
+        self._kept: list[Any] = []
+        self._buffers: dict[str, torch.Tensor] = {}
+        dist.all_reduce(torch.zeros(1, device=device))  # makes the communicator
+        for way in ["hook"] if hook else ["", "pool"]:
+            for name, size in SIZES.items():
+                key = f"{name}, {way}" if way else name
+                self._buffers[key] = self._buffer(size, way == "pool" and not simulated, device)
+
+    def _buffer(self, size: int, registered: bool, device: Any) -> Any:
+        import torch
+
+        if not registered:
+            return torch.zeros(size, dtype=torch.uint8, device=device)
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            buffer = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._dist.group.WORLD._get_backend(device).register_mem_pool(pool)
+        self._kept.append(pool)
+        return buffer
+
+    def work(self) -> Mapping[str, Callable[[], object]]:
+        """By name: one collective, or one message from rank 0 to rank 1."""
+        found: dict[str, Callable[[], object]] = {}
+        for name, buffer in self._buffers.items():
+            message = self._dist.recv if self._rank else self._dist.send
+            found[f"all-reduce, {name}"] = partial(self._dist.all_reduce, buffer)
+            found[f"send, {name}"] = partial(message, buffer, 1 - self._rank)
+        return found
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+
+def follow(allocator: str, hook: bool, port: int, orders: Any) -> None:
+    """Rank 1: does what it is told until it is told to end."""
+    use_allocator(allocator, simulated=False)
+    import torch
+    import torch.distributed as dist
+
+    rank = Rank(1, hook, False, dist.TCPStore("127.0.0.1", port, 2))
+    work = rank.work()
+    while (order := orders.recv()) is not None:
+        name, times = order
+        for _ in range(times):
+            work[name]()
+        torch.cuda.synchronize()
+    rank.close()
+
+
+def cases(allocator: str, simulated: bool, hook: bool) -> Mapping[str, turns.Case]:
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing
+
+    if simulated:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        store, tell = FakeStore(), None
+    else:
+        context = torch.multiprocessing.get_context("spawn")
+        orders, tell = context.Pipe(duplex=False)
+        store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+        arguments = (allocator, hook, store.port, orders)
+        context.Process(target=follow, args=arguments, daemon=True).start()
+    work = Rank(0, hook, simulated, store).work()
+
+    def seconds_for(name: str, times: int) -> float:
+        """Of the device, after a warm-up."""
+        if tell is not None:
+            tell.send((name, WARM_UP + times))
+        for _ in range(WARM_UP):
+            work[name]()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        started = time.perf_counter()
+        for _ in range(times):
+            work[name]()
+        last.record()
+        torch.cuda.synchronize()
+        return time.perf_counter() - started if simulated else first.elapsed_time(last) / 1e3
+
+    def measure(name: str, seconds: float) -> float:
+        estimate = seconds_for(name, WARM_UP) / WARM_UP
+        times = max(WARM_UP, min(2000, int(seconds / max(estimate, 1e-9))))
+        return seconds_for(name, times) / times * 1e9
+
+    return {name: partial(measure, name) for name in work}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = turns.parser(__doc__, ROUNDS, SECONDS_PER_CASE)
+    parser.add_argument("--hook", action="store_true", help="registered by NCCL's hook alone")
+    options = turns.parse(parser, argv)
+    if options.child is not None:
+        made = partial(cases, options.child, options.simulated, options.hook)
+        return turns.child(options, made)
+    if gpu_count() == 1:
+        print("needs two GPUs", file=sys.stderr)
+        return 1
+    chosen = options.allocators or ALLOCATORS
+    records: dict[str, turns.Record] = {}
+    for arguments, allowed in (([], ALLOCATORS), (["--hook"], WITH_HOOK)):
+        options.allocators = [name for name in chosen if name in allowed]
+        for record in turns.run("benchmarks.latency.ranks", arguments, options):
+            known = records.setdefault(record.allocator, record)
+            known.nanoseconds |= record.nanoseconds
+            known.problem = known.problem or record.problem
+    return turns.report(list(records.values()), "NCCL between two GPUs", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
