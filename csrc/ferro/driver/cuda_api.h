@@ -95,6 +95,9 @@ struct CudaApi {
 #define FERRO_CUDA_API_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;
   FERRO_CUDA_API(FERRO_CUDA_API_MEMBER)
 #undef FERRO_CUDA_API_MEMBER
+
+  // Where the system shows a process the channels of a fabric that it may use.
+  const char* fabric_channels = "/dev/nvidia-caps-imex-channels";
 };
 
 // The table of the process's libcuda.so.1. On failure `api` is null and `why` is one sentence: no

@@ -5,12 +5,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace ferro {
 namespace {
 
 CUmemGenericAllocationHandle raw(PageHandle handle) {
   return static_cast<CUmemGenericAllocationHandle>(handle);
+}
+
+bool has_entries(const char* folder) {
+  std::error_code error;
+  return !std::filesystem::is_empty(folder, error) && !error;
 }
 
 CUmemAccessDesc access_for(DeviceId device) {
@@ -131,7 +138,8 @@ unsigned Driver::handle_traits() {
     if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
       traits |= kDescriptor;
     }
-    if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) {
+    if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) &&
+        has_entries(api_.fabric_channels)) {
       traits |= kFabric;
     }
     if (promises(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {

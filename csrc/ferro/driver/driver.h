@@ -143,12 +143,13 @@ class Driver {
   CUmemAllocationProp page_properties() const;
   // What a handle can do beside carrying memory.
   enum HandleTrait : unsigned { kDescriptor = 1, kFabric = 2, kRdma = 4 };
-  // As the device promises; once a handle was created, as it keeps.
+  // As the device promises; once a handle was created, as it keeps. A device without a channel to
+  // a fabric promises one all the same. It is not tried there: compute-sanitizer would report that.
   unsigned handle_traits();
   bool promises(CUdevice_attribute attribute);
   CUresult create_handle(PageHandle* out, std::size_t bytes, unsigned traits);
-  // Containers forbid descriptors that the device could make, and a device without a channel to a
-  // fabric promises it all the same: what it keeps is found out once, by as many tries as it takes.
+  // Containers forbid descriptors that the device could make, and a channel to a fabric need not
+  // work: what the device keeps is found out once, by as many tries as it takes.
   CUresult create_first(PageHandle* out, std::size_t bytes, unsigned promised);
   static ContextId to_id(CUcontext context) {
     return ContextId{reinterpret_cast<std::uint64_t>(context)};

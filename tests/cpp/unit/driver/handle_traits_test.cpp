@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <string>
 #include <vector>
 
 namespace ferro {
@@ -29,6 +31,7 @@ class HandleTraitsTest : public ::testing::Test {
     promised_ = kept_ = {true, true, true};
     refusal_ = CUDA_ERROR_NOT_PERMITTED;
     asked_.clear();
+    api_.fabric_channels = "/proc/self/fd";
     api_.device_get_attribute = get_attribute;
     api_.mem_create = create;
   }
@@ -40,6 +43,7 @@ class HandleTraitsTest : public ::testing::Test {
     EXPECT_TRUE(driver_.release(*handle));
   }
   static const std::vector<Traits>& asked() { return asked_; }
+  static void forget() { asked_.clear(); }
 
   static Traits promised_, kept_;
   static CUresult refusal_;
@@ -106,7 +110,22 @@ TEST_F(HandleTraitsTest, WhatIsNotPromisedIsNotAskedFor) {
   EXPECT_EQ(asked(), (std::vector<Traits>{{true, false, false}}));
 }
 
-TEST_F(HandleTraitsTest, AFabricWithoutAChannelIsTriedOnce) {
+TEST_F(HandleTraitsTest, AFabricWithoutAChannelIsNotTried) {
+  const std::string empty = ::testing::TempDir() + "no_channels";
+  std::filesystem::create_directory(empty);
+  for (const char* folder : {empty.c_str(), "/proc/self/fd/missing"}) {
+    CudaApi api = api_;
+    api.fabric_channels = folder;
+    Driver driver(api, 0);
+    const auto handle = driver.create(kPageBytes);
+    ASSERT_TRUE(handle.has_value());
+    EXPECT_EQ(asked(), (std::vector<Traits>{{true, false, true}}));
+    EXPECT_TRUE(driver.release(*handle));
+    forget();
+  }
+}
+
+TEST_F(HandleTraitsTest, AFabricThatDoesNotWorkIsTriedOnce) {
   kept_.fabric = false;
   create_one();
   create_one();
