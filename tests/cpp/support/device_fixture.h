@@ -42,7 +42,9 @@ class DeviceFixture : public ::testing::Test {
   AllocateResult try_allocate(std::size_t size, StreamId stream, const PoolId& pool) {
     AllocateResult result = device_->allocate(pool, stream, bytes(size));
     device_->report().check_invariants();
-    EXPECT_EQ(SimGpu::used_pages() * kPageBytes, device_->report().held_bytes());
+    const std::size_t held = device_->report().held_bytes();
+    EXPECT_EQ(SimGpu::used_pages() * kPageBytes, held);
+    EXPECT_GE(device_->report().reserved()[kAll].peak, static_cast<std::int64_t>(held));
     return result;
   }
   DevicePtr allocate(std::size_t size, StreamId stream, const PoolId& pool = kDefaultPool) {

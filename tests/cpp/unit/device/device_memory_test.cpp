@@ -1,4 +1,5 @@
 // Pools, caches, counters and the steady state of a device's memory.
+#include "ferro/driver/error.h"
 #include "support/device_fixture.h"
 
 #include <gtest/gtest.h>
@@ -349,6 +350,31 @@ TEST_F(DeviceMemoryTest, PagesOfPrivatePoolsAreCountedByPool) {
     const StatValue value = device_->report().reserved_by_pool().at(kGraphPool)[cls];
     EXPECT_EQ(value.peak + value.increased + value.decreased, 0) << "it stays known, as in native";
   }
+}
+
+TEST_F(DeviceMemoryTest, WhatWasClosedDuringACaptureGoesWithTheCache) {
+  const DevicePtr ptr = allocate(kPageBytes);
+  Span& span = *addresses_.find(ptr);
+  SharedRange shared;
+  ASSERT_EQ(device_->export_block(span, ptr, device_->await_exchange(span, ptr, {}), &shared),
+            ExportResult::kOk);
+  const ForeignUnit unit{ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes};
+  const DevicePtr opened = device_->imports().open({&unit, 1});
+  ASSERT_NE(opened, kNull);
+  device_->set_captures(1);
+  device_->imports().close(opened);
+  EXPECT_EQ(device_->imports().count(), 1U);
+  device_->set_captures(0);
+  device_->empty_cache();
+  EXPECT_EQ(device_->imports().count(), 0U);
+}
+
+TEST_F(DeviceMemoryTest, APageSizeThatTheDeviceDoesNotHaveIsRefused) {
+  AllocatorConfig config;
+  config.page_bytes = kPageBytes + kPageBytes / 2;
+  AddressIndex addresses;
+  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
+  EXPECT_THROW(device.allocate(kDefaultPool, stream_, bytes(512)), DriverError);
 }
 
 TEST_F(DeviceMemoryTest, SegmentsOfPrivatePoolsAreCountedByPoolToo) {

@@ -126,6 +126,24 @@ TEST_F(SegmentsTest, OldSegmentsAreCollectedAboveTheThreshold) {
   free(b);
 }
 
+TEST_F(SegmentsTest, TheOldestGoesFirstAndNoMoreThanNeeded) {
+  rules.collect_above = 0.7;
+  device_->store().set_limit(128 * kMiB);
+  const DevicePtr old = allocate(22 * kMiB);
+  const DevicePtr young = allocate(30 * kMiB);
+  free(allocate(40 * kMiB));
+  free(old);
+  for (int i = 0; i < 3; ++i) {
+    free(allocate(40 * kMiB));
+  }
+  const DevicePtr kept = allocate(40 * kMiB);
+  free(young);
+  allocate(45 * kMiB);
+  EXPECT_EQ(held(), (30 + 40 + 46) * kMiB);
+  EXPECT_EQ(allocate(30 * kMiB), young);
+  free(kept);
+}
+
 TEST_F(SegmentsTest, OversizeBlocksAreKeptForOversizeRequests) {
   rules.max_split = 30 * kMiB;
   const DevicePtr large = allocate(40 * kMiB);
@@ -151,6 +169,8 @@ TEST_F(SegmentsTest, OversizeSegmentsGoBeforeTheRestOfTheCache) {
   EXPECT_EQ(ended_by(LadderStep::kReclaim), 1U);
   EXPECT_EQ(device_->report().counters().retries, 0U);
   EXPECT_EQ(held(), 90 * kMiB);
+  EXPECT_EQ(table().oversize_segments.current, 2);
+  EXPECT_EQ(table().oversize_segments.peak, 2);
 }
 
 TEST_F(SegmentsTest, BlocksThatWaitAreLookedAtOnEveryRequest) {

@@ -170,6 +170,15 @@ TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnABlockingStream) {
   EXPECT_TRUE(driver_.try_wait_for_device());
 }
 
+TEST_F(DriverTest, TheLegacyStreamCountsAsCapturingWhileABlockingStreamDoes) {
+  const StreamId blocking = make_blocking_stream();
+  EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kNone);
+  SimGpu::begin_capture(blocking);
+  EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kActive);
+  SimGpu::end_capture(blocking);
+  EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kNone);
+}
+
 TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnAKnownStream) {
   SimGpu::begin_capture(stream_);
   EXPECT_FALSE(driver_.captures(StreamId{0})) << "a non-blocking stream does not show there";

@@ -1,0 +1,46 @@
+// Pools that come and go: what stays of them, and what of them is asked.
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+namespace ferro {
+namespace {
+
+using testing::kPageBytes;
+
+class PoolTableTest : public testing::DeviceFixture {};
+
+TEST_F(PoolTableTest, OfPoolsThatAreGoneTheNumbersOfTheLastStay) {
+  constexpr std::uint64_t kPools = 300;
+  for (std::uint64_t number = 1; number <= kPools; ++number) {
+    const PoolId pool{0, number};
+    device_->pools().hold(pool);
+    free(allocate(kPageBytes, stream_, pool));
+    ASSERT_TRUE(device_->pools().release(pool));
+    device_->empty_cache();
+  }
+  const auto known = device_->report().reserved_by_pool();
+  EXPECT_EQ(known.size(), 256U);
+  EXPECT_TRUE(known.contains({0, kPools}));
+  EXPECT_FALSE(known.contains({0, 1}));
+}
+
+TEST_F(PoolTableTest, HeapsOfAPoolThatIsGoneAreNotAskedForTheirSmallBlocks) {
+  device_->pools().hold(kGraphPool);
+  free(allocate(512, stream_, kGraphPool));
+  EXPECT_EQ(device_->pools().heaps_apart().size(), 1U);
+  ASSERT_TRUE(device_->pools().release(kGraphPool));
+  device_->empty_cache();
+  EXPECT_TRUE(device_->pools().heaps_apart().empty());
+}
+
+TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
+  device_->pools().set_use_on_oom(kGraphPool, true);
+  device_->pools().hold(kGraphPool);
+  free(allocate(16 * kPageBytes, stream_, kGraphPool));
+  EXPECT_NE(allocate(2 * kPageBytes), kNull);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
+}  // namespace
+}  // namespace ferro
