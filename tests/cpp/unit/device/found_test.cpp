@@ -256,6 +256,16 @@ TEST_F(FoundTest, APeerIsNotLostWhenItIsAddedAgain) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
+TEST_F(FoundTest, APeerThatCouldNotBeAddedIsNone) {
+  allocate(kPageBytes);
+  FaultyApi::fail_only("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_THROW(device_->add_peer(1), DriverError);
+  EXPECT_FALSE(device_->driver().has_peers());
+  FaultyApi::reset();
+  device_->add_peer(1);
+  EXPECT_TRUE(device_->driver().has_peers());
+}
+
 // Its heap goes while its own request climbs, which then uses it: the address sanitizer stops
 // there, and without it the request may come back with a block that no pool has, or not at all.
 TEST_F(FoundTest, APoolThatNobodyHoldsOutlivesItsRequest) {
