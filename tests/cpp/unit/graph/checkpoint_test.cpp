@@ -129,6 +129,19 @@ TEST_F(CheckpointTest, PendingFreesRefuseAndLeaveEverythingAsItIs) {
   EXPECT_EQ(restore(checkpoint), CheckpointError::kNone) << "what is complete is noticed";
 }
 
+TEST_F(CheckpointTest, LiveBlocksThatOtherStreamsUseRefuseAndLeaveEverythingAsItIs) {
+  const PoolCheckpoint checkpoint = take();
+  const DevicePtr a = allocate_in_pool(kPageBytes);
+  EXPECT_TRUE(heap_of(a).record_stream(*addresses_.find(a), a, side_));
+  const std::string before = layout_of(kGraphPool);
+  EXPECT_EQ(restore(checkpoint), CheckpointError::kPendingFrees) << "restoring would free it now";
+  EXPECT_EQ(layout_of(kGraphPool), before);
+  EXPECT_TRUE(change_.freed.empty());
+  free(a);
+  SimGpu::finish_all();
+  EXPECT_EQ(restore(checkpoint), CheckpointError::kNone);
+}
+
 TEST_F(CheckpointTest, PagesThatAreGoneRefuseAndLeaveEverythingAsItIs) {
   const DevicePtr a = allocate_in_pool(kPageBytes);
   const DevicePtr b = allocate(kPageBytes, side_, kGraphPool);
