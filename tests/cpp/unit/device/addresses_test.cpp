@@ -115,6 +115,57 @@ TEST_F(AddressesTest, ASpanThatNothingIsBehindGoesWhenAnotherOneIsThere) {
   EXPECT_LE(SimGpu::reserved_bytes(), kSpanAlignment);
 }
 
+// A device whose driver has no addresses until some come back.
+class ShortOfAddressesTest : public testing::DeviceFixture {
+ protected:
+  ShortOfAddressesTest() : DeviceFixture(64) {
+    api_.mem_address_reserve = reserve;
+    api_.mem_address_free = free_range;
+    short_ = false;
+  }
+  Span& span_of(DevicePtr ptr) { return *own_addresses_.find(ptr); }
+  void free_own(DevicePtr ptr) {
+    EXPECT_EQ(span_of(ptr).heap()->free(span_of(ptr), ptr).error, FreeError::kNone);
+  }
+
+  static bool short_;
+  CudaApi api_ = FaultyApi::table();
+  AddressIndex own_addresses_;
+  DeviceMemory own_{api_, 0, own_addresses_, {}, nullptr};
+
+ private:
+  static CUresult CUDAAPI reserve(CUdeviceptr* out, std::size_t bytes, std::size_t alignment,
+                                  CUdeviceptr at, unsigned long long flags) {
+    return short_ ? CUDA_ERROR_OUT_OF_MEMORY
+                  : SimGpu::api().mem_address_reserve(out, bytes, alignment, at, flags);
+  }
+  static CUresult CUDAAPI free_range(CUdeviceptr at, std::size_t bytes) {
+    short_ = false;
+    return SimGpu::api().mem_address_free(at, bytes);
+  }
+};
+
+bool ShortOfAddressesTest::short_ = false;
+
+TEST_F(ShortOfAddressesTest, RangesThatNothingIsBehindComeBackForARequest) {
+  const DevicePtr a = own_.allocate(kDefaultPool, side_, bytes(512)).ptr;
+  auto& arena = static_cast<ArenaHeap&>(*span_of(a).heap());
+  free_own(a);
+  arena.release_pages(~std::size_t{0}, arena.needed_wait());
+  own_.stale().remove_passed();
+  ASSERT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);
+  short_ = true;
+  const DevicePtr b = own_.allocate(kDefaultPool, stream_, bytes(512)).ptr;
+  ASSERT_NE(b, kNull);
+  EXPECT_EQ(SimGpu::reserved_bytes(), kSpanAlignment) << "that of the other stream went";
+  short_ = true;
+  const AllocateResult refused = own_.allocate(kDefaultPool, side_, bytes(512));
+  ASSERT_NE(refused.failure, nullptr);
+  EXPECT_EQ(diagnose(*refused.failure), Verdict::kAddresses);
+  free_own(b);
+  own_.empty_cache();
+}
+
 TEST_F(AddressesTest, WithoutAddressesTheVerdictSaysSo) {
   const DevicePtr a = allocate(kPageBytes);
   FaultyApi::fail_only("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);

@@ -369,6 +369,17 @@ TEST_F(DeviceMemoryTest, WhatWasClosedDuringACaptureGoesWithTheCache) {
   EXPECT_EQ(device_->imports().count(), 0U);
 }
 
+TEST_F(DeviceMemoryTest, ThePeakOfReservedBytesBeginsAnewAtWhatIsHeld) {
+  const DevicePtr a = allocate(3 * kPageBytes);
+  allocate(kPageBytes);
+  free(a);
+  device_->empty_cache();
+  const auto peak = [this] { return device_->report().reserved()[kAll].peak; };
+  EXPECT_EQ(peak(), static_cast<std::int64_t>(4 * kPageBytes));
+  device_->report().reset_peaks();
+  EXPECT_EQ(peak(), static_cast<std::int64_t>(kPageBytes));
+}
+
 TEST_F(DeviceMemoryTest, APageSizeThatTheDeviceDoesNotHaveIsRefused) {
   AllocatorConfig config;
   config.page_bytes = kPageBytes + kPageBytes / 2;

@@ -170,6 +170,19 @@ TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnABlockingStream) {
   EXPECT_TRUE(driver_.try_wait_for_device());
 }
 
+TEST_F(DriverTest, ARefusedCallIsNamedWithTheDriversWords) {
+  FaultyApi::fail_only("cuMemGetInfo_v2", 1, CUDA_ERROR_NOT_PERMITTED);
+  try {
+    (void)driver_.memory_info();
+    FAIL();
+  } catch (const DriverError& error) {
+    EXPECT_EQ(error.call(), "cuMemGetInfo");
+    EXPECT_EQ(error.error_name(), "CUDA_ERROR_NOT_PERMITTED");
+    EXPECT_EQ(error.code(), CUDA_ERROR_NOT_PERMITTED);
+  }
+  FaultyApi::reset();
+}
+
 TEST_F(DriverTest, TheLegacyStreamCountsAsCapturingWhileABlockingStreamDoes) {
   const StreamId blocking = make_blocking_stream();
   EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kNone);
