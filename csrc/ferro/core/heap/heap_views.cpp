@@ -170,6 +170,7 @@ void Heap::check_invariants() {
     sum.unmerged_bytes += block.state == BlockState::kUnmerged ? block.size : 0;
     const bool live = block.state == BlockState::kLive;
     const bool pending = block.state == BlockState::kPending;
+    FERRO_CHECK(!block.is_free() || block.requested == 0);
     sum.used_outside_captures += live && block.is_used_outside_captures() ? 1 : 0;
     if (live || pending) {
       for (const StatClass cls : {kAll, HeapStats::class_of(block.size)}) {

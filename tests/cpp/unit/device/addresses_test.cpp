@@ -153,6 +153,7 @@ TEST_F(ShortOfAddressesTest, RangesThatNothingIsBehindComeBackForARequest) {
   free_own(a);
   arena.release_pages(~std::size_t{0}, arena.needed_wait());
   own_.stale().remove_passed();
+  EXPECT_EQ(own_.report().counters().unmapped_by_requests, 1U);
   ASSERT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);
   short_ = true;
   const DevicePtr b = own_.allocate(kDefaultPool, stream_, bytes(512)).ptr;
