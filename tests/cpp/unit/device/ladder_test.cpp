@@ -108,6 +108,17 @@ TEST_F(LadderTest, ReclaimFromThePoolsThatAllowIt) {
   EXPECT_EQ(layout_of(kGraphPool), "F14p") << "only what was needed was taken";
 }
 
+TEST_F(LadderTest, IdlePagesCountBeforePoolsGive) {
+  device_->pools().hold(kGraphPool);
+  device_->pools().set_use_on_oom(kGraphPool, true);
+  free(allocate((kDevicePages - 1) * kPageBytes, stream_, kGraphPool));
+  testing::Handles idle;
+  ASSERT_EQ(take(device_->store(), 1, Fit::kAtLeast, idle), TakeResult::kOk);
+  device_->store().put(idle);
+  expect_ended_by(LadderStep::kReclaim, [this] { allocate(2 * kPageBytes, side_); });
+  EXPECT_EQ(layout_of(kGraphPool), "F14p");
+}
+
 TEST_F(LadderTest, ReclaimFromPoolsThatNobodyHolds) {
   device_->pools().hold(kGraphPool);
   free(allocate(kDevicePages * kPageBytes, stream_, kGraphPool));
