@@ -19,11 +19,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 from pathlib import Path
 from typing import cast
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -247,11 +249,24 @@ class Modules(build_py):
         return [*super().get_outputs(include_bytecode), *startup]
 
 
+def check_wheel_command() -> None:
+    """Early, and in one sentence: setuptools has its own command from 70.1 on."""
+    wanted = {"bdist_wheel", "dist_info"} & set(sys.argv)
+    older = minor_version(setuptools.__version__) < (70, 1)
+    if wanted and older and importlib.util.find_spec("wheel") is None:
+        raise SystemExit(
+            f"setuptools {setuptools.__version__} makes wheels with the package `wheel`, which is "
+            "not installed: run `pip install wheel`, or `pip install -U setuptools`"
+        )
+
+
 def main() -> None:
+    check_wheel_command()
     extension = Extension(EXTENSION, sources=extension_sources(), language="c++")
     # distutils relinks when one of these is newer than the module.
     extension.depends = sorted(str(path) for path in CSRC.rglob("*.h"))
-    setup(ext_modules=[extension], cmdclass={"build_ext": Build, "build_py": Modules})
+    commands = {"build_ext": Build, "build_py": Modules}
+    setup(license="Apache-2.0", ext_modules=[extension], cmdclass=commands)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from ferro_alloc._errors import FerroError
 
 # Minor versions that the extension can be compiled for, the first and the last.
 SUPPORTED = ((2, 11), (2, 15))
-REBUILD = "build it again with `pip install --no-build-isolation --force-reinstall .`"
+# Without --no-deps pip would replace torch by the newest that is allowed.
+REBUILD = "build it again with `pip install --no-build-isolation --no-deps --force-reinstall .`"
 
 
 def built_for() -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,40 @@ def test_metadata_needs_no_torch(checkout: Path) -> None:
     command = [sys.executable, "-c", hide + BUILD, "prepare_metadata_for_build_wheel"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(params=["65.5.0", "66.1.1"])
+def older_setuptools(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """An environment with the setuptools of Python 3.11 and of Debian 12, and with `wheel`."""
+    wanted = [f"setuptools=={request.param}", "wheel==0.48.0"]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--retries=0", "--timeout=20"]
+    done = subprocess.run(
+        [*command, "--target", str(tmp_path), *wanted], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no package index is in reach: {done.stderr.strip()[-100:]}")
+    return {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+
+def test_older_setuptools_read_the_metadata(
+    older_setuptools: dict[str, str], checkout: Path
+) -> None:
+    command = [sys.executable, "-c", BUILD, "prepare_metadata_for_build_wheel"]
+    done = subprocess.run(
+        command, cwd=checkout, capture_output=True, text=True, env=older_setuptools
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    metadata = (checkout / "dist" / done.stdout.splitlines()[-1] / "METADATA").read_text()
+    assert "\nLicense: Apache-2.0\n" in metadata
+    assert "\nLicense-File: LICENSE\n" in metadata
+
+    hide = "import sys; sys.modules['wheel'] = None; "
+    command = [sys.executable, "-c", hide + BUILD, "build_wheel"]
+    done = subprocess.run(
+        command, cwd=checkout, capture_output=True, text=True, env=older_setuptools
+    )
+    assert done.returncode != 0
+    assert "run `pip install wheel`" in done.stderr.strip().splitlines()[-1]
 
 
 def test_building_without_torch_says_so_in_one_sentence(checkout: Path) -> None:
