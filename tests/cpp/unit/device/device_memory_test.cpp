@@ -385,9 +385,9 @@ TEST_F(DeviceMemoryTest, APageSizeThatTheDeviceDoesNotHaveIsRefused) {
   config.page_bytes = kPageBytes + kPageBytes / 2;
   AddressIndex addresses;
   DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
-  EXPECT_THROW(device.allocate(kDefaultPool, stream_, bytes(512)), DriverError);
+  EXPECT_THROW((void)device.allocate(kDefaultPool, stream_, bytes(512)), DriverError);
   const DevicePtr somewhere{kSpanAlignment};
-  EXPECT_THROW(device.allocate_at(kDefaultPool, stream_, somewhere, bytes(512)), DriverError);
+  EXPECT_THROW((void)device.allocate_at(kDefaultPool, stream_, somewhere, bytes(512)), DriverError);
 }
 
 TEST_F(DeviceMemoryTest, SegmentsOfPrivatePoolsAreCountedByPoolToo) {
