@@ -1,29 +1,30 @@
-"""Builds the two native parts of ferro_alloc; everything else is in pyproject.toml.
+"""Builds the two native parts of ferro_alloc, and says what depends on the torch that is here.
 
 * `ferro_alloc._C`, the PyTorch extension. It uses C++ classes of torch, so it is compiled against
-  the torch that is installed and works with that minor version only; `ferro_alloc/_build_info.py`
-  records which one.
-* The libraries of the simulated GPU, `ferro_alloc/sim/lib/*.so.*`, built by CMake. They need
-  neither torch nor a driver.
+  the torch that is installed and works with that minor version only. The version of a wheel and
+  what it requires name that torch; `ferro_alloc/_build_info.py` records it.
+* The libraries of the simulated GPU, `ferro_alloc/sim/lib/*.so.*`. They use neither torch nor a
+  driver.
 
-A source distribution and the metadata need no torch. The edit loop is
-`python setup.py build_ext --inplace`, which rebuilds only what changed.
+Both need a compiler and headers, no build tool. A source distribution needs no torch. The edit loop
+is `python setup.py build_ext --inplace`, which rebuilds only what changed.
 """
 
 from __future__ import annotations
 
 import filecmp
 import importlib.util
-import logging
 import os
 import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import setuptools
 from setuptools import Extension, setup
@@ -32,24 +33,38 @@ from setuptools.command.build_py import build_py
 from setuptools.command.install import install
 
 ROOT = Path(__file__).resolve().parent
-CSRC = ROOT / "csrc"
-EXTENSION_SOURCES = (
-    "ferro/base",
-    "ferro/driver",
-    "ferro/core",
-    "ferro/graph",
-    "ferro/adapter",
-    "python",
-)
-EXTENSION = "ferro_alloc._C"
-STARTUP = "ferro_alloc.pth"
-TORCH_NEEDED = (
-    "ferro_alloc is compiled against the torch that it will run with: install torch first, then "
-    "run `pip install --no-build-isolation .`"
-)
+# pip builds without this folder on the path.
+sys.path.insert(0, str(ROOT))
+import compiling  # noqa: E402
 
-# ninja and cmake from the same environment are found although it was never activated.
+CSRC = ROOT / "csrc"
+# Minor versions of torch, the first and the last.
+SUPPORTED = ((2, 11), (2, 15))
+EXTENSION = "ferro_alloc._C"
+EXTENSION_PARTS = ("python", "ferro")
+SIM_PARTS = ("", "driver", "graphs", "instruments", "machine", "memory", "settings", "streams")
+# Folders of csrc/sim/libraries, and the names that programs ask for. The first serves the others.
+SIM_LIBRARIES = {
+    "cuda": "libcuda.so.1",
+    "cudart": "libcudart.so.13",
+    "cublas_lt": "libcublasLt.so.13",
+    "cublas": "libcublas.so.13",
+}
+# Sources that are no part of their folder's unit. One serves two libraries, and the others declare
+# what the folder defines or includes with other arguments.
+SHARED = "blas_operation"
+APART = (SHARED, "operations", "stubs")
+STARTUP = "ferro_alloc.pth"
+
+# Programs of the same environment, as cmake for the C++ tests, are found without activating it.
 os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
+
+
+# ---- what is here
+
+
+class Missing(SystemExit):
+    """What a build needs and does not find, with what to do about it."""
 
 
 def cuda_wheel() -> Path | None:
@@ -87,9 +102,9 @@ def cuda_include(major: int) -> Path:
         if (include / "crt/host_defines.h").exists():
             return include
         lacking = version
-    raise SystemExit(
-        f"no complete CUDA {major} headers were found: set CUDA_HOME, or install them with "
-        f"`pip install 'nvidia-cuda-runtime=={lacking}.*' 'nvidia-cuda-crt=={lacking}.*'`"
+    raise Missing(
+        f"complete CUDA {major} headers (set CUDA_HOME, or install them with "
+        f"`pip install 'nvidia-cuda-runtime=={lacking}.*' 'nvidia-cuda-crt=={lacking}.*'`)"
     )
 
 
@@ -100,12 +115,43 @@ def cuda_runtime(major: int) -> Path:
             library = root / folder / f"libcudart.so.{major}"
             if library.exists():
                 return library
-    raise SystemExit(f"libcudart.so.{major} was not found: torch for CUDA {major} installs it")
+    raise Missing(f"libcudart.so.{major} (torch for CUDA {major} installs it)")
 
 
-def extension_sources() -> list[str]:
-    found = [path for part in EXTENSION_SOURCES for path in (CSRC / part).rglob("*.cpp")]
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+def compiler() -> compiling.Command:
+    """$CXX, else the system's."""
+    found = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
+    command = shlex.split(os.environ.get("CXX", "")) or found[:1]
+    probe = [*command, "-std=c++20", "-fsyntax-only", "-xc++", "-"]
+    text = "#include <source_location>\n#include <span>\nenum class E { a };\nusing enum E;\n"
+    works = (
+        bool(command)
+        and shutil.which(command[0]) is not None
+        and subprocess.run(probe, input=text, text=True, capture_output=True).returncode == 0
+    )
+    if not works:
+        refused = f"; `{shlex.join(command)}` is none" if command else ""
+        raise Missing(f"a compiler of C++20 (on Debian `apt install g++`{refused})")
+    return tuple(command)
+
+
+def python_include() -> Path:
+    folder = Path(sysconfig.get_path("include"))
+    if not (folder / "Python.h").exists():
+        raise Missing(f"{folder}/Python.h (on Debian `apt install python3-dev`)")
+    return folder
+
+
+def check_all(*finders: Callable[[], object]) -> None:
+    """Names everything that is missing at once."""
+    missing = []
+    for find in finders:
+        try:
+            find()
+        except Missing as error:
+            missing.append(str(error))
+    if missing:
+        raise SystemExit(f"ferro_alloc cannot be compiled without {', and '.join(missing)}")
 
 
 def minor_version(version: str) -> tuple[int, int]:
@@ -113,125 +159,188 @@ def minor_version(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def supported_torch() -> tuple[tuple[int, int], tuple[int, int]]:
-    """The first minor version that pyproject.toml allows, and the first that it doesn't."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for dependency in project["dependencies"]:
-        if found := re.fullmatch(r"torch>=([\d.]+),<([\d.]+)", dependency):
-            return minor_version(found[1]), minor_version(found[2])
-    raise SystemExit("pyproject.toml names no range of torch")
+class Torch(NamedTuple):
+    folder: Path
+    version: str
+    cuda: str | None
+
+    def is_supported(self) -> bool:
+        return SUPPORTED[0] <= minor_version(self.version) <= SUPPORTED[1]
 
 
-def configure_extension(extension: Extension) -> None:
-    """Adds what depends on the installed torch."""
-    import torch
-    from torch.utils import cpp_extension
+def installed_torch() -> Torch | None:
+    """Read without importing it, which would take seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent
+    said = runpy.run_path(str(folder / "version.py"))
+    return Torch(folder, str(said["__version__"]), said.get("cuda"))
 
-    oldest, limit = supported_torch()
-    if not oldest <= minor_version(torch.__version__) < limit:
+
+def torch_to_build_for() -> Torch:
+    torch = installed_torch()
+    if torch is None:
         raise SystemExit(
-            f"ferro_alloc supports torch {oldest[0]}.{oldest[1]} to {limit[0]}.{limit[1] - 1}, and "
-            f"torch {torch.__version__} is installed: install a torch of that range first"
+            "ferro_alloc is compiled against the torch that it will run with: install torch first, "
+            "then run `pip install --no-build-isolation .`"
         )
-    if torch.version.cuda is None:
-        raise SystemExit(f"torch {torch.__version__} was built without CUDA; ferro_alloc needs it")
-    major = int(torch.version.cuda.split(".")[0])
-    system = [*cpp_extension.include_paths(), str(cuda_include(major))]
-    strict = ["-Werror"] if (ROOT / ".git").exists() or "FERRO_STRICT" in os.environ else []
-    extension.include_dirs = [str(CSRC)]
-    extension.define_macros = [("FERRO_TORCH_VERSION", f'"{torch.__version__}"')]
-    # System headers, so that the warnings are about our code. They are errors in a checkout only:
-    # a source distribution must not fail on the taste of an unknown compiler.
-    extension.extra_compile_args = [
-        *[f"-isystem{path}" for path in system],
-        *["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", *strict],
-        # GCC 12 sees overlapping copies in the concatenation of strings where there are none.
-        *["-Wno-unknown-warning-option", "-Wno-restrict"],
-    ]
-    extension.library_dirs = [str(path) for path in cpp_extension.library_paths()]
-    extension.libraries = ["c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"]
-    # The shared C++ runtime by its versioned name, as torch has it loaded. Some toolchains link the
-    # static one unless told, and a second copy inside the extension crashes in its locales.
-    extension.extra_link_args = [
-        str(cuda_runtime(major)),
-        "-Wl,-O1,--as-needed",
-        "-l:libstdc++.so.6",
-    ]
+    if not torch.is_supported():
+        (major, oldest), (_, newest) = SUPPORTED
+        raise SystemExit(
+            f"ferro_alloc supports torch {major}.{oldest} to {major}.{newest}, and torch "
+            f"{torch.version} is installed: install a torch of that range first"
+        )
+    if torch.cuda is None:
+        raise SystemExit(f"torch {torch.version} was built without CUDA; ferro_alloc needs it")
+    return torch
+
+
+# ---- what is built
+
+
+class Native:
+    """The steps of both parts. What they make lies below `tree`, in a checkout and for a wheel."""
+
+    def __init__(self, torch: Torch, tree: Path, stripped: bool) -> None:
+        major = minor_version(str(torch.cuda))[0]
+        check_all(
+            compiler, python_include, lambda: cuda_include(major), lambda: cuda_runtime(major)
+        )
+        self._compiler = compiler()
+        self._torch = torch
+        self._cuda = cuda_include(major)
+        self._cudart = cuda_runtime(major)
+        self._tree = tree
+        self._linked = tree / ("stripped" if stripped else "linked")
+        self._link_flags = [*shlex.split(os.environ.get("LDFLAGS", "")), *["-s"] * stripped]
+        strict = ["-Werror"] if (ROOT / ".git").exists() or "FERRO_STRICT" in os.environ else []
+        # Warnings are errors in a checkout only: a source distribution must not fail on the taste
+        # of an unknown compiler.
+        self._flags = [
+            *["-std=c++20", "-O2", "-g1", "-DNDEBUG", "-fPIC", "-pthread", "-Wall", "-Wextra"],
+            # GCC 12 sees overlapping copies in the concatenation of strings where there are none.
+            *[*strict, "-Wno-unknown-warning-option", "-Wno-restrict"],
+            *shlex.split(os.environ.get("CXXFLAGS", "")),
+        ]
+
+    def make(self, module: str) -> tuple[Path, list[Path]]:
+        """The extension, and the libraries of the simulated GPU."""
+        extension = self._extension_objects()
+        machine = [step for part in SIM_PARTS for step in self._sim_objects(f"sim/{part}")]
+        parts = {
+            name: self._sim_objects(f"sim/libraries/{name}", "default") for name in SIM_LIBRARIES
+        }
+        compiling.run([*extension, *machine, *(step for steps in parts.values() for step in steps)])
+        parts["cuda"] += machine
+        parts["cublas"] += [step for step in parts["cublas_lt"] if step.target.stem == SHARED]
+        driver = self._link_sim("cuda", parts.pop("cuda"))
+        compiling.run([driver])
+        others = [self._link_sim(name, steps, driver.target) for name, steps in parts.items()]
+        linked = self._link_extension(module, extension)
+        compiling.run([linked, *others])
+        return linked.target, [step.target for step in (driver, *others)]
+
+    def _objects(self, folder: Path, flags: Sequence[str]) -> list[compiling.Step]:
+        """Of the sources directly in a folder."""
+        sources = sorted(folder.glob("*.cpp"))
+        units = {path.stem: [path] for path in sources if path.stem in APART}
+        units["unit"] = [path for path in sources if path.stem not in APART]
+        place = self._tree / folder.relative_to(CSRC)
+        return [
+            compiling.compile_unit(
+                self._compiler, files, CSRC, place / f"{name}.o", [*self._flags, *flags]
+            )
+            for name, files in units.items()
+            if files
+        ]
+
+    def _extension_objects(self) -> list[compiling.Step]:
+        torch = self._torch.folder / "include"
+        # System headers, so that the warnings are about our code.
+        system = [torch, torch / "torch/csrc/api/include", self._cuda, python_include()]
+        version = f'-DFERRO_TORCH_VERSION="{self._torch.version}"'
+        flags = [*(f"-isystem{path}" for path in system), "-fvisibility=hidden", version]
+        folders = {path.parent for part in EXTENSION_PARTS for path in (CSRC / part).rglob("*.cpp")}
+        # The adapter and the Python module, whose headers are torch's, take longest.
+        ordered = sorted(folders, key=lambda folder: ("/core" in str(folder), str(folder)))
+        return [step for folder in ordered for step in self._objects(folder, flags)]
+
+    def _sim_objects(self, folder: str, visibility: str = "hidden") -> list[compiling.Step]:
+        # Version scripts decide what a library exports.
+        shown = [f"-fvisibility={visibility}", "-fvisibility-inlines-hidden"]
+        return self._objects(CSRC / folder, [f"-isystem{self._cuda}", *shown])
+
+    def _link(
+        self, name: str, objects: list[compiling.Step], files: list[Path], flags: list[str]
+    ) -> compiling.Step:
+        inputs = [*(step.target for step in objects), *files]
+        every = [*flags, *self._link_flags]
+        return compiling.link(self._compiler, self._linked / name, inputs, every)
+
+    def _link_sim(
+        self, folder: str, objects: list[compiling.Step], driver: Path | None = None
+    ) -> compiling.Step:
+        name = SIM_LIBRARIES[folder]
+        (script,) = (CSRC / "sim" / "libraries" / folder).glob("*.map")
+        used = [driver] if driver else []
+        flags = [f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-Wl,-z,defs", "-pthread"]
+        return self._link(name, objects, [script, *used], [*map(str, used), *flags, "-ldl"])
+
+    def _link_extension(self, name: str, objects: list[compiling.Step]) -> compiling.Step:
+        names = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
+        # The shared C++ runtime by its versioned name, as torch has it loaded. Some toolchains link
+        # the static one unless told, and a second copy in the extension crashes in its locales.
+        flags = [
+            *[f"-L{self._torch.folder / 'lib'}", *(f"-l{name}" for name in names)],
+            *[str(self._cudart), "-Wl,-O1,--as-needed", "-l:libstdc++.so.6"],
+        ]
+        return self._link(name, objects, [self._cudart], flags)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Never writes into one: a running program may have it mapped."""
+    if target.is_symlink() or not target.exists() or not filecmp.cmp(source, target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f".{target.name}.new")
+        shutil.copy2(source, fresh)
+        fresh.replace(target)
 
 
 class Build(build_ext):
-    """Builds both parts; refuses in one sentence when torch is absent."""
+    """Builds both parts; what is missing comes first, in one sentence."""
 
     def run(self) -> None:
-        # It warns about an absent GPU, which building does not need.
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-        try:
-            import torch
-            from torch.utils.cpp_extension import BuildExtension
-        except ImportError as error:
-            raise SystemExit(TORCH_NEEDED) from error
-        package = ROOT if self.inplace else Path(self.build_lib).absolute()
-        for extension in self.extensions:
-            configure_extension(extension)
-        # torch's command brings ninja, hence a rebuild of changed files only.
-        command = BuildExtension(self.distribution)
-        command.ensure_finalized()
-        for name in ("inplace", "build_lib", "build_temp", "force", "parallel", "debug"):
-            setattr(command, name, getattr(self, name))
-        command.editable_mode = self.editable_mode
-        command.extensions = self.extensions
-        command.run()
-        self._record_torch(package, torch.__version__, str(torch.version.cuda))
-        self._build_simulator(package, int(str(torch.version.cuda or "0").split(".")[0]))
+        torch = torch_to_build_for()
+        in_place = bool(self.inplace or self.editable_mode)
+        package = ROOT if in_place else Path(self.build_lib).absolute()
+        # Of an installed module nobody reads the debug information; a checkout keeps it.
+        native = Native(torch, Path(self.build_temp).absolute(), stripped=not in_place)
+        module = str(self.get_ext_filename(EXTENSION))  # type: ignore[no-untyped-call]
+        linked, libraries = native.make(Path(module).name)
+        replace_file(linked, package / module)
+        self._fill_folder(package / "ferro_alloc" / "sim" / "lib", linked.parent, libraries)
+        self._record_torch(package / "ferro_alloc" / "_build_info.py", torch)
 
-    def _record_torch(self, package: Path, version: str, cuda: str) -> None:
-        target = package / "ferro_alloc" / "_build_info.py"
+    def _fill_folder(self, folder: Path, linked: Path, libraries: list[Path]) -> None:
+        # Linkers that are told -lcuda look for this name, and may find a text that names another.
+        # A wheel would hold what a symbolic link leads to a second time.
+        script = linked / "libcuda.so"
+        script.write_text("INPUT(libcuda.so.1)\n")
+        files = [*libraries, script]
+        for path in files:
+            replace_file(path, folder / path.name)
+        for path in set(folder.iterdir()) - {folder / path.name for path in files}:
+            path.unlink()
+
+    def _record_torch(self, target: Path, torch: Torch) -> None:
         text = (
             '"""Written by setup.py: what `_C` was compiled for."""\n\n'
-            f'TORCH_VERSION = "{version}"\nCUDA_VERSION = "{cuda}"\n'
+            f'TORCH_VERSION = "{torch.version}"\nCUDA_VERSION = "{torch.cuda}"\n'
         )
         if not target.exists() or target.read_text() != text:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
-
-    def _build_simulator(self, package: Path, cuda_major: int) -> None:
-        cmake = shutil.which("cmake")
-        if cmake is None:
-            raise SystemExit("cmake was not found; install it with `pip install cmake`")
-        tree = Path(self.build_temp).absolute() / "sim"
-        built = tree / "lib"
-        settings = {
-            "CMAKE_BUILD_TYPE": "Release",
-            "FERRO_BUILD_TESTS": "OFF",
-            "FERRO_CUDA_INCLUDE": cuda_include(cuda_major),
-            "FERRO_SIM_OUTPUT": built,
-        }
-        configured = tree / "ferro_settings.txt"
-        wanted = "".join(f"{name}={value}\n" for name, value in settings.items())
-        if not configured.exists() or configured.read_text() != wanted:
-            generator = ["-GNinja"] if shutil.which("ninja") else []
-            defines = [f"-D{name}={value}" for name, value in settings.items()]
-            fresh = [cmake, "-S", str(ROOT), "-B", str(tree), *generator, *defines]
-            self._cmake(fresh)
-            configured.write_text(wanted)
-        jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
-        build = [cmake, "--build", str(tree), "--target", "ferro_sim_libraries", "-j", jobs]
-        self._cmake(build)
-        self._copy_newer(built, package / "ferro_alloc" / "sim" / "lib")
-
-    def _cmake(self, command: list[str]) -> None:
-        if subprocess.run(command).returncode != 0:
-            raise SystemExit("the simulated GPU could not be built; CMake's messages are above")
-
-    def _copy_newer(self, source: Path, target: Path) -> None:
-        """Replaces files rather than writing into them: a running program may have them mapped."""
-        target.mkdir(parents=True, exist_ok=True)
-        for path in sorted(source.iterdir()):
-            copy = target / path.name
-            if path.is_symlink() or not copy.exists() or not filecmp.cmp(path, copy):
-                fresh = target / f".{path.name}.new"
-                shutil.copy2(path, fresh, follow_symlinks=False)
-                fresh.replace(copy)
 
 
 class Modules(build_py):
@@ -249,6 +358,9 @@ class Modules(build_py):
         return [*super().get_outputs(include_bytecode), *startup]
 
 
+# ---- what depends on the torch that is here
+
+
 def check_wheel_command() -> None:
     """Early, and in one sentence: setuptools has its own command from 70.1 on."""
     wanted = {"bdist_wheel", "dist_info"} & set(sys.argv)
@@ -260,13 +372,29 @@ def check_wheel_command() -> None:
         )
 
 
+def version_and_torch() -> tuple[str, str]:
+    """The version, and what is required of torch. A wheel names the minor version of torch that it
+    was built for in both; a source distribution is for all of them."""
+    version = str(runpy.run_path(str(ROOT / "ferro_alloc" / "_version.py"))["__version__"])
+    torch = installed_torch()
+    if torch is None or not torch.is_supported() or "sdist" in sys.argv:
+        (major, oldest), (_, newest) = SUPPORTED
+        return version, f"torch>={major}.{oldest},<{major}.{newest + 1}"
+    minor = ".".join(map(str, minor_version(torch.version)))
+    return f"{version}+torch{minor}", f"torch=={minor}.*"
+
+
 def main() -> None:
     check_wheel_command()
-    extension = Extension(EXTENSION, sources=extension_sources(), language="c++")
-    # distutils relinks when one of these is newer than the module.
-    extension.depends = sorted(str(path) for path in CSRC.rglob("*.h"))
-    commands = {"build_ext": Build, "build_py": Modules}
-    setup(license="Apache-2.0", ext_modules=[extension], cmdclass=commands)
+    version, torch = version_and_torch()
+    setup(
+        version=version,
+        install_requires=[torch],
+        license="Apache-2.0",
+        # Build compiles it; setuptools has to know that this is no pure Python.
+        ext_modules=[Extension(EXTENSION, sources=[])],
+        cmdclass={"build_ext": Build, "build_py": Modules},
+    )
 
 
 if __name__ == "__main__":

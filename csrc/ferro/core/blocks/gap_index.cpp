@@ -51,12 +51,12 @@ Block* without(Block* root, Block* gap) {
   return updated(root);
 }
 
-struct Recount {
+struct GapRecount {
   std::size_t count = 0;
   const Block* last = nullptr;
 };
 
-void recount(const Block* gap, Recount& seen) {
+void recount(const Block* gap, GapRecount& seen) {
   if (gap == nullptr) {
     return;
   }
@@ -103,7 +103,7 @@ Block* GapIndex::first_fit(std::size_t bytes) const {
 }
 
 void GapIndex::check_invariants() const {
-  Recount seen;
+  GapRecount seen;
   recount(root_, seen);
   FERRO_CHECK(seen.count == count_);
 }
