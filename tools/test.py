@@ -37,7 +37,7 @@ LOGS = BUILD / "test-logs"
 SUITES = ("unit", "contract", "stress")
 CUDA_MAJOR = 13
 FUZZ_SECONDS = 24
-COMMAND_TIMEOUT_S = 1500
+COMMAND_TIMEOUT_S = 2700
 JOBS = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))
 
 console = Console(highlight=False, width=100)

@@ -38,7 +38,7 @@ PIP_SETTINGS = {
     "PIP_CERT": "SSL_CERT_FILE",
     "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
 }
-TIMEOUT_S = 900
+TIMEOUT_S = 1500
 
 # What a build and its tests read.
 COPIED = (
