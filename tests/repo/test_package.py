@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from ferro_alloc._version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 IGNORED = (".git", ".venv", "build", "dist", "demo-out", "*.egg-info", "__pycache__", ".*_cache")
@@ -117,6 +120,18 @@ def test_building_without_torch_says_so_in_one_sentence(checkout: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_is_missing_is_named_before_anything_is_compiled(checkout: Path) -> None:
+    command = [sys.executable, "-c", BUILD, "build_wheel"]
+    env = {**os.environ, "CXX": "no-such-compiler"}
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, env=env)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "cannot be compiled without a compiler of C++20" in last
+    assert "`no-such-compiler` is none" in last
+    assert "Traceback" not in done.stderr
+    assert not list((checkout / "build").rglob("*.o"))
+
+
 def test_editable_wheel_has_the_startup_file(checkout: Path) -> None:
     """The extension is left out: it is built in a folder of its own, from nothing."""
     program = "import setup; setup.Build.run = lambda self: None; setup.main()"
@@ -130,7 +145,7 @@ def test_editable_wheel_has_the_startup_file(checkout: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """From the checkout itself, whose build folder has the objects already."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)]
@@ -139,8 +154,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = folder.glob("*.whl")
-    with zipfile.ZipFile(path) as archive:
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> set[str]:
+    with zipfile.ZipFile(wheel_file) as archive:
         return set(archive.namelist())
+
+
+def test_wheel_names_the_torch_that_it_was_built_for(wheel_file: Path) -> None:
+    minor = ".".join(importlib.metadata.version("torch").split(".")[:2])
+    with zipfile.ZipFile(wheel_file) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode().splitlines()
+    assert f"Version: {__version__}+torch{minor}" in metadata
+    assert f"Requires-Dist: torch=={minor}.*" in metadata
 
 
 def test_wheel_has_the_package_and_only_it(wheel: set[str]) -> None:

@@ -59,7 +59,7 @@ def test_a_torch_outside_the_range_is_refused(version: str) -> None:
 
 def test_the_range_is_the_same_everywhere() -> None:
     oldest, newest = _load.SUPPORTED
-    assert ferro_setup.SUPPORTED == (oldest, newest)
+    assert (oldest, newest) == ferro_setup.SUPPORTED
     tested = [ferro_setup.minor_version(version.torch) for version in VERSIONS]
     assert tested == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
     assert "torch 2.11 to 2.15 for CUDA 13" in (ROOT / "README.md").read_text()
