@@ -106,11 +106,12 @@ def comparison(results: Sequence[Result], simulated: bool) -> Table:
     row("used on the device, GiB", lambda r: f"{r.device_used / GIB:.3f}")
     row("captured step adds, MiB", lambda r: f"{r.graph_bytes / MIB:,.0f}")
 
-    def time_of(seconds: float) -> str:
+    def time_of(*seconds: float) -> str:
         # Without kernels the time of a step is that of the simulator's own copies.
-        return "n/a" if simulated else f"{seconds * 1e3:.2f}"
+        return "n/a" if simulated else " to ".join(f"{each * 1e3:.2f}" for each in seconds)
 
-    row("training step, ms", lambda r: time_of(r.step_seconds))
+    row("training step, ms: median", lambda r: time_of(r.step_seconds))
+    row("its quartiles", lambda r: time_of(*r.step_quartiles))
     row("replayed step, ms", lambda r: time_of(r.graph_replay_seconds))
     if not simulated:
         row("first loss", lambda r: f"{float.fromhex(r.losses[0]):.6f}")

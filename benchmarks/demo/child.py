@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from benchmarks.harness.costs import allocator_devices, driver_calls
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ class Result:
     parameters: int = 0
     losses: list[str] = field(default_factory=list)
     step_seconds: float = 0.0
+    """The median. Steps differ in shape, and a process from the next, so it needs the two below."""
+    step_quartiles: list[float] = field(default_factory=list)
+    """The lower and the upper one."""
     step_peak_allocated: list[int] = field(default_factory=list)
     step_peak_reserved: list[int] = field(default_factory=list)
     peak_allocated: int = 0
@@ -120,7 +125,9 @@ class Workload:
             self.result.step_peak_allocated.append(torch.cuda.max_memory_allocated())
             self.result.step_peak_reserved.append(torch.cuda.max_memory_reserved())
             say(phase="train", done=step + 1, total=steps)
-        self.result.step_seconds = statistics.median(seconds)
+        lower, median, upper = np.quantile(seconds, (0.25, 0.5, 0.75)).tolist()
+        self.result.step_seconds = median
+        self.result.step_quartiles = [lower, upper]
         self.result.peak_allocated = max(self.result.step_peak_allocated)
         self.result.peak_reserved = max(self.result.step_peak_reserved)
         free, total = torch.cuda.mem_get_info()

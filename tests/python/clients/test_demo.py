@@ -68,6 +68,8 @@ def check(picture: Path, steps: int) -> None:
     assert [r["allocator"] for r in results] == list(ALLOCATORS)
     for one in results:
         assert one["parameters"] > 100e6
+        lower, upper = one["step_quartiles"]
+        assert 0 < lower <= one["step_seconds"] <= upper
         assert len(one["losses"]) == len(one["step_peak_allocated"]) == steps
         # Weights, gradients and both moments of AdamW are all in single precision.
         assert one["peak_allocated"] > 4 * 4 * one["parameters"]
