@@ -3,18 +3,73 @@
     import ferro_alloc
     ferro_alloc.install()
 
-Importing the package initialises nothing and imports no torch.
+Importing the package initialises nothing, imports no torch, and loads a module when it is asked
+for: with FERRO_ALLOC=1 every start of Python imports the package.
 """
 
-from ferro_alloc import sizes
-from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
-from ferro_alloc._errors import FerroError
-from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
-from ferro_alloc._pins import Pin, pin
-from ferro_alloc._status import DeviceStatus, Status
-from ferro_alloc._version import __version__
-from ferro_alloc.allocator import install, is_installed, status, uninstall
-from ferro_alloc.config import Config
+from importlib import import_module
+
+# As typing's, which takes longer to import than all that a start needs.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ferro_alloc import sizes
+    from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
+    from ferro_alloc._errors import FerroError
+    from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
+    from ferro_alloc._pins import Pin, pin
+    from ferro_alloc._status import DeviceStatus, Status
+    from ferro_alloc._version import __version__
+    from ferro_alloc.allocator import install, is_installed, status, uninstall
+    from ferro_alloc.config import Config
+
+_MODULES = ("allocator", "config", "graphs", "sizes")
+_NAMES = {
+    "_device": (
+        "DeviceMemoryView",
+        "DeviceNumbers",
+        "device",
+    ),
+    "_errors": ("FerroError",),
+    "_failures": (
+        "OutOfMemory",
+        "PoolShare",
+        "StreamShare",
+        "explain",
+    ),
+    "_pins": (
+        "Pin",
+        "pin",
+    ),
+    "_status": (
+        "DeviceStatus",
+        "Status",
+    ),
+    "_version": ("__version__",),
+    "allocator": (
+        "install",
+        "is_installed",
+        "status",
+        "uninstall",
+    ),
+    "config": ("Config",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """What is not here yet: a module of the package, or a name of one."""
+    if name in _MODULES:
+        return import_module(f"ferro_alloc.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ferro_alloc' has no attribute {name!r}")
+    value = getattr(import_module(f"ferro_alloc.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
+
 
 __all__ = [
     "Config",

@@ -1,7 +1,8 @@
 """Installs ferro_alloc when torch is imported, if the environment variable FERRO_ALLOC says so.
 
 `begin()` is called by ferro_alloc.pth when Python starts, in every process that inherits the
-variable; so this imports no torch, and no mistake in here may keep Python from starting.
+variable. So this imports no torch, and the allocator only after it, when most of what that needs is
+there. No mistake in here may keep Python from starting.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from ferro_alloc import _variable, allocator
-from ferro_alloc._errors import FerroError
+from ferro_alloc import _variable
 from ferro_alloc._import_hook import AfterImport
 
 _armed: AfterImport | None = None
@@ -27,7 +27,7 @@ def begin() -> None:
     if value in _variable.OFF:
         return
     _armed = AfterImport("torch", _install_or_fail if value == _variable.STRICT else _install)
-    allocator.on_install = disarm
+    _variable.on_install = disarm
     _armed.arm()
 
 
@@ -41,15 +41,21 @@ def disarm() -> None:
 
 def _install(torch: ModuleType) -> None:
     try:
-        allocator.install()
-    except (FerroError, ValueError) as error:
-        _say(f"{error}; the program goes on with PyTorch's own allocator")
+        from ferro_alloc import allocator
+        from ferro_alloc._errors import FerroError
+
+        try:
+            allocator.install()
+        except (FerroError, ValueError) as error:
+            _say(f"{error}; the program goes on with PyTorch's own allocator")
     except Exception as error:
         _say(f"{error!r}; the program goes on with PyTorch's own allocator")
 
 
 def _install_or_fail(torch: ModuleType) -> None:
     """The import of torch fails with whatever this raises."""
+    from ferro_alloc import allocator
+
     allocator.install(strict=True)
 
 

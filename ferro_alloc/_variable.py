@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import site
+from collections.abc import Callable
 from pathlib import Path
 
 NAME = "FERRO_ALLOC"
@@ -12,6 +13,8 @@ OFF = ("", "0", "false", "off", "no")
 STRICT = "strict"
 
 _was_read = False
+on_install: Callable[[], None] | None = None
+"""Called first by every `install()`, whatever comes of it. Set before the program starts."""
 
 
 def note_reading() -> None:

@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -27,8 +27,6 @@ _NO_CACHE = (
 
 _lock = threading.Lock()
 _installed_config: Config | None = None
-on_install: Callable[[], None] | None = None
-"""Called first by every `install()`, whatever comes of it. Set before the program starts."""
 
 
 def install(config: Config | None = None, *, strict: bool = False) -> None:
@@ -50,8 +48,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
     """
     global _installed_config
     # Whoever calls this has decided for FERRO_ALLOC too.
-    if on_install is not None:
-        on_install()
+    if _variable.on_install is not None:
+        _variable.on_install()
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"install() got {config!r}: expected a ferro_alloc.Config, or None")
     wanted = Config.from_env() if config is None else config

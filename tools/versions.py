@@ -43,7 +43,7 @@ TIMEOUT_S = 1500
 # What a build and its tests read.
 COPIED = (
     *("CMakeLists.txt", "README.md", "LICENSE", "MANIFEST.in"),
-    *("compiling.py", "pyproject.toml", "setup.py"),
+    *("compiling.py", "ferro_alloc.pth", "pyproject.toml", "setup.py"),
     *("benchmarks", "csrc", "docs", "ferro_alloc", "tests", "tools"),
 )
 BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")

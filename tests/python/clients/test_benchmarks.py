@@ -256,6 +256,15 @@ def test_ranks(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_startup(run_program: RunProgram, tmp_path: Path) -> None:
+    found = smoke(run_program, tmp_path, "latency.startup")
+    runs = {"idle .pth": 2, "bare": 2, "idle": 2, "begin": 1, "install": 1, "begin and install": 1}
+    assert {name: len(times) for name, times in found.items()} == runs
+    assert all(spent > 0 for times in found.values() for spent in times)
+    assert found["begin and install"] == [found["begin"][0] + found["install"][0]]
+
+
+@on_simulated_gpu
 def test_graphs(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(run_program, tmp_path, "graphs")
     assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)

@@ -90,6 +90,42 @@ def test_unset_imports_nothing(site_folder: Path) -> None:
     assert start(sys.executable, "-c", program, site=site_folder).stdout == "[]\n"
 
 
+@pytest.mark.parametrize("value", ["", "1", "strict", "2"])
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "a part"])
+def test_half_uninstalled_prints_nothing(
+    tmp_path: Path, site_folder: Path, left: str, value: str
+) -> None:
+    """The .pth file is there, and the package is gone or lacks modules."""
+    if left != "nothing":
+        (site_folder / "ferro_alloc").mkdir()
+    if left == "a part":
+        for name in ("__init__.py", "_startup.py"):
+            shutil.copy(ROOT / "ferro_alloc" / name, site_folder / "ferro_alloc")
+    # Without the checkout, and from a folder that holds nothing.
+    env = {key: value for key, value in os.environ.items() if key not in SETTINGS}
+    env |= {"PYTHONPATH": str(site_folder), _variable.NAME: value}
+    program = "import sys; print([n for n in sys.modules if n == 'ferro_alloc._startup'])"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize("value", ["", "1"])
+def test_without_the_extension_python_starts_as_ever(
+    tmp_path: Path, site_folder: Path, value: str
+) -> None:
+    """The import of torch says in one line that the extension that was asked for is gone."""
+    gone = shutil.ignore_patterns("*.so*", "__pycache__")
+    shutil.copytree(ROOT / "ferro_alloc", site_folder / "ferro_alloc", ignore=gone)
+    env = {"FERRO_ALLOC": value}
+    done = start(sys.executable, "-c", "print('runs')", site=site_folder, **env)
+    assert (done.stdout, done.stderr) == ("runs\n", "")
+    done = python(tmp_path, "import torch\nprint('runs')\n", site_folder, **env)
+    assert done.stdout == "runs\n"
+    assert done.stderr.count("\n") == (1 if value else 0)
+    assert not value or done.stderr.startswith("ferro_alloc: the extension does not load")
+
+
 def test_no_torch_before_the_program_imports_it(site_folder: Path) -> None:
     program = "import sys; print('torch' in sys.modules, 'ferro_alloc' in sys.modules)"
     done = start(sys.executable, "-c", program, site=site_folder, FERRO_ALLOC="1")

@@ -1,0 +1,109 @@
+"""Runs programs where neither the checkout nor a compiler is in sight, as in a small container.
+
+A root of its own holds the system's libraries, the interpreter, one environment and one folder.
+It needs `unshare` and a kernel that lets users make namespaces. Elsewhere a program has only an
+empty environment, an empty HOME and an empty working folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# What is in sight: the loader and the libraries, and devices that every program may ask for.
+SYSTEM = ("/usr/lib", "/usr/lib64", "/proc", "/sys")
+DEVICES = ("null", "zero", "urandom", "random")
+# Mounts in the order of the arguments: the root first, then pairs of a place in it and its source.
+MOUNT = """\
+set -e
+root=$1; shift
+mount -t tmpfs none "$root"
+mkdir -p "$root/etc" "$root/tmp" "$root/home" "$root/work" "$root/dev/shm"
+while [ "$1" != -- ]; do
+  if [ -d "$2" ]; then mkdir -p "$root$1"; else mkdir -p "$(dirname "$root$1")"; : > "$root$1"; fi
+  mount --rbind "$2" "$root$1"; shift 2
+done
+shift
+for name in lib lib64; do
+  if [ -L "/$name" ]; then ln -s "usr/$name" "$root/$name"
+  else mkdir -p "$root/$name"; mount --rbind "/$name" "$root/$name"; fi
+done
+if [ -d "$root/usr/lib/gcc" ]; then mount -t tmpfs none "$root/usr/lib/gcc"; fi
+exec unshare --root="$root" --wd=/work "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    ok: bool
+    output: str
+
+
+def execute(command: list[str], env: Mapping[str, str], cwd: Path, seconds: float) -> Done:
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        return Done(False, f"{error}")
+    return Done(done.returncode == 0, done.stdout)
+
+
+def mounts(venv: Path, folder: Path) -> list[str]:
+    places = {name: name for name in SYSTEM if Path(name).is_dir()}
+    places |= {f"/dev/{name}": f"/dev/{name}" for name in DEVICES}
+    # The system's own interpreter is one file in a folder that has compilers too.
+    base = Path(sys.base_prefix)
+    interpreter = Path(sys.executable).resolve()
+    shown = interpreter if base == Path("/usr") else base
+    places |= {str(shown): str(shown), "/venv": str(venv), "/given": str(folder)}
+    return [word for pair in places.items() for word in pair]
+
+
+@cache
+def works() -> bool:
+    """Whether this machine can make such a root."""
+    if not shutil.which("unshare"):
+        return False
+    with tempfile.TemporaryDirectory() as empty:
+        return in_root(Path(sys.prefix), Path(empty), ["-c", "import ssl"], {}, 60).ok
+
+
+def in_root(
+    venv: Path, folder: Path, arguments: list[str], env: Mapping[str, str], seconds: float
+) -> Done:
+    with tempfile.TemporaryDirectory() as root:
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh"]
+        command += [root, *mounts(venv, folder), "--", "/venv/bin/python", *arguments]
+        path = "/usr/sbin:/usr/bin:/sbin:/bin"
+        return execute(command, {"HOME": "/home", "PATH": path, **env}, Path(root), seconds)
+
+
+def run(
+    venv: Path,
+    folder: Path,
+    arguments: list[str],
+    env: Mapping[str, str] | None = None,
+    seconds: float = 300,
+) -> Done:
+    """Python of an environment. In arguments `/given/` stands for the folder."""
+    env = env or {}
+    if works():
+        return in_root(venv, folder, arguments, env, seconds)
+    with tempfile.TemporaryDirectory() as empty:
+        words = [word.replace("/given/", f"{folder}/") for word in arguments]
+        command = [str(venv / "bin" / "python"), *words]
+        return execute(command, {"HOME": empty, **env}, Path(empty), seconds)
