@@ -4,6 +4,10 @@ Three ways of one buffer: as it is, "pool" in a pool that the program registers 
 registered by NCCL itself (`TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK`). PyTorch ignores the
 hook while expandable segments are on, so that there the program switches them off. On the simulated
 GPU nothing is sent: PyTorch's fake backend takes the calls.
+
+Native's process has buffers of ferro_alloc too, and one communicator sends from both in turns:
+small messages take up to a third longer in one process than in another. The hook belongs to one
+allocator of a process, so "hook" compares processes, as all of expandable segments does.
 """
 
 from __future__ import annotations
@@ -16,24 +20,27 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import turns
-from benchmarks.harness.processes import use_allocator
+from benchmarks.harness.processes import OURS, use_allocator
 from tools.gpu import gpu_count
 
-ROUNDS = 6
+ROUNDS = 8
 SECONDS_PER_CASE = 0.2
 SIZES = {"64 KiB": 1 << 16, "8 MiB": 1 << 23, "512 MiB": 1 << 29}
 WARM_UP = 5
+BESIDE = "ferro_alloc: "
 # PyTorch's stream-ordered allocator has no pools, and expandable segments no hook.
-ALLOCATORS = ["native", "expandable", "ferro_alloc"]
-WITH_HOOK = ["native", "ferro_alloc"]
+PROCESSES = ["native", "expandable"]
+WITH_HOOK = ["native", OURS]
 
 
 class Rank:
     """One of the two, with its group and its buffers."""
 
-    def __init__(self, rank: int, hook: bool, simulated: bool, store: Any) -> None:
+    def __init__(self, rank: int, allocator: str, hook: bool, simulated: bool, store: Any) -> None:
         import torch
         import torch.distributed as dist
+
+        import ferro_alloc
 
         if hook:
             os.environ["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = "1"
@@ -46,11 +53,21 @@ class Rank:
         self._dist = dist
         self._kept: list[Any] = []
         self._buffers: dict[str, torch.Tensor] = {}
+        self._ours: dict[str, torch.Tensor] = {}
         dist.all_reduce(torch.zeros(1, device=device))  # makes the communicator
-        for way in ["hook"] if hook else ["", "pool"]:
+        ways = ["hook"] if hook else ["", "pool"]
+        self._fill(self._buffers, ways, simulated, device)
+        if allocator == "native" and not hook:
+            ferro_alloc.install()
+            self._fill(self._ours, ways, simulated, device)
+
+    def _fill(
+        self, buffers: dict[str, Any], ways: Sequence[str], simulated: bool, device: Any
+    ) -> None:
+        for way in ways:
             for name, size in SIZES.items():
                 key = f"{name}, {way}" if way else name
-                self._buffers[key] = self._buffer(size, way == "pool" and not simulated, device)
+                buffers[key] = self._buffer(size, way == "pool" and not simulated, device)
 
     def _buffer(self, size: int, registered: bool, device: Any) -> Any:
         import torch
@@ -65,12 +82,21 @@ class Rank:
         return buffer
 
     def work(self) -> Mapping[str, Callable[[], object]]:
-        """By name: one collective, or one message from rank 0 to rank 1."""
+        """By name: one collective, or one message from rank 0 to rank 1.
+
+        Those of ferro_alloc's buffers in native's process follow native's, and begin with BESIDE.
+        """
+        message = self._dist.recv if self._rank else self._dist.send
         found: dict[str, Callable[[], object]] = {}
-        for name, buffer in self._buffers.items():
-            message = self._dist.recv if self._rank else self._dist.send
-            found[f"all-reduce, {name}"] = partial(self._dist.all_reduce, buffer)
-            found[f"send, {name}"] = partial(message, buffer, 1 - self._rank)
+        for name in self._buffers:
+            both = [("", self._buffers[name])]
+            if name in self._ours:
+                both.append((BESIDE, self._ours[name]))
+            for prefix, buffer in both:
+                reduce = partial(self._dist.all_reduce, buffer)
+                found[f"{prefix}all-reduce, {name}"] = reduce
+            for prefix, buffer in both:
+                found[f"{prefix}send, {name}"] = partial(message, buffer, 1 - self._rank)
         return found
 
     def close(self) -> None:
@@ -83,7 +109,7 @@ def follow(allocator: str, hook: bool, port: int, orders: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    rank = Rank(1, hook, False, dist.TCPStore("127.0.0.1", port, 2))
+    rank = Rank(1, allocator, hook, False, dist.TCPStore("127.0.0.1", port, 2))
     work = rank.work()
     while (order := orders.recv()) is not None:
         name, times = order
@@ -108,7 +134,7 @@ def cases(allocator: str, simulated: bool, hook: bool) -> Mapping[str, turns.Cas
         store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
         arguments = (allocator, hook, store.port, orders)
         context.Process(target=follow, args=arguments, daemon=True).start()
-    work = Rank(0, hook, simulated, store).work()
+    work = Rank(0, allocator, hook, simulated, store).work()
 
     def seconds_for(name: str, times: int) -> float:
         """Of the device, after a warm-up."""
@@ -143,15 +169,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if gpu_count() == 1:
         print("needs two GPUs", file=sys.stderr)
         return 1
-    chosen = options.allocators or ALLOCATORS
-    records: dict[str, turns.Record] = {}
-    for arguments, allowed in (([], ALLOCATORS), (["--hook"], WITH_HOOK)):
-        options.allocators = [name for name in chosen if name in allowed]
-        for record in turns.run("benchmarks.latency.ranks", arguments, options):
-            known = records.setdefault(record.allocator, record)
-            known.nanoseconds |= record.nanoseconds
-            known.problem = known.problem or record.problem
-    return turns.report(list(records.values()), "NCCL between two GPUs", options)
+    if options.allocators is not None:
+        parser.error("native, expandable segments and ferro_alloc are compared, no others")
+    options.allocators = PROCESSES
+    native, expandable = turns.run("benchmarks.latency.ranks", [], options)
+    options.allocators = WITH_HOOK
+    native_hook, ours = turns.run("benchmarks.latency.ranks", ["--hook"], options)
+    for name in [name for name in native.nanoseconds if name.startswith(BESIDE)]:
+        ours.nanoseconds[name.removeprefix(BESIDE)] = native.nanoseconds.pop(name)
+    native.nanoseconds |= native_hook.nanoseconds
+    native.problem = native.problem or native_hook.problem
+    # In native's order.
+    ours.nanoseconds = {n: ours.nanoseconds[n] for n in native.nanoseconds if n in ours.nanoseconds}
+    return turns.report([native, expandable, ours], "NCCL between two GPUs", options)
 
 
 if __name__ == "__main__":
