@@ -202,6 +202,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "observing": ("observing_gpu.json", turns),
     "near_full": ("near_full_gpu.json", near_full),
     "near_full_simulated": ("near_full_simulated.json", near_full),
+    "ranks": ("ranks_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "scaling": ("scaling.json", scaling),
     "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
