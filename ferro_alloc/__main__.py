@@ -1,4 +1,4 @@
-"""The command line: `python -m ferro_alloc run|simulate|status`."""
+"""The command line: `python -m ferro_alloc run|simulate|status|top`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from ferro_alloc.config import ENVIRONMENT_VARIABLE
 USAGE = """\
 python -m ferro_alloc run [--children] [--conf SETTINGS] (SCRIPT | -m MODULE) [ARGUMENT ...]
        python -m ferro_alloc simulate [OPTION ...] SCRIPT [ARGUMENT ...]
-       python -m ferro_alloc status"""
+       python -m ferro_alloc status
+       python -m ferro_alloc top [--once] [--json] [--interval SECONDS]"""
 
 DETAILS = """\
 run       runs a Python program with ferro_alloc as its CUDA allocator; SETTINGS are of the form
           page_size_mb:2,memory_limit_mb:4096 and stand in for FERRO_ALLOC_CONF; with --children
           also the Python processes that the program starts
 simulate  runs a PyTorch program on a simulated GPU and reports its memory; `simulate --help`
-status    says what is installed, and whether ferro_alloc works on this machine"""
+status    says what is installed, and whether ferro_alloc works on this machine
+top       shows what the processes hold that run under ferro_alloc, again every second"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -73,6 +75,15 @@ def simulate(argv: Sequence[str]) -> int:
     return _simulate.main(list(argv))
 
 
+def top(argv: Sequence[str]) -> int:
+    from ferro_alloc import _top
+
+    try:
+        return _top.main(argv)
+    except FerroError as error:
+        return refuse(error)
+
+
 def refuse(error: Exception) -> int:
     print(f"ferro_alloc: {error}", file=sys.stderr)
     return 1
@@ -89,7 +100,7 @@ def show_status(argv: Sequence[str]) -> int:
     return 1 if current.problem else 0
 
 
-COMMANDS = {"run": run, "simulate": simulate, "status": show_status}
+COMMANDS = {"run": run, "simulate": simulate, "status": show_status, "top": top}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -171,6 +171,8 @@ void CudaAllocator::init(int device_count) {
   if (serves()) {
     ExpandableSetting::instance().say(has_pages());
   }
+  // Without it all works but `top`.
+  (void)status_server_.start();
 }
 
 bool CudaAllocator::initialized() { return device_count() > 0; }

@@ -22,6 +22,7 @@
 #include "ferro/adapter/sharing/descriptor_server.h"
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/sharing/ipc_receiver.h"
+#include "ferro/adapter/sharing/status_server.h"
 #include "ferro/adapter/torch/expandable_setting.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/blocks/address_index.h"
@@ -39,6 +40,10 @@
 #include <vector>
 
 namespace ferro {
+
+class CudaAllocator;
+// Of status_text.h.
+std::string status_text(const CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
@@ -272,6 +277,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   DescriptorServer descriptor_server_{
       [this](std::uint64_t id, FileDescriptor* found) { return duplicate_export(id, found); }};
   IpcReceiver received_;
+  StatusServer status_server_{[this] { return status_text(*this); }};
 
   // What observes the devices, also those that are still to come.
   HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);

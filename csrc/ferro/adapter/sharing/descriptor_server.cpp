@@ -1,9 +1,10 @@
 #include "ferro/adapter/sharing/descriptor_server.h"
 
+#include "ferro/adapter/sharing/service_thread.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <poll.h>
 #include <span>
@@ -21,7 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kMaxSilence{10};
-constexpr std::chrono::milliseconds kPauseAfterRefusal{50};
 constexpr std::size_t kMaxConnections = 1024;
 // So that those who ask are not kept waiting by a flood of those who connect.
 constexpr int kAcceptsPerTurn = 64;
@@ -36,11 +36,6 @@ std::size_t max_connections() {
     return kMaxConnections;
   }
   return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMaxConnections);
-}
-
-bool is_trusted(int connection) {
-  const uid_t user = peer_of(connection).user;
-  return user == geteuid() || user == 0;
 }
 
 // What the thread of a server does.
@@ -116,22 +111,12 @@ void Service::wait() {
   }
 }
 
-// In a moment when no fork() is under way.
-int accept_unforked(int listener) {
-  const MutexLock lock(UnforkedSockets::mutex);
-  FileDescriptor accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (accepted.get() >= 0) {
-    UnforkedSockets::add(accepted.get());
-  }
-  return accepted.release();
-}
-
 void Service::accept_some() {
   silent_.reserve(silent_.size() + kAcceptsPerTurn);
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    const int connection = accept_unforked(listener_);
+    const int connection = UnforkedSockets::accept(listener_);
     if (connection >= 0) {
-      if (!is_trusted(connection) || is_done(connection)) {
+      if (!is_peer_trusted(connection) || is_done(connection)) {
         UnforkedSockets::close(connection);
         continue;
       }
@@ -216,21 +201,13 @@ ServerAddress DescriptorServer::address() {
     fail("listen");
   }
   UnforkedSockets::add(listener.get());
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread([this, address, socket = listener.get()] {
-      Service(socket, address, find_).run();
-    }).detach();
+    start_service_thread(
+        [this, address, socket = listener.get()] { Service(socket, address, find_).run(); });
   } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     UnforkedSockets::forget(listener.get());
     throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)listener.release();
   process_ = getpid();
   address_ = address;

@@ -1,7 +1,10 @@
 #include "ferro/adapter/sharing/unforked_sockets.h"
 
+#include "ferro/adapter/sharing/file_descriptor.h"
+
 #include <algorithm>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <system_error>
 #include <unistd.h>
 #include <vector>
@@ -37,6 +40,15 @@ void UnforkedSockets::add(int socket) {
     throw std::system_error(registered, std::system_category(), "pthread_atfork");
   }
   all().push_back(socket);
+}
+
+int UnforkedSockets::accept(int listener) {
+  const MutexLock lock(mutex);
+  FileDescriptor accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (accepted.get() >= 0) {
+    add(accepted.get());
+  }
+  return accepted.release();
 }
 
 void UnforkedSockets::forget(int socket) { std::erase(all(), socket); }

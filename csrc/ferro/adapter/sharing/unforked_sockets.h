@@ -18,6 +18,9 @@ class UnforkedSockets {
   // `socket` was opened since `mutex` was taken. Throws std::bad_alloc or std::system_error; then
   // it is not among them.
   static void add(int socket) FERRO_REQUIRES(mutex);
+  // The next connection of a listener that does not wait, which does not wait either; it was added.
+  // -1: errno says why.
+  static int accept(int listener) FERRO_EXCLUDES(mutex);
   // It stays open, and is the caller's alone again.
   static void forget(int socket) FERRO_REQUIRES(mutex);
   // Closes one that was added.

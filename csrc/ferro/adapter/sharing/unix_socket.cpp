@@ -5,6 +5,7 @@
 #include <cstring>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 namespace ferro {
 namespace {
@@ -63,6 +64,11 @@ PeerCredentials peer_of(int connection) {
     return {};
   }
   return {peer.pid, peer.uid};
+}
+
+bool is_peer_trusted(int connection) {
+  const uid_t user = peer_of(connection).user;
+  return user == geteuid() || user == 0;
 }
 
 bool send_message(int connection, std::span<const std::byte> bytes,

@@ -30,6 +30,8 @@ struct PeerCredentials {
 };
 // Of who connected or, at the other end, of who listened; the kernel vouches for it.
 PeerCredentials peer_of(int connection);
+// Is it of the same user, or root's?
+bool is_peer_trusted(int connection);
 
 // One message with all `descriptors`, or nothing. Waits as the socket does.
 bool send_message(int connection, std::span<const std::byte> bytes,

@@ -1,0 +1,83 @@
+#include "ferro/adapter/allocator/status_text.h"
+
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/graph/pool_registry.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+// On one line, and short.
+std::string label_of(const PoolId& id) {
+  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
+  std::string name = known == nullptr ? "" : known->name().substr(0, 80);
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return c < 0x20; }, ' ');
+  return name.empty() ? to_text(id) : name;
+}
+
+void add_pools(DeviceMemory& core, int device, std::string& text) {
+  std::vector<std::pair<std::int64_t, PoolId>> pools;
+  for (const auto& [id, reserved] : core.report().reserved_by_pool()) {
+    if (reserved[kAll].current != 0) {
+      pools.emplace_back(reserved[kAll].current, id);
+    }
+  }
+  std::ranges::sort(pools, std::ranges::greater{});
+  pools.resize(std::min(pools.size(), kMaxPools));
+  for (const auto& [bytes, id] : pools) {
+    text +=
+        "pool " + std::to_string(device) + ' ' + std::to_string(bytes) + ' ' + label_of(id) + '\n';
+  }
+}
+
+void add_device(DeviceMemory& core, int device, std::string& text) {
+  const StatTable stats = core.stats().read();
+  const StatValue allocated = stats[kBytes][kAll];
+  const StatValue reserved = core.report().reserved()[kAll];
+  const DeviceCounters counters = core.report().counters();
+  const PageStore& store = core.store();
+  const std::uint64_t misses =
+      std::accumulate(counters.ladder.begin(), counters.ladder.end(), std::uint64_t{0});
+  const auto add = [&](const char* name, auto value) {
+    text += std::string(" ") + name + '=' + std::to_string(value);
+  };
+  text += "device " + std::to_string(device);
+  text += core.layout() == Layout::kSegments ? " segments" : " pages";
+  add("allocated_bytes", allocated.current);
+  add("peak_allocated_bytes", allocated.peak);
+  add("active_bytes", stats[kActiveBytes][kAll].current);
+  add("reserved_bytes", reserved.current);
+  add("peak_reserved_bytes", reserved.peak);
+  add("idle_bytes", store.counts().idle * store.page_bytes());
+  add("blocks", stats[kBlocks][kAll].current);
+  add("requests", stats[kBlocks][kAll].increased);
+  add("misses", misses);
+  add("slowest_miss_ns", core.report().slowest_nanoseconds());
+  text += '\n';
+  add_pools(core, device, text);
+}
+
+}  // namespace
+
+std::string status_text(const CudaAllocator& allocator) {
+  std::string text = "ferro_alloc 1 " + std::to_string(static_cast<int>(allocator.serves())) + '\n';
+  int device = 0;
+  for (DeviceMemory* core = allocator.core_of(0); core != nullptr;
+       core = allocator.core_of(++device)) {
+    if (core->stats().read()[kBlocks][kAll].increased != 0 || core->report().held_bytes() != 0) {
+      add_device(*core, device, text);
+    }
+  }
+  return text;
+}
+
+}  // namespace ferro

@@ -1,0 +1,70 @@
+#include "ferro/adapter/sharing/status_server.h"
+
+#include "ferro/adapter/sharing/file_descriptor.h"
+#include "ferro/adapter/sharing/service_thread.h"
+#include "ferro/adapter/sharing/unix_socket.h"
+
+#include <cerrno>
+#include <exception>
+#include <poll.h>
+#include <span>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+
+namespace ferro {
+
+std::string status_server_name() { return "ferro_alloc-status-" + std::to_string(getpid()); }
+
+bool StatusServer::start() {
+  const MutexLock lock(UnforkedSockets::mutex);
+  if (process_ == getpid()) {
+    return true;
+  }
+  FileDescriptor listener = open_unix_socket(SOCK_NONBLOCK);
+  if (listener.get() < 0 || !bind_abstract(listener.get(), status_server_name()) ||
+      listen(listener.get(), SOMAXCONN) != 0) {
+    return false;
+  }
+  try {
+    UnforkedSockets::add(listener.get());
+    start_service_thread([this, socket = listener.get()] { run(socket); });
+  } catch (const std::exception&) {
+    UnforkedSockets::forget(listener.get());
+    return false;
+  }
+  (void)listener.release();
+  process_ = getpid();
+  return true;
+}
+
+void StatusServer::run(int listener) const noexcept {
+  for (;;) {
+    pollfd waiting{listener, POLLIN, 0};
+    poll(&waiting, 1, -1);
+    int connection = -1;
+    try {
+      connection = UnforkedSockets::accept(listener);
+      if (connection >= 0) {
+        answer(connection);
+      } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        std::this_thread::sleep_for(kPauseAfterRefusal);
+      }
+    } catch (const std::exception&) {
+      // Out of memory, most likely; some may be free later.
+      std::this_thread::sleep_for(kPauseAfterRefusal);
+    }
+    if (connection >= 0) {
+      UnforkedSockets::close(connection);
+    }
+  }
+}
+
+void StatusServer::answer(int connection) const {
+  if (is_peer_trusted(connection)) {
+    const std::string text = tell_();
+    send_message(connection, std::as_bytes(std::span(text)), {});
+  }
+}
+
+}  // namespace ferro

@@ -1,0 +1,248 @@
+"""`python -m ferro_alloc top`: what the processes of this machine hold that run under ferro_alloc.
+
+Each of them listens on a socket with a name of its own and tells its numbers to processes of its
+user and root's (csrc/ferro/adapter/sharing/status_server.h). No thread of the program itself runs
+for that. Processes are found in /proc/net/unix: those of containers with a network of their own are
+not among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ferro_alloc._errors import FerroError
+
+VERSION = "1"
+_NAME = re.compile(r"@ferro_alloc-status-(\d+)$")
+_MOST_BYTES = 1 << 18
+_PATIENCE_S = 1.0
+_GIB = 1 << 30
+_CLEAR = "\x1b[H\x1b[J"
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """Of one device by one process; sizes in bytes."""
+
+    device: int
+    layout: str
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    active_bytes: int
+    """Allocated, or freed and waiting for another stream."""
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    idle_bytes: int
+    """Of the reserved memory, pages that are behind no address."""
+    blocks: int
+    requests: int
+    """Since the program began or reset its statistics."""
+    misses: int
+    """Requests that found no free block."""
+    slowest_miss_ns: int
+    requests_per_second: float | None = None
+    """None: there is no earlier look to compare with."""
+    pools: tuple[tuple[str, int], ...] = ()
+    """Names of private pools and their reserved bytes, the largest first."""
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    pid: int
+    command: str
+    active: bool
+    """False after `uninstall()`: memory may be left."""
+    devices: tuple[DeviceUse, ...] = ()
+    problem: str = ""
+    """Why nothing is known, in one sentence."""
+
+
+def processes() -> list[int]:
+    """Ids of all processes that can be asked."""
+    try:
+        lines = Path("/proc/net/unix").read_text().splitlines()
+    except OSError as error:
+        raise FerroError(f"the sockets of this machine cannot be listed: {error}") from error
+    return sorted({int(found[1]) for line in lines if (found := _NAME.search(line))})
+
+
+def ask(pid: int) -> str:
+    """What a process tells of itself. OSError when it does not within a second."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_PATIENCE_S)
+        connection.connect(f"\0ferro_alloc-status-{pid}")
+        said = connection.recv(_MOST_BYTES)
+    if not said:
+        raise PermissionError("it belongs to another user")
+    return said.decode(errors="replace")
+
+
+def parse(text: str) -> tuple[bool, tuple[DeviceUse, ...]]:
+    """Of the form in csrc/ferro/adapter/allocator/status_text.h; ValueError for another one."""
+    devices: dict[int, DeviceUse] = {}
+    pools: dict[int, list[tuple[str, int]]] = {}
+    try:
+        first, *lines = text.splitlines()
+        name, version, active = first.split()
+        if (name, version) != ("ferro_alloc", VERSION):
+            raise ValueError(f"version {VERSION} was expected")
+        for line in lines:
+            kind, number, rest = line.split(" ", 2)
+            if kind == "device":
+                devices[int(number)] = parse_device(int(number), rest)
+            elif kind == "pool":
+                size, name = rest.split(" ", 1)
+                pools.setdefault(int(number), []).append((name, int(size)))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"what it tells is not understood: {error}") from error
+    found = [replace(use, pools=tuple(pools.get(n, ()))) for n, use in devices.items()]
+    return active == "1", tuple(found)
+
+
+def parse_device(number: int, text: str) -> DeviceUse:
+    layout, *pairs = text.split()
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, value = pair.split("=")
+        values[name] = int(value)
+    return DeviceUse(device=number, layout=layout, **values)
+
+
+def command_of(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "?"
+    return " ".join(word for word in words if word).strip() or "?"
+
+
+def look() -> Iterator[ProcessUse]:
+    for pid in processes():
+        try:
+            active, devices = parse(ask(pid))
+        except ConnectionRefusedError:
+            continue  # it has ended since
+        except (OSError, ValueError) as error:
+            yield ProcessUse(pid, command_of(pid), False, problem=str(error))
+        else:
+            yield ProcessUse(pid, command_of(pid), active, devices)
+
+
+def with_rates(
+    now: Sequence[ProcessUse], before: Sequence[ProcessUse], seconds: float
+) -> list[ProcessUse]:
+    """The same with requests a second since `before`, which is so many seconds earlier."""
+    earlier = {(p.pid, d.device): d.requests for p in before for d in p.devices}
+
+    def rated(pid: int, use: DeviceUse) -> DeviceUse:
+        since = earlier.get((pid, use.device))
+        # A program that resets its statistics begins at 0 again.
+        if since is None or use.requests < since:
+            return use
+        return replace(use, requests_per_second=(use.requests - since) / seconds)
+
+    return [replace(p, devices=tuple(rated(p.pid, use) for use in p.devices)) for p in now]
+
+
+HEADINGS = ("PID", "GPU", "LIVE", "RESERVED", "FREE", "PEAK", "REQUESTS/s", "SLOWEST", "COMMAND")
+
+
+def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
+    """A table: a row for each process and device, and one for each of its largest pools."""
+    cells: list[tuple[str, ...]] = [HEADINGS]
+    for process in found:
+        note = "" if process.active else "[uninstalled] "
+        text = note + process.command
+        if process.problem:
+            cells.append((str(process.pid), *["-"] * 7, f"{process.command}: {process.problem}"))
+        elif not process.devices:
+            cells.append((str(process.pid), *["-"] * 7, text))
+        for use in process.devices:
+            rate = use.requests_per_second
+            cells.append(
+                (
+                    str(process.pid),
+                    str(use.device),
+                    gib(use.allocated_bytes),
+                    gib(use.reserved_bytes),
+                    gib(use.reserved_bytes - use.active_bytes),
+                    gib(use.peak_reserved_bytes),
+                    "-" if rate is None else f"{rate:,.0f}",
+                    f"{use.slowest_miss_ns / 1e6:.1f} ms",
+                    text,
+                )
+            )
+            for name, size in use.pools[:5]:
+                cells.append(("", "", "", gib(size), "", "", "", "", f"  pool {name}"))
+            if len(use.pools) > 5:
+                rest = sum(size for _, size in use.pools[5:])
+                more = f"  {len(use.pools) - 5} more pools"
+                cells.append(("", "", "", gib(rest), "", "", "", "", more))
+    widths = [max(len(row[i]) for row in cells) for i in range(len(HEADINGS) - 1)]
+    lines = [
+        "  ".join([*(row[i].rjust(widths[i]) for i in range(len(widths))), row[-1]])
+        for row in cells
+    ]
+    return [line[:width].rstrip() for line in lines]
+
+
+def gib(size: int) -> str:
+    return f"{size / _GIB:.2f} GiB"
+
+
+def as_json(found: Sequence[ProcessUse]) -> str:
+    def plain(process: ProcessUse) -> Mapping[str, object]:
+        described = asdict(process)
+        for use in described["devices"]:
+            use["pools"] = [{"name": name, "reserved_bytes": size} for name, size in use["pools"]]
+        return described
+
+    return json.dumps([plain(process) for process in found])
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m ferro_alloc top",
+        description="What the processes of this machine hold that run under ferro_alloc: yours, or "
+        "all of them for root. FREE is reserved and in no block.",
+    )
+    parser.add_argument("--once", action="store_true", help="show it once")
+    parser.add_argument("--json", action="store_true", help="for machines; a list for each look")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
+    options = parser.parse_args(argv)
+    if not options.interval > 0:
+        parser.error(f"--interval {options.interval}: expected seconds greater than 0")
+    before, looked = list(look()), time.monotonic()
+    try:
+        while True:
+            time.sleep(options.interval)
+            now = list(look())
+            moment = time.monotonic()
+            found = with_rates(now, before, moment - looked)
+            before, looked = now, moment
+            show(found, options)
+            if options.once:
+                return 0
+    except KeyboardInterrupt:
+        return 0
+
+
+def show(found: Sequence[ProcessUse], options: argparse.Namespace) -> None:
+    if options.json:
+        print(as_json(found), flush=True)
+        return
+    terminal = sys.stdout.isatty()
+    lines = rows(found, shutil.get_terminal_size((160, 50)).columns if terminal else 500)
+    if not found:
+        lines = ["no process of yours runs under ferro_alloc and has used a GPU"]
+    print((_CLEAR if terminal and not options.once else "") + "\n".join(lines), flush=True)

@@ -1,0 +1,188 @@
+"""`python -m ferro_alloc top` beside a program: what it shows, and that nobody waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pytest
+
+from ferro_alloc import _top
+from tests.conftest import ROOT, clean_environment
+from tools.gpu import gpu_count
+
+pytestmark = pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")
+
+# Does what it is told, a line each, and says what it found.
+PROGRAM = """\
+import json, os, sys
+import ferro_alloc, ferro_alloc.sim
+ferro_alloc.sim.activate(memory="4GiB")
+ferro_alloc.install()
+import torch
+from ferro_alloc import graphs
+known = globals()
+for line in sys.stdin:
+    print(json.dumps(eval(line, known)), flush=True)
+"""
+
+
+class Program:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=clean_environment(),
+            cwd=ROOT,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def do(self, line: str) -> Any:
+        self.ask(line)
+        return json.loads(self._pipe(self._process.stdout).readline())
+
+    def ask(self, line: str) -> None:
+        pipe = self._pipe(self._process.stdin)
+        pipe.write(line + "\n")
+        pipe.flush()
+
+    def end(self) -> None:
+        self._pipe(self._process.stdin).close()
+        self._process.wait(timeout=60)
+
+    @staticmethod
+    def _pipe(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    made = Program()
+    yield made
+    made.end()
+
+
+def top(*words: str) -> str:
+    command = [sys.executable, "-m", "ferro_alloc", "top", "--once", "--interval", "0.2", *words]
+    done = subprocess.run(
+        command, env=clean_environment(), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def seen(pid: int) -> dict[str, Any]:
+    (found,) = [process for process in json.loads(top("--json")) if process["pid"] == pid]
+    return dict(found)
+
+
+BLOCKS = (
+    "[known.update({n: torch.empty(s << 20, dtype=torch.uint8, device='cuda')}) for n, s in %s]"
+)
+
+
+def test_the_numbers_are_the_programs_own(program: Program) -> None:
+    assert program.do("ferro_alloc.is_installed()")
+    assert program.pid not in _top.processes()  # it has used no GPU yet
+    program.do(BLOCKS % "[('a', 64), ('b', 8)]")
+    program.do("known.__delitem__('b')")
+    program.do("known.update(h=graphs.graph_pool_handle('decode', mem_pool=torch.cuda.MemPool()))")
+    found = seen(program.pid)
+    stats = program.do("torch.cuda.memory_stats()")
+    (device,) = found["devices"]
+    assert (found["active"], found["problem"], device["device"]) == (True, "", 0)
+    assert device["allocated_bytes"] == stats["allocated_bytes.all.current"] == 64 << 20
+    assert device["active_bytes"] == stats["active_bytes.all.current"]
+    assert device["reserved_bytes"] == stats["reserved_bytes.all.current"]
+    assert device["peak_reserved_bytes"] == stats["reserved_bytes.all.peak"] == 72 << 20
+    assert device["peak_allocated_bytes"] == stats["allocated_bytes.all.peak"]
+    assert device["requests"] == stats["allocation.all.allocated"] == 2
+    assert device["misses"] == program.do("ferro_alloc.device().numbers().misses")
+    assert device["requests_per_second"] == 0
+
+
+def test_pools_have_their_names(program: Program) -> None:
+    program.do("known.update(p=torch.cuda.MemPool()) or None")
+    program.do("str(known.update(h=graphs.graph_pool_handle('decode\\nstep', mem_pool=p)))")
+    program.do("known.update(u=torch.cuda.use_mem_pool(p)) or u.__enter__()")
+    program.do(BLOCKS % "[('a', 32)]")
+    program.do("u.__exit__(None, None, None)")
+    (device,) = seen(program.pid)["devices"]
+    assert device["pools"] == [{"name": "decode step", "reserved_bytes": 32 << 20}]
+    row, pool = [line.split() for line in top().splitlines() if "-c" in line or "pool" in line][:2]
+    assert row[:4] == [str(program.pid), "0", "0.03", "GiB"]
+    assert pool == ["0.03", "GiB", "pool", "decode", "step"]
+
+
+def test_requests_are_counted_between_two_looks(program: Program) -> None:
+    program.do(BLOCKS % "[('a', 1)]")
+    before = list(_top.look())
+    program.do("[torch.empty(8, device='cuda') for _ in range(50)] and None")
+    after = list(_top.look())
+    (found,) = [p for p in _top.with_rates(after, before, 2.0) if p.pid == program.pid]
+    assert found.devices[0].requests_per_second == 25
+    # Statistics that began again have no rate.
+    (found,) = [p for p in _top.with_rates(before, after, 2.0) if p.pid == program.pid]
+    assert found.devices[0].requests_per_second is None
+
+
+def test_it_answers_while_the_interpreter_is_busy(program: Program) -> None:
+    program.do(BLOCKS % "[('a', 16)]")
+    # One call that never lets another thread of Python run.
+    program.ask("sum(range(10 ** 9)) and 1")
+    (device,) = seen(program.pid)["devices"]
+    assert device["allocated_bytes"] == 16 << 20
+    os.kill(program.pid, 9)
+
+
+def test_uninstalled_is_told(program: Program) -> None:
+    program.do(BLOCKS % "[('a', 16)]")
+    program.do("ferro_alloc.uninstall()")
+    found = seen(program.pid)
+    assert found["active"] is False
+    assert found["devices"][0]["allocated_bytes"] == 16 << 20
+    assert "[uninstalled]" in top()
+
+
+def test_peers_that_do_not_read_hold_up_nobody(program: Program) -> None:
+    program.do(BLOCKS % "[('a', 1)]")
+    silent = []
+    for _ in range(200):
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.connect(f"\0ferro_alloc-status-{program.pid}")
+        silent.append(peer)
+    assert seen(program.pid)["devices"][0]["allocated_bytes"] == 1 << 20
+    for peer in silent:
+        peer.close()
+    # A child has no server, and none of its parent's sockets.
+    child = program.do("known.update(pid=os.fork()) or (os._exit(0) if pid == 0 else pid)")
+    assert child not in _top.processes()
+
+
+@pytest.mark.parametrize("text", ["ferro_alloc 2 1", "nonsense", "", "ferro_alloc 1 1\ndevice 0"])
+def test_another_form_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="what it tells is not understood"):
+        _top.parse(text)
+
+
+def test_what_is_wrong_stands_in_the_row() -> None:
+    gone = _top.ProcessUse(12, "train.py", False, problem="timed out")
+    assert _top.rows([gone], 100)[1].split() == ["12", *["-"] * 7, "train.py:", "timed", "out"]
+
+
+def test_nobody_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(_top, "processes", list)
+    assert _top.main(["--once", "--interval", "0.01"]) == 0
+    assert capsys.readouterr().out == (
+        "no process of yours runs under ferro_alloc and has used a GPU\n"
+    )
+    assert _top.main(["--once", "--json", "--interval", "0.01"]) == 0
+    assert capsys.readouterr().out == "[]\n"
