@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
+    from ferro_alloc.snapshots import report
 
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
@@ -52,6 +53,7 @@ _NAMES = {
         "uninstall",
     ),
     "config": ("Config",),
+    "snapshots": ("report",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -88,6 +90,7 @@ __all__ = [
     "install",
     "is_installed",
     "pin",
+    "report",
     "sizes",
     "status",
     "uninstall",
