@@ -5,7 +5,20 @@ and docs/what-would-have-helped.md.
 """
 
 from ferro_alloc.snapshots._findings import Findings, find
+from ferro_alloc.snapshots._leaks import Leak, LeakWatch, leaks
 from ferro_alloc.snapshots._report import report, write
 from ferro_alloc.snapshots._trace import Snapshot, Trace, load, read
 
-__all__ = ["Findings", "Snapshot", "Trace", "find", "load", "read", "report", "write"]
+__all__ = [
+    "Findings",
+    "Leak",
+    "LeakWatch",
+    "Snapshot",
+    "Trace",
+    "find",
+    "leaks",
+    "load",
+    "read",
+    "report",
+    "write",
+]

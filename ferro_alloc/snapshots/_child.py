@@ -16,6 +16,7 @@ from ferro_alloc import sim
 from ferro_alloc.snapshots import _plan
 
 SAMPLES = 600
+_STREAMS_OF_TORCH = 32
 
 
 def main(path: str, allocator: str, memory: str) -> None:
@@ -34,7 +35,9 @@ def main(path: str, allocator: str, memory: str) -> None:
 def replay(torch: Any, steps: _plan.Plan) -> dict[str, Any]:
     allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
     free = torch._C._cuda_cudaCachingAllocator_raw_delete
-    streams = [0, *(_new_stream() for _ in steps.streams[1:])]
+    streams = [torch.cuda.default_stream(), *_new_streams(torch, len(steps.streams) - 1)]
+    handles = [stream.cuda_stream for stream in streams]
+    current = 0
     pools = [None, *(torch.cuda.MemPool() for _ in range(1, steps.pools))]
     held = [0] * steps.slots
     samples: list[tuple[int, int]] = []
@@ -43,12 +46,16 @@ def replay(torch: Any, steps: _plan.Plan) -> dict[str, Any]:
     columns = zip(steps.kind, steps.slot, steps.size, steps.stream, steps.pool, strict=True)
     for number, (kind, slot, size, stream, pool) in enumerate(columns):
         if kind == _plan.ALLOCATE:
+            if stream != current:
+                # As in the program: ferro_alloc knows which streams work is given to.
+                torch.cuda.set_stream(streams[stream])
+                current = stream
             try:
                 if pool:
                     with torch.cuda.use_mem_pool(pools[pool]):
-                        held[slot] = allocate(size, streams[stream])
+                        held[slot] = allocate(size, handles[stream])
                 else:
-                    held[slot] = allocate(size, streams[stream])
+                    held[slot] = allocate(size, handles[stream])
             except torch.OutOfMemoryError:
                 failed_at = max(steps.event[number], 0)
                 break
@@ -75,8 +82,14 @@ def replay(torch: Any, steps: _plan.Plan) -> dict[str, Any]:
     }
 
 
-def _new_stream() -> int:
-    """Of the driver's own: torch has 32 for a device, and traces may have more."""
+def _new_streams(torch: Any, count: int) -> list[Any]:
+    """Distinct ones: torch's own, of which it has 32 for a device, and beyond them the driver's."""
+    own = [torch.cuda.Stream() for _ in range(min(count, _STREAMS_OF_TORCH))]
+    others = [torch.cuda.ExternalStream(_driver_stream()) for _ in range(count - len(own))]
+    return [*own, *others]
+
+
+def _driver_stream() -> int:
     stream = ctypes.c_void_p()
     driver = ctypes.CDLL("libcuda.so.1")
     if driver.cuStreamCreate(ctypes.byref(stream), 1) != 0:

@@ -94,6 +94,7 @@ function byLine(view, live, pinned) {
     const stack = view.stack[b];
     let line = lines.get(view.lines[stack]);
     if (!line) lines.set(view.lines[stack], line = { name: view.lines[stack], stack, block: b, blocks: 0, size: 0, stranded: 0 });
+    if (view.size[b] > view.size[line.block]) line.block = b;
     line.blocks += 1;
     line.size += view.size[b];
     line.stranded += pinned.get(b) ?? 0;

@@ -66,9 +66,9 @@ def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> 
         assert findings.recorded_peak == had["reserved"]
         assert findings.peak_active == pytest.approx(had["active"], rel=0.01)
         for name, peak in peaks(findings).items():
-            print(allocator, name, peak / own[name][1]["reserved"])
-            # Measured: 1.000 but for ferro_alloc, which plans by how memory came to be where it is.
-            tolerance = 0.15 if "ferro_alloc" in (allocator, name) else 0.02
+            print(f"{allocator} under {name}: {peak / own[name][1]['reserved']:.4f}")
+            # A trace of ferro_alloc does not show that a cache was emptied in which it had nothing.
+            tolerance = 0.05 if allocator == "ferro_alloc" != name else 0.02
             assert peak == pytest.approx(own[name][1]["reserved"], rel=tolerance), (allocator, name)
 
 
