@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
+    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report
 
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
@@ -52,6 +53,12 @@ _NAMES = {
         "uninstall",
     ),
     "config": ("Config",),
+    "snapshots": (
+        "Leak",
+        "LeakWatch",
+        "leaks",
+        "report",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -77,6 +84,8 @@ __all__ = [
     "DeviceNumbers",
     "DeviceStatus",
     "FerroError",
+    "Leak",
+    "LeakWatch",
     "OutOfMemory",
     "Pin",
     "PoolShare",
@@ -87,7 +96,9 @@ __all__ = [
     "explain",
     "install",
     "is_installed",
+    "leaks",
     "pin",
+    "report",
     "sizes",
     "status",
     "uninstall",

@@ -1,4 +1,4 @@
-"""The command line: `python -m ferro_alloc run|simulate|status|top`."""
+"""The command line: `python -m ferro_alloc run|simulate|replay|status|top`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ferro_alloc.config import ENVIRONMENT_VARIABLE
 USAGE = """\
 python -m ferro_alloc run [--children] [--conf SETTINGS] (SCRIPT | -m MODULE) [ARGUMENT ...]
        python -m ferro_alloc simulate [OPTION ...] SCRIPT [ARGUMENT ...]
+       python -m ferro_alloc replay SNAPSHOT [--report FILE] [OPTION ...]
        python -m ferro_alloc status
        python -m ferro_alloc top [--once] [--json] [--interval SECONDS]"""
 
@@ -23,6 +24,7 @@ run       runs a Python program with ferro_alloc as its CUDA allocator; SETTINGS
           page_size_mb:2,memory_limit_mb:4096 and stand in for FERRO_ALLOC_CONF; with --children
           also the Python processes that the program starts
 simulate  runs a PyTorch program on a simulated GPU and reports its memory; `simulate --help`
+replay    says what a program would have taken under other allocators, from its memory snapshot
 status    says what is installed, and whether ferro_alloc works on this machine
 top       shows what the processes hold that run under ferro_alloc, again every second"""
 
@@ -75,6 +77,12 @@ def simulate(argv: Sequence[str]) -> int:
     return _simulate.main(list(argv))
 
 
+def replay(argv: Sequence[str]) -> int:
+    from ferro_alloc.snapshots import _command
+
+    return _command.main(list(argv))
+
+
 def top(argv: Sequence[str]) -> int:
     from ferro_alloc import _top
 
@@ -100,7 +108,13 @@ def show_status(argv: Sequence[str]) -> int:
     return 1 if current.problem else 0
 
 
-COMMANDS = {"run": run, "simulate": simulate, "status": show_status, "top": top}
+COMMANDS = {
+    "run": run,
+    "simulate": simulate,
+    "replay": replay,
+    "status": show_status,
+    "top": top,
+}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -52,7 +52,21 @@ def test_sdist_has_every_source(sdist: set[str], checkout: Path) -> None:
         path.relative_to(checkout).as_posix()
         for folder in ("csrc", "ferro_alloc", "tests", "benchmarks", "tools")
         for path in (checkout / folder).rglob("*")
-        if path.suffix in (".h", ".cpp", ".map", ".def", ".py", ".pyi", ".txt", ".sh", ".typed")
+        if path.suffix
+        in (
+            ".h",
+            ".cpp",
+            ".map",
+            ".def",
+            ".py",
+            ".pyi",
+            ".txt",
+            ".sh",
+            ".typed",
+            ".html",
+            ".css",
+            ".js",
+        )
     }
     wanted.discard("ferro_alloc/_build_info.py")
     assert wanted - sdist == set()
@@ -176,7 +190,7 @@ def test_wheel_has_the_package_and_only_it(wheel: set[str]) -> None:
     packaged = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "ferro_alloc").rglob("*")
-        if path.suffix in (".py", ".pyi") or path.name == "py.typed"
+        if path.suffix in (".py", ".pyi", ".html", ".css", ".js") or path.name == "py.typed"
     }
     libraries = {f"ferro_alloc/sim/lib/{name}" for name in SIMULATED_LIBRARIES}
     assert packaged | libraries | {"ferro_alloc/_build_info.py"} <= wheel

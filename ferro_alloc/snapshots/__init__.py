@@ -1,0 +1,24 @@
+"""Memory snapshots: what holds the memory, and what another allocator would have taken.
+
+`report()` writes the page of this process, `write()` that of any snapshot; see docs/who-holds-it.md
+and docs/what-would-have-helped.md.
+"""
+
+from ferro_alloc.snapshots._findings import Findings, find
+from ferro_alloc.snapshots._leaks import Leak, LeakWatch, leaks
+from ferro_alloc.snapshots._report import report, write
+from ferro_alloc.snapshots._trace import Snapshot, Trace, load, read
+
+__all__ = [
+    "Findings",
+    "Leak",
+    "LeakWatch",
+    "Snapshot",
+    "Trace",
+    "find",
+    "leaks",
+    "load",
+    "read",
+    "report",
+    "write",
+]

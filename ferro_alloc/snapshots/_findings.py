@@ -1,0 +1,265 @@
+"""What would have helped: a trace's replays, put beside what the program itself had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ferro_alloc._status import gib
+from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings, replay
+from ferro_alloc.snapshots._state import State, state_at
+from ferro_alloc.snapshots._trace import Allocator, Trace
+
+ALLOCATORS: tuple[Allocator, ...] = ("native", "expandable", "ferro_alloc")
+NAMES = {
+    "native": "native",
+    "expandable": "expandable segments",
+    "ferro_alloc": "ferro_alloc",
+}
+_MIB = 1 << 20
+# What PyTorch's allocator can have of a card: its memory without that of a CUDA context.
+CARDS = (
+    ("l4", (22478 - 300) * _MIB),
+    ("rtx4090", (24082 - 380) * _MIB),
+    ("a100-40", (40330 - 420) * _MIB),
+    ("l40s", (45468 - 390) * _MIB),
+    ("h100", (81004 - 518) * _MIB),
+    ("h200", 150109880320 - 552402944),
+)
+# Settings of the native allocator that are tried as well. max_split_size_mb is not among them: on a
+# card with plenty of memory it keeps blocks apart that nothing forces it to give back.
+TRIED = ("roundup_power2_divisions:8",)
+# Less than this of the recorded peak is no help.
+_WORTH_IT = 0.02
+
+
+@dataclass(frozen=True)
+class Result:
+    """One allocator's replay, in bytes."""
+
+    name: str
+    run: Run
+    outcome: Outcome
+    smallest_card: str | None
+    """None: it fits on none that is known, or that was not asked."""
+    flushes_there: int
+    """How often it emptied its cache on that card to go on."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one device's trace says. `str()` of it is a text for people."""
+
+    trace: Trace
+    recorded_peak: int
+    """Most bytes that the program held within the trace."""
+    peak_active: int
+    peak_event: int
+    state: State
+    """At that peak."""
+    results: list[Result]
+    """Of the three allocators, in the order of `ALLOCATORS`."""
+    tried: list[Result]
+    unknown: list[str]
+
+    @property
+    def own(self) -> Result:
+        """The replay under the allocator that recorded the trace."""
+        return self.results[ALLOCATORS.index(self.trace.allocator)]
+
+    @property
+    def deviation(self) -> float:
+        """Of that replay's peak from the recorded one, as a share of it."""
+        return self.own.outcome.peak_reserved_bytes / max(self.recorded_peak, 1) - 1
+
+    @property
+    def helpful(self) -> list[Result]:
+        """What would have taken less than the program did, the best first."""
+        least = self.own.outcome.peak_reserved_bytes - _WORTH_IT * self.recorded_peak
+        found = [r for r in (*self.results, *self.tried) if r.outcome.peak_reserved_bytes < least]
+        return sorted(found, key=lambda r: r.outcome.peak_reserved_bytes)
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines; sizes in bytes."""
+        return {
+            "device": self.trace.device,
+            "allocator": self.trace.allocator,
+            "settings": self.trace.settings,
+            "events": self.trace.events,
+            "seconds": self.trace.seconds,
+            "recorded_peak_reserved_bytes": self.recorded_peak,
+            "recorded_peak_active_bytes": self.peak_active,
+            "replay_of_its_own_deviates": self.deviation,
+            "results": [_result_as_json(result) for result in (*self.results, *self.tried)],
+            "stranded_bytes": self.state.stranded,
+            "cached_bytes": self.state.cached,
+            "places": [asdict(place) for place in self.state.places],
+            "pins": [asdict(pin) for pin in self.state.pins[:20]],
+            "helpful": [result.name for result in self.helpful],
+            "unknown": self.unknown,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self._head(), *self._table(), *self._where(), *self._advice()])
+
+    def _head(self) -> list[str]:
+        trace = self.trace
+        settings = f", {trace.settings}" if trace.settings else ""
+        return [
+            f"device {trace.device}: {trace.events:,} events in {trace.seconds:.1f} s, recorded "
+            f"under {NAMES[trace.allocator]}{settings}",
+            f"  peak reserved {gib(self.recorded_peak)} at event {self.peak_event:,}, "
+            f"peak in use {gib(self.peak_active)}",
+            "",
+        ]
+
+    def _table(self) -> list[str]:
+        lines = [
+            f"  {'replayed under':<34} {'peak reserved':>13} {'/ in use':>9}  smallest card",
+        ]
+        for result in (*self.results, *self.tried):
+            peak = result.outcome.peak_reserved_bytes
+            card = result.smallest_card or "-"
+            if result.flushes_there:
+                card += f", where its cache is emptied {result.flushes_there} times"
+            mark = " *" if result is self.own else ""
+            lines.append(
+                f"  {result.name + mark:<34} {gib(peak):>13} "
+                f"{peak / max(result.outcome.peak_active_bytes, 1):>9.3f}  {card}"
+            )
+        lines.append(
+            f"  * recorded under it: the replay's peak differs by {100 * self.deviation:+.1f} %"
+        )
+        return lines
+
+    def _where(self) -> list[str]:
+        state = self.state
+        lines = [
+            "",
+            f"  where the free memory was at the recorded peak: {gib(state.stranded)} stranded "
+            f"beside live blocks, {gib(state.cached)} in whole units",
+        ]
+        for place in state.places[:4]:
+            lines.append(
+                f"    {place.kind} segments of stream {place.stream:#x}: {gib(place.stranded)} "
+                f"stranded, {gib(place.cached)} cached, of {gib(place.reserved)}"
+            )
+        if state.pins and state.stranded:
+            lines.append("  what keeps the stranded bytes")
+        for pin in state.pins[:5] if state.stranded else ():
+            lines.append(
+                f"    {gib(pin.stranded_bytes)} by {pin.blocks:,} blocks of {gib(pin.live_bytes)}: "
+                f"{pin.line}"
+            )
+        return lines
+
+    def _advice(self) -> list[str]:
+        lines = ["", "  what would have helped"]
+        for result in self.helpful:
+            saved = self.own.outcome.peak_reserved_bytes - result.outcome.peak_reserved_bytes
+            share = 100 * saved / max(self.own.outcome.peak_reserved_bytes, 1)
+            lines.append(f"    {gib(saved)} less ({share:.0f} %): {_how_to_set(result)}")
+        if not self.helpful:
+            lines.append(f"    nothing that was tried saves {100 * _WORTH_IT:.0f} % of the peak")
+        return [*lines, *(f"  unknown: {sentence}" for sentence in self.unknown)]
+
+
+def find(trace: Trace, *, tries: bool = True, cards: bool = True) -> Findings:
+    """Replays a trace. Four processes of about two seconds, and some more for `cards`."""
+    reserved, active = trace.reserved(), trace.active()
+    peak = max(reserved)
+    event = reserved.index(peak)
+    kept = kept_settings(trace.settings)
+    runs = [Run(allocator, kept) for allocator in ALLOCATORS]
+    wanted = [s for s in TRIED if tries and s.partition(":")[0] not in kept]
+    runs += [Run("native", ",".join(filter(None, (kept, setting)))) for setting in wanted]
+    outcomes = replay(trace, runs)
+    fitting = _smallest_cards(trace, runs[:3], outcomes[:3]) if cards else [(None, 0)] * 3
+    names = [NAMES[allocator] for allocator in ALLOCATORS] + [f"native, {s}" for s in wanted]
+    results = [
+        Result(name, run, outcome, *card)
+        for name, run, outcome, card in zip(
+            names, runs, outcomes, [*fitting, *[(None, 0)] * len(wanted)], strict=True
+        )
+    ]
+    return Findings(
+        trace=trace,
+        recorded_peak=peak,
+        peak_active=max(active),
+        peak_event=event,
+        state=state_at(trace, event),
+        results=results[:3],
+        tried=results[3:],
+        unknown=_unknown(trace),
+    )
+
+
+def _smallest_cards(
+    trace: Trace, runs: Sequence[Run], outcomes: Sequence[Outcome]
+) -> list[tuple[str | None, int]]:
+    """Below its peak an allocator may fit still: it empties its cache. That is tried."""
+    found = []
+    for run, outcome in zip(runs, outcomes, strict=True):
+        choice: tuple[str | None, int] = (None, 0)
+        for card, usable in CARDS:
+            if usable < outcome.peak_active_bytes:
+                continue
+            if usable >= outcome.peak_reserved_bytes:
+                choice = (card, 0)
+                break
+            (there,) = replay(trace, [Run(run.allocator, run.settings, usable)])
+            if there.fits:
+                choice = (card, there.cache_flushes)
+                break
+        found.append(choice)
+    return found
+
+
+def _unknown(trace: Trace) -> list[str]:
+    found = []
+    if before := trace.born_before:
+        found.append(
+            f"{before:,} blocks are older than the first event. {NAMES[trace.allocator]} begins "
+            "with them where they were, the others with them packed, which flatters these"
+        )
+    if trace.missing_ends:
+        found.append(f"{trace.missing_ends:,} blocks have no free; they count until their reuse")
+    waited = sum(
+        1 for r, d in zip(trace.blocks.requested, trace.blocks.died, strict=True) if d - r > 1
+    )
+    if waited:
+        found.append(
+            f"{waited:,} blocks waited before they were free, as in the recording; an allocator "
+            "that lets streams wait instead would need less"
+        )
+    if trace.emptied:
+        found.append(
+            f"memory went back to the driver {len(trace.emptied):,} times; every replay empties "
+            "its cache at these moments, also where the reason was that memory was short"
+        )
+    if trace.failures:
+        found.append(
+            f"{len(trace.failures):,} requests failed for lack of memory, the largest of "
+            f"{gib(max(size for _, size in trace.failures))}; they are in no peak"
+        )
+    found.append("memory of libraries beside the allocator, and what ran before or after the trace")
+    return found
+
+
+def _result_as_json(result: Result) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "settings": result.run.settings,
+        "peak_reserved_bytes": result.outcome.peak_reserved_bytes,
+        "peak_active_bytes": result.outcome.peak_active_bytes,
+        "smallest_card": result.smallest_card,
+        "cache_flushes_there": result.flushes_there,
+    }
+
+
+def _how_to_set(result: Result) -> str:
+    if result.run.allocator == "ferro_alloc":
+        return "ferro_alloc: `python -m ferro_alloc run SCRIPT`, or FERRO_ALLOC=1"
+    expandable = f"expandable_segments:{result.run.allocator == 'expandable'}"
+    return f"PYTORCH_CUDA_ALLOC_CONF={','.join(filter(None, (result.run.settings, expandable)))}"

@@ -1,0 +1,157 @@
+"""Leaks: lines of code whose live bytes grow from mark to mark."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc._status import gib
+from ferro_alloc.snapshots._stacks import Stacks
+
+LEAST_MARKS = 3
+"""With fewer nothing can be told from a program that is still warming up."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A line of code that holds more from mark to mark."""
+
+    device: int
+    line: str
+    frames: list[str]
+    """The stack of one of its blocks, innermost first."""
+    bytes_at_marks: list[int]
+    blocks_at_marks: list[int]
+
+    @property
+    def grew_bytes(self) -> int:
+        """What stayed between the first mark and the last."""
+        return self.bytes_at_marks[-1] - self.bytes_at_marks[0]
+
+    def __str__(self) -> str:
+        per_mark = self.grew_bytes / (len(self.bytes_at_marks) - 1)
+        return (
+            f"device {self.device}: {gib(self.grew_bytes)} more in "
+            f"{self.blocks_at_marks[-1] - self.blocks_at_marks[0]:,} blocks, "
+            f"{per_mark / (1 << 20):.2f} MiB a mark: {self.line}"
+        )
+
+
+@dataclass(frozen=True)
+class _Holding:
+    size: int
+    blocks: int
+    frames: list[str]
+
+
+class LeakWatch:
+    """What lines of code hold at marks that the program sets. Not thread-safe.
+
+    A mark looks at every block: a millisecond for some hundred blocks, and it waits for nothing.
+    """
+
+    def __init__(self, declared: Sequence[str]) -> None:
+        self._declared = tuple(declared)
+        self._marks: list[dict[tuple[int, str], _Holding]] = []
+
+    @property
+    def marks(self) -> int:
+        return len(self._marks)
+
+    def mark(self) -> None:
+        """Notes what is live now; set it at the same place of each step."""
+        torch = _recording()
+        stacks = Stacks()
+        sums: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for segment in torch.cuda.memory_snapshot(include_traces=False):
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    entry = sums[segment["device"], stacks.add(block.get("frames", ()))]
+                    entry[0] += block["size"]
+                    entry[1] += 1
+        held: dict[tuple[int, str], _Holding] = {}
+        for (device, stack), (size, blocks) in sums.items():
+            frames = stacks.frames[stack]
+            if any(text in frame for text in self._declared for frame in frames):
+                continue
+            key = device, stacks.lines[stack]
+            before = held.get(key, _Holding(0, 0, frames))
+            held[key] = _Holding(before.size + size, before.blocks + blocks, before.frames)
+        self._marks.append(held)
+
+    def found(self) -> list[Leak]:
+        """The lines that leak, the largest first; empty with fewer than `LEAST_MARKS` marks.
+
+        What counts is what a line never went below again, from each mark on. It leaks where that
+        grew in at least half of the steps between marks, the last half included. So neither the
+        first steps of a program nor what comes and goes is a leak.
+        """
+        if self.marks < LEAST_MARKS:
+            return []
+        nothing = _Holding(0, 0, [])
+        leaks = []
+        for device, line in self._marks[-1]:
+            held = [mark.get((device, line), nothing) for mark in self._marks]
+            sizes = [holding.size for holding in held]
+            if _grows(sizes):
+                leaks.append(
+                    Leak(device, line, held[-1].frames, sizes, [holding.blocks for holding in held])
+                )
+        return sorted(leaks, key=lambda leak: -leak.grew_bytes)
+
+    def __str__(self) -> str:
+        if self.marks < LEAST_MARKS:
+            return f"{self.marks} marks: at least {LEAST_MARKS} are needed to tell a leak"
+        found = self.found()
+        if not found:
+            return f"no line of code grew over {self.marks} marks"
+        return "\n".join(map(str, found))
+
+
+def leaks(*, declared: Sequence[str] = ()) -> LeakWatch:
+    """Begins to watch for leaks, with a first mark.
+
+        watch = ferro_alloc.leaks(declared=["kv_cache.py"])
+        for batch in batches:
+            step(batch)
+            watch.mark()
+        print(watch)
+
+    `declared` are parts of frames, as in `"kv_cache.py"` or `"cache.py:12"`: what was allocated
+    under one may grow. Under any allocator. Raises `FerroError` while no history is recorded, which
+    is what knows the lines.
+    """
+    if isinstance(declared, str):
+        raise TypeError(
+            f"declared is {declared!r}: expected a sequence of texts, as in [{declared!r}]"
+        )
+    watch = LeakWatch(declared)
+    watch.mark()
+    return watch
+
+
+def _grows(sizes: list[int]) -> bool:
+    """See `LeakWatch.found()`."""
+    floor = list(sizes)
+    for i in reversed(range(len(floor) - 1)):
+        floor[i] = min(floor[i], floor[i + 1])
+    steps = [after > before for before, after in pairwise(floor)]
+    last_half = steps[len(steps) // 2 :]
+    return 2 * sum(steps) >= len(steps) and any(last_half)
+
+
+def _recording() -> Any:
+    torch: Any = sys.modules.get("torch")
+    # Before CUDA is initialised the native allocator has no device to ask, and crashes.
+    initialised = torch is not None and torch.cuda.is_initialized()
+    if not initialised or not torch._C._cuda_isHistoryEnabled():
+        raise FerroError(
+            "no history of the memory is recorded: call "
+            'torch.cuda.memory._record_memory_history(context="state", stacks="python") first'
+        )
+    return torch

@@ -1,0 +1,159 @@
+"""Replays of snapshots, against what the recorded programs had themselves."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferro_alloc import FerroError
+from ferro_alloc.snapshots import _trace
+from ferro_alloc.snapshots._findings import Findings, find
+from ferro_alloc.snapshots._replay import kept_settings
+from ferro_alloc.snapshots._state import state_at
+from tests.conftest import SIMULATE, RunProgram, clean_environment, find_program
+
+SETTINGS = {"native": "", "expandable": "expandable_segments:True", "ferro_alloc": ""}
+
+Record = Callable[[str, int, int], tuple[Path, dict[str, int]]]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Snapshot and own peaks of a seeded program, which runs once for all tests."""
+    folder = tmp_path_factory.mktemp("recorded")
+
+    @cache
+    def run(allocator: str, seed: int, steps_before: int) -> tuple[Path, dict[str, int]]:
+        path = folder / f"{allocator}-{seed}-{steps_before}.pickle"
+        machine = json.dumps({"gpu": "h200", "backing": False})
+        program = str(find_program("recorded_program.py"))
+        words = (allocator, str(seed), str(steps_before), str(path))
+        done = subprocess.run(
+            [sys.executable, "-c", SIMULATE, machine, program, *words],
+            env={**clean_environment(), "PYTORCH_CUDA_ALLOC_CONF": SETTINGS[allocator]},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return path, json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def found(path: Path) -> Findings:
+    return find(_trace.read(_trace.load(path), 0), tries=False, cards=False)
+
+
+def peaks(findings: Findings) -> dict[str, int]:
+    return {r.run.allocator: r.outcome.peak_reserved_bytes for r in findings.results}
+
+
+def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> None:
+    """Whichever allocator recorded it: each snapshot is replayed under all three."""
+    own = {name: record(name, 1, 0) for name in SETTINGS}
+    for allocator, (path, had) in own.items():
+        findings = found(path)
+        assert findings.trace.allocator == allocator
+        assert findings.recorded_peak == had["reserved"]
+        assert findings.peak_active == pytest.approx(had["active"], rel=0.01)
+        for name, peak in peaks(findings).items():
+            print(f"{allocator} under {name}: {peak / own[name][1]['reserved']:.4f}")
+            # Between ferro_alloc and the others, when a block was noticed to be free is not the
+            # same, and a cache that was emptied in vain does not show: measured -4.2 to 4.3 %.
+            tolerance = 0.06 if (allocator == "ferro_alloc") != (name == "ferro_alloc") else 0.02
+            assert peak == pytest.approx(own[name][1]["reserved"], rel=tolerance), (allocator, name)
+
+
+@pytest.mark.parametrize("allocator", ["native", "expandable"])
+def test_a_trace_that_begins_in_the_middle_starts_from_the_layout_of_its_first_moment(
+    allocator: str, record: Record
+) -> None:
+    path, own = record(allocator, 2, 300)
+    findings = found(path)
+    trace = findings.trace
+    assert trace.born_before >= 100
+    assert findings.recorded_peak == own["reserved"]
+    begins = sum(r.size for r in trace.ranges if r.begin < 0)
+    assert findings.own.outcome.reserved_at_start_bytes == pytest.approx(begins, rel=0.06)
+    assert peaks(findings)[allocator] == pytest.approx(own["reserved"], rel=0.08)
+    assert any("older than the first event" in sentence for sentence in findings.unknown)
+
+
+def test_state_adds_up(record: Record) -> None:
+    for allocator in SETTINGS:
+        path, _ = record(allocator, 1, 0)
+        trace = _trace.read(_trace.load(path), 0)
+        reserved, active = trace.reserved(), trace.active()
+        event = reserved.index(max(reserved))
+        state = state_at(trace, event)
+        assert state.reserved == reserved[event]
+        assert state.active == active[event]
+        assert state.reserved == state.active + state.stranded + state.cached
+        pinned = sum(pin.stranded_bytes for pin in state.pins)
+        assert pinned == pytest.approx(state.stranded, abs=len(state.pins))
+
+
+REPLAY = """\
+import sys
+from ferro_alloc.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_command_says_what_would_have_helped(record: Record, run_program: RunProgram) -> None:
+    path, own = record("native", 1, 0)
+    (findings,) = json.loads(run_program(REPLAY, "replay", str(path), "--json").stdout)
+    assert findings["recorded_peak_reserved_bytes"] == own["reserved"]
+    assert findings["replay_of_its_own_deviates"] == pytest.approx(0, abs=0.02)
+    assert findings["helpful"][:2] == ["ferro_alloc", "expandable segments"]
+    assert [result["smallest_card"] for result in findings["results"][:3]] == ["l4"] * 3
+    assert findings["pins"][0]["line"].endswith("recorded_program.py:27 empty")
+    text = run_program(REPLAY, "replay", str(path), "--quick").stdout
+    assert "what would have helped" in text
+    assert "recorded_program.py:27 empty" in text
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
+
+
+class RunsCode:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("this ran",))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"no pickle", "is no pickle of a snapshot"),
+        (pickle.dumps([1, 2]), "is no memory snapshot: expected a dictionary"),
+        (pickle.dumps(RunsCode()), "a snapshot names nothing"),
+    ],
+)
+def test_what_is_no_snapshot_is_refused_in_one_sentence(
+    content: bytes, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.pickle"
+    path.write_bytes(content)
+    with pytest.raises(FerroError, match=problem):
+        _trace.load(path)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_snapshot_without_events_is_refused(tmp_path: Path, run_program: RunProgram) -> None:
+    path = tmp_path / "empty.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
+    done = run_program(REPLAY, "replay", str(path), check=False)
+    assert done.returncode == 1
+    assert "_record_memory_history()" in done.stderr
+
+
+def test_settings_of_the_program_are_kept_but_for_the_allocator() -> None:
+    settings = "backend:native, expandable_segments:True,max_split_size_mb:64"
+    assert kept_settings(settings) == "max_split_size_mb:64"
