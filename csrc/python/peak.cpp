@@ -130,6 +130,9 @@ void start(std::vector<std::string> skipped, py::function when_grown) {
   PeakRecorder::get().start(gather);
 }
 
+// Any thread: another allocator may be in place by now.
+void follow() { PeakRecorder::get().start(gather); }
+
 void stop() {
   PeakRecorder::get().stop();
   program().when_grown = py::function();
@@ -171,6 +174,7 @@ py::list sums(int device, bool at_peak) {
 
 void bind_peak(py::module_& module) {
   module.def("peak_start", &start);
+  module.def("peak_follow", &follow);
   module.def("peak_stop", &stop);
   module.def("peak_begin_phase", [] { PeakRecorder::get().begin_phase(); });
   module.def("peak_say", &say);

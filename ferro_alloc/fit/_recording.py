@@ -72,9 +72,6 @@ class Recording:
 
     def _begin_cuda(self) -> None:
         self._torch._C._cuda_attach_out_of_memory_observer(self._see_failure)
-        self._follow()
-
-    def _follow(self) -> None:
         if self._extension is not None:
             self._extension.peak_start(_not_the_programs(self._torch), self._say_all)
 
@@ -142,7 +139,7 @@ class Recording:
         if self._kinds is None or not self._torch.cuda.is_initialized():
             return
         # The program may have put another allocator in place.
-        self._follow()
+        self._extension.peak_follow()
         self._extension.peak_say_libraries()
         self._kinds.say_all(insist=insist)
 

@@ -17,7 +17,7 @@ constexpr CardSpeed kH200{4800, 55, 375, 989, 67, 67};
 
 const std::array<Card, 2>& own_cards() {
   static const std::array<Card, 2> cards = {
-      Card{"h100", "NVIDIA H100 80GB HBM3", 81004 * kMiB, 518 * kMiB, 9, 0, 132, 2048, 233472,
+      Card{"h100", "NVIDIA H100 80GB HBM3", 85017493504, 648871936, 9, 0, 132, 2048, 233472,
            50 * 1024 * 1024, 5120, kH100},
       Card{"h200", "NVIDIA H200", 150109880320, 552402944, 9, 0, 132, 2048, 233472,
            60 * 1024 * 1024, 6144, kH200}};

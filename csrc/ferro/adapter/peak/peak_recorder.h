@@ -9,14 +9,17 @@
 #include "ferro/adapter/peak/live_blocks.h"
 #include "ferro/adapter/torch/torch_compat.h"
 
+#include <torch/csrc/profiler/combined_traceback.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace ferro {
 
-// What a request says about itself, made by the program's thread before it enters the allocator.
-struct RequestContext : c10::GatheredContext {
+// What a request says about itself, made by the program's thread before it enters the allocator. To
+// PyTorch's snapshots, which take no other kind, it is a stack without frames.
+struct RequestContext : torch::CapturedTraceback {
   std::uint32_t line = 0;
 };
 
