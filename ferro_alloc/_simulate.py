@@ -19,7 +19,7 @@ from ferro_alloc.fit import _allocators
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._recording import Recording
 from ferro_alloc.fit._report import lines_of
-from ferro_alloc.fit._result import Result, result_of
+from ferro_alloc.fit._result import DOES_NOT_FIT, Result, result_of
 from ferro_alloc.fit._runs import Child, Question, answer_of, compare, comparison, what_if
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
 
@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
             "Runs a PyTorch program on a simulated GPU, without any GPU, and says whether it fits. "
             "Tensors hold no computed results: kernels do nothing, copies are real."
         ),
-        epilog=f"Cards: {', '.join(card.key for card in CARDS)}. Exit status: 0 it fits, 12 it does "
-        "not, else the program's own.",
+        epilog=f"Exit status: 0 it fits, {DOES_NOT_FIT} it does not, else the program's own. "
+        f"Cards: {', '.join(card.key for card in CARDS)}.",
         allow_abbrev=False,
     )
     parser.add_argument(

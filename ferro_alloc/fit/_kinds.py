@@ -13,7 +13,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from ferro_alloc._import_hook import AfterImport
@@ -110,14 +109,15 @@ class Kinds:
         seen = set(nodes)
         while nodes and len(seen) < MOST_NODES:
             node = nodes.pop()
-            for name in _raw_saved(type(node)):
+            kind: Any = type(node)
+            for name in _raw_saved(kind):
                 yield from _without_hooks(node, name)
             for following, _ in node.next_functions:
                 if following is not None and following not in seen:
                     seen.add(following)
                     nodes.append(following)
 
-    def _watch_caches(self, module: ModuleType) -> None:
+    def _watch_caches(self, module: Any) -> None:
         """What `update` of a cache of transformers returns is what the cache holds."""
         original = module.Cache.update
         torch, kinds = self._torch, self
@@ -128,7 +128,7 @@ class Kinds:
                 kinds.say("kv_cache", held)
             return held
 
-        module.Cache.update = update  # type: ignore[attr-defined]
+        module.Cache.update = update
 
 
 def _has_graph(tensor: Any) -> bool:
@@ -139,7 +139,7 @@ def _has_graph(tensor: Any) -> bool:
 
 
 @cache
-def _raw_saved(node: type) -> tuple[str, ...]:
+def _raw_saved(node: Any) -> tuple[str, ...]:
     return tuple(name for name in dir(node) if name.startswith("_raw_saved_"))
 
 

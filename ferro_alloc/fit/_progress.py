@@ -47,7 +47,6 @@ class Progress:
         while not self._end.wait(INTERVAL_S):
             memory = max(sim.memory(), key=lambda device: device.allocated)
             seconds = time.monotonic() - self._began
-            text = f"{self._title}: {seconds:.0f} s, {gib(memory.allocated)} in use"
-            print(
-                f"{_CLEAR}{text}, at most {gib(memory.peak)}", end="", file=sys.stderr, flush=True
-            )
+            used = f"{gib(memory.allocated)} in use, at most {gib(memory.peak)}"
+            text = f"{_CLEAR}{self._title}: {seconds:.0f} s, {used}"
+            print(text, end="", file=sys.stderr, flush=True)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from ferro_alloc._status import gib
 from ferro_alloc.fit._result import FITS, RAN_OUT, Result
 
+SMALLEST_SHARE = 0.002
+"""Of what was held, for a line that is named."""
 KIND_NAMES = {
     "parameters": "parameters",
     "buffers": "buffers",
@@ -49,7 +51,7 @@ def verdict(result: Result) -> str:
         text = "DOES NOT FIT" + (f": short by at least {gib(missing)}" if missing else "")
         failure = result["out_of_memory"]
         if result["went_on"]:
-            text += f"; the program caught it ({failure['count']} times) and went on to its end"
+            text += f"; the program caught it ({failure['count']} x) and went on to its end"
         return text
     room = f"{gib(spare)} to spare ({100 * spare / capacity:.0f} %)"
     if result["verdict"] == FITS:
@@ -62,7 +64,8 @@ def lines_of(result: Result) -> list[str]:
     card = result["card"]
     count = len(result["devices"])
     name = f"{f'{count} x ' if count > 1 else ''}{card['name']}"
-    head = f"{name}, {gib(card['memory_bytes'])}, allocator {result['allocator']}"
+    size = f"{gib(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
+    head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
     if result["out_of_memory"]:
         lines += _failure(result)
@@ -103,9 +106,8 @@ def _device(result: Result, device: Result) -> list[str]:
     rows.append(("least free", gib(device["spare_bytes"])))
     lines = ["", *table(rows)]
     if device["emptied_cache"]:
-        lines.append(
-            f"  the allocator emptied its cache {device['emptied_cache']} times to stay within it"
-        )
+        times = f"{device['emptied_cache']} time{'s' if device['emptied_cache'] > 1 else ''}"
+        lines.append(f"  short of memory, the allocator emptied its cache {times}")
     if not result["out_of_memory"]:
         lines += _parts(device, "at the peak")
     return lines
@@ -119,7 +121,11 @@ def _parts(held: Result, title: str) -> list[str]:
         (KIND_NAMES[kind], gib(size), f"{100 * size / total:.0f} %")
         for kind, size in held["kinds"].items()
     ]
-    places = [(_place(line), gib(line["bytes"]), _main_kind(line)) for line in held["lines"]]
+    places = [
+        (_place(line), gib(line["bytes"]), _main_kind(line))
+        for line in held["lines"]
+        if line["bytes"] > SMALLEST_SHARE * total
+    ]
     return [
         *("", *table([(f"{title}, by kind", "", ""), *kinds])),
         *("", *table([(f"{title}, by line", "", ""), *places])),

@@ -1,4 +1,4 @@
-"""The outcome of one simulated run as plain data: the schema of `--json`, in docs/will-it-fit.md."""
+"""The outcome of one simulated run as plain data, as `--json` writes it: docs/will-it-fit.md."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def result_of(
     )
     verdict = RAN_OUT if ran_out else FITS if status == 0 else UNKNOWN
     memory = sim.memory()
+    deducted = card.context + LIBRARIES
     return {
         "schema": SCHEMA,
         "verdict": verdict,
@@ -52,9 +53,7 @@ def result_of(
         },
         "allocator": allocator,
         "seconds": round(seconds, 1),
-        "devices": [
-            _device(recording, i, m, card.context + LIBRARIES) for i, m in enumerate(memory)
-        ],
+        "devices": [_device(recording, i, m, deducted) for i, m in enumerate(memory)],
         "out_of_memory": _failures(recording, error if ran_out else None),
         "unknown_kinds": recording.problem,
         "not_simulated": list(sim.unsupported()),
@@ -70,6 +69,7 @@ def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted
         "spare_bytes": memory.margin,
         "peak_reserved_bytes": reserved,
         "peak_allocated_bytes": allocated,
+        # Beyond what was deducted: what libraries took past PyTorch.
         "outside_bytes": max(0, memory.peak - reserved - deducted) if memory.peak else 0,
         "emptied_cache": recording.retries(index),
         "kinds": _by_kind(sums),

@@ -154,16 +154,24 @@ class Place:
     word: int | None = None
     prefix: str = ""
 
+    def put(self, program: Sequence[str], value: int) -> list[str]:
+        """The command line with another value."""
+        words = list(program)
+        if self.word is not None:
+            words[self.word] = f"{self.prefix}{value}"
+        return words
+
     def run(self, child: Child, value: int) -> Result:
-        if self.word is None:
-            return child.run(environ={self.name: str(value)})
-        words = list(child.program)
-        words[self.word] = f"{self.prefix}{value}"
-        return Child(child.options, words).run()
+        environ = {self.name: str(value)} if self.word is None else {}
+        return Child(child.options, self.put(child.program, value)).run(environ=environ)
 
 
 def _plain(name: str) -> str:
     return name.lstrip("-+").replace("-", "_").lower()
+
+
+def _parts(name: str) -> list[str]:
+    return _plain(name).replace(".", "_").split("_")
 
 
 def find_place(question: Question, program: Sequence[str]) -> Place:
@@ -175,12 +183,12 @@ def find_place(question: Question, program: Sequence[str]) -> Place:
     for i, word in enumerate(program):
         name, equals, value = word.partition("=")
         if equals and value.isdigit():
-            found.append(Place(_plain(name), int(value), i, f"{name}="))
+            found.append(Place(name, int(value), i, f"{name}="))
         elif word.startswith("-") and program[i + 1 : i + 2] and program[i + 1].isdigit():
-            found.append(Place(_plain(word), int(program[i + 1]), i + 1))
+            found.append(Place(word, int(program[i + 1]), i + 1))
     wanted = _plain(question.name)
-    exact = [place for place in found if place.name == wanted]
-    near = exact or [p for p in found if wanted in p.name.replace(".", "_").split("_")]
+    exact = [place for place in found if _plain(place.name) == wanted]
+    near = exact or [p for p in found if wanted in _parts(p.name)]
     if len(near) == 1:
         return near[0]
     if not near:
@@ -224,19 +232,19 @@ def what_if(child: Child, question: Question) -> Result:
         result = place.run(child, value)
         tries.append({"value": value, **result})
         if result["verdict"] not in (FITS, RAN_OUT):
-            raise _Failed
+            raise _ProgramError
         return bool(result["verdict"] == FITS)
 
     answer: Result = {"schema": 1, "name": place.name, "tries": tries, "largest": None}
     try:
         answer["largest"] = largest(question, place.value, fits)
         answer["exit_status"] = DOES_NOT_FIT if answer["largest"] is None else 0
-    except _Failed:
+    except _ProgramError:
         answer["exit_status"] = tries[-1]["exit_status"]
     return answer
 
 
-class _Failed(Exception):
+class _ProgramError(Exception):
     """A try ended for another reason than memory."""
 
 

@@ -69,7 +69,7 @@ class Card:
 
     @property
     def context(self) -> int:
-        """Measured, or estimated: 130 MiB, and the rest of an H100's 619 MiB by resident threads."""
+        """Measured, or estimated: 130 MiB, and an H100's other 489 MiB by its threads."""
         if self.measured_context is not None:
             return self.measured_context
         threads = self.multiprocessors * self.architecture.threads
@@ -104,40 +104,40 @@ _ARCHITECTURES = {
 # Key, name, memory in GiB, architecture, multiprocessors, L2 in MiB, bits of the memory's bus; GB/s
 # of memory, teraflops of 16, 32 and 64 bits; where it has one, GB/s to the host and to a peer.
 _TABLE = """
-rtx-3060       | GeForce RTX 3060         |  11.76 | Ampere    |  28 |   3 |  192 |  360   51   13  0.2
-rtx-3060-ti    | GeForce RTX 3060 Ti      |   7.79 | Ampere    |  38 |   4 |  256 |  448   65   16  0.3
-rtx-3070       | GeForce RTX 3070         |   7.79 | Ampere    |  46 |   4 |  256 |  448   81   20  0.3
-rtx-3080       | GeForce RTX 3080         |   9.78 | Ampere    |  68 |   5 |  320 |  760  119   30  0.5
-rtx-3080-ti    | GeForce RTX 3080 Ti      |  11.77 | Ampere    |  80 |   6 |  384 |  912  136   34  0.5
-rtx-3090       | GeForce RTX 3090         |  23.69 | Ampere    |  82 |   6 |  384 |  936  142   36  0.6
-rtx-4060       | GeForce RTX 4060         |   7.75 | Ada       |  24 |  24 |  128 |  272   60   15  0.2
-rtx-4060-ti-16 | GeForce RTX 4060 Ti      |  15.70 | Ada       |  34 |  32 |  128 |  288   88   22  0.3
-rtx-4070       | GeForce RTX 4070         |  11.72 | Ada       |  46 |  36 |  192 |  504  117   29  0.5
-rtx-4070-ti    | GeForce RTX 4070 Ti      |  11.72 | Ada       |  60 |  48 |  192 |  504  160   40  0.6
-rtx-4080       | GeForce RTX 4080         |  15.70 | Ada       |  76 |  64 |  256 |  717  195   49  0.8
-rtx-4090       | GeForce RTX 4090         |  23.52 | Ada       | 128 |  72 |  384 | 1008  165   83  1.3
-rtx-5060-ti-16 | GeForce RTX 5060 Ti      |  15.48 | Blackwell |  36 |  32 |  128 |  448   95   24  0.4
-rtx-5070       | GeForce RTX 5070         |  11.50 | Blackwell |  48 |  48 |  192 |  672  123   31  0.5
-rtx-5070-ti    | GeForce RTX 5070 Ti      |  15.47 | Blackwell |  70 |  48 |  256 |  896  176   44  0.7
-rtx-5080       | GeForce RTX 5080         |  15.47 | Blackwell |  84 |  64 |  256 |  960  225   56  0.9
-rtx-5090       | GeForce RTX 5090         |  31.36 | Blackwell | 170 |  96 |  512 | 1792  419  105  1.6
-a5000          | RTX A5000                |  23.68 | Ampere    |  64 |   6 |  384 |  768  111   28  0.4
-a6000          | RTX A6000                |  47.53 | Ampere    |  84 |   6 |  384 |  768  155   39  0.6
-rtx-6000-ada   | RTX 6000 Ada Generation  |  47.50 | Ada       | 142 |  96 |  384 |  960  364   91  1.4
-rtx-pro-6000   | RTX PRO 6000 Blackwell   |  94.97 | Blackwell | 188 | 128 |  512 | 1792  504  126  2.0
-t4             | Tesla T4                 |  14.74 | Turing    |  40 |   4 |  256 |  320   65    8  0.3  12  12
-v100-16        | Tesla V100-SXM2-16GB     |  15.78 | Volta     |  80 |   6 | 4096 |  900  125   16  7.8  12 125
-v100-32        | Tesla V100-SXM2-32GB     |  31.75 | Volta     |  80 |   6 | 4096 |  900  125   16  7.8  12 125
-a10            | A10                      |  21.99 | Ampere    |  72 |   6 |  384 |  600  125   31  0.5
-a30            | A30                      |  23.50 | A100      |  56 |  24 | 3072 |  933  165   10  5.2
-a40            | A40                      |  44.35 | Ampere    |  84 |   6 |  384 |  696  150   37  0.6
-a100-40        | A100-SXM4-40GB           |  39.38 | A100      | 108 |  40 | 5120 | 1555  312 19.5 19.5  25 250
-a100-80        | A100-SXM4-80GB           |  79.14 | A100      | 108 |  40 | 5120 | 2039  312 19.5 19.5  25 250
-l4             | L4                       |  21.95 | Ada       |  58 |  48 |  192 |  300  121   30  0.5
-l40s           | L40S                     |  44.40 | Ada       | 142 |  96 |  384 |  864  362   92  1.4
-h100           | H100 80GB HBM3           |  79.18 | Hopper    | 132 |  50 | 5120 | 3350  989   67   67  55 375
-h200           | H200                     | 139.80 | Hopper    | 132 |  60 | 6144 | 4800  989   67   67  55 375
-b200           | B200                     | 178.36 | B200      | 148 | 126 | 8192 | 8000 2250   75   37  55 750
+rtx-3060      |GeForce RTX 3060       | 11.76|Ampere   | 28|  3| 192|360 51 13 0.2
+rtx-3060-ti   |GeForce RTX 3060 Ti    |  7.79|Ampere   | 38|  4| 256|448 65 16 0.3
+rtx-3070      |GeForce RTX 3070       |  7.79|Ampere   | 46|  4| 256|448 81 20 0.3
+rtx-3080      |GeForce RTX 3080       |  9.78|Ampere   | 68|  5| 320|760 119 30 0.5
+rtx-3080-ti   |GeForce RTX 3080 Ti    | 11.77|Ampere   | 80|  6| 384|912 136 34 0.5
+rtx-3090      |GeForce RTX 3090       | 23.69|Ampere   | 82|  6| 384|936 142 36 0.6
+rtx-4060      |GeForce RTX 4060       |  7.75|Ada      | 24| 24| 128|272 60 15 0.2
+rtx-4060-ti-16|GeForce RTX 4060 Ti    | 15.70|Ada      | 34| 32| 128|288 88 22 0.3
+rtx-4070      |GeForce RTX 4070       | 11.72|Ada      | 46| 36| 192|504 117 29 0.5
+rtx-4070-ti   |GeForce RTX 4070 Ti    | 11.72|Ada      | 60| 48| 192|504 160 40 0.6
+rtx-4080      |GeForce RTX 4080       | 15.70|Ada      | 76| 64| 256|717 195 49 0.8
+rtx-4090      |GeForce RTX 4090       | 23.52|Ada      |128| 72| 384|1008 165 83 1.3
+rtx-5060-ti-16|GeForce RTX 5060 Ti    | 15.48|Blackwell| 36| 32| 128|448 95 24 0.4
+rtx-5070      |GeForce RTX 5070       | 11.50|Blackwell| 48| 48| 192|672 123 31 0.5
+rtx-5070-ti   |GeForce RTX 5070 Ti    | 15.47|Blackwell| 70| 48| 256|896 176 44 0.7
+rtx-5080      |GeForce RTX 5080       | 15.47|Blackwell| 84| 64| 256|960 225 56 0.9
+rtx-5090      |GeForce RTX 5090       | 31.36|Blackwell|170| 96| 512|1792 419 105 1.6
+a5000         |RTX A5000              | 23.68|Ampere   | 64|  6| 384|768 111 28 0.4
+a6000         |RTX A6000              | 47.53|Ampere   | 84|  6| 384|768 155 39 0.6
+rtx-6000-ada  |RTX 6000 Ada Generation| 47.50|Ada      |142| 96| 384|960 364 91 1.4
+rtx-pro-6000  |RTX PRO 6000 Blackwell | 94.97|Blackwell|188|128| 512|1792 504 126 2.0
+t4            |Tesla T4               | 14.74|Turing   | 40|  4| 256|320 65 8 0.3 12 12
+v100-16       |Tesla V100-SXM2-16GB   | 15.78|Volta    | 80|  6|4096|900 125 16 7.8 12 125
+v100-32       |Tesla V100-SXM2-32GB   | 31.75|Volta    | 80|  6|4096|900 125 16 7.8 12 125
+a10           |A10                    | 21.99|Ampere   | 72|  6| 384|600 125 31 0.5
+a30           |A30                    | 23.50|A100     | 56| 24|3072|933 165 10 5.2
+a40           |A40                    | 44.35|Ampere   | 84|  6| 384|696 150 37 0.6
+a100-40       |A100-SXM4-40GB         | 39.38|A100     |108| 40|5120|1555 312 19.5 19.5 25 250
+a100-80       |A100-SXM4-80GB         | 79.14|A100     |108| 40|5120|2039 312 19.5 19.5 25 250
+l4            |L4                     | 21.95|Ada      | 58| 48| 192|300 121 30 0.5
+l40s          |L40S                   | 44.40|Ada      |142| 96| 384|864 362 92 1.4
+h100          |H100 80GB HBM3         | 79.18|Hopper   |132| 50|5120|3350 989 67 67 55 375
+h200          |H200                   |139.80|Hopper   |132| 60|6144|4800 989 67 67 55 375
+b200          |B200                   |178.36|B200     |148|126|8192|8000 2250 75 37 55 750
 """
 
 # What was read on such a card: total memory, and what a context with its first kernel takes, in
@@ -152,16 +152,22 @@ def _card(row: str) -> Card:
     key, name, gib, architecture, count, l2, bus, speed = map(str.strip, row.split("|"))
     memory, context = _MEASURED.get(key, (round(float(gib) * 1024) * _MIB, None))
     return Card(
-        *(key, name if name.startswith("Tesla") else f"NVIDIA {name}", memory),
-        *(_ARCHITECTURES[architecture], int(count), int(l2) * _MIB, int(bus)),
-        *(Speed(*map(float, speed.split())), context),
+        key=key,
+        name=name if name.startswith("Tesla") else f"NVIDIA {name}",
+        memory=memory,
+        architecture=_ARCHITECTURES[architecture],
+        multiprocessors=int(count),
+        l2=int(l2) * _MIB,
+        bus_bits=int(bus),
+        speed=Speed(*map(float, speed.split())),
+        measured_context=context,
     )
 
 
 CARDS: tuple[Card, ...] = tuple(map(_card, _TABLE.strip().splitlines()))
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Without what people spell in many ways: case, blanks, hyphens, the maker's words."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
     return re.sub(r"nvidia|geforce|tesla|rtx(?=\d)|gb$|sxm\d|hbm\d\w?", "", letters)
@@ -169,9 +175,9 @@ def _plain(name: str) -> str:
 
 def _names() -> dict[str, Card]:
     by_key = {card.key: card for card in CARDS}
-    known = {_plain(card.name): card for card in reversed(CARDS)}
-    known |= {_plain(key): card for key, card in by_key.items()}
-    return known | {_plain(alias): by_key[key] for alias, key in _ALIASES.items()}
+    known = {plain_name(card.name): card for card in reversed(CARDS)}
+    known |= {plain_name(key): card for key, card in by_key.items()}
+    return known | {plain_name(alias): by_key[key] for alias, key in _ALIASES.items()}
 
 
 def find_card(name: str) -> Card:
@@ -180,9 +186,9 @@ def find_card(name: str) -> Card:
     Raises `FerroError` with the nearest names and the list for an unknown one.
     """
     known = _names()
-    if card := known.get(_plain(name)):
+    if card := known.get(plain_name(name)):
         return card
-    near = difflib.get_close_matches(_plain(name), known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(plain_name(name), known, n=3, cutoff=0.5)
     keys = list(dict.fromkeys(known[match].key for match in near))
     guess = f"; the nearest: {', '.join(keys)}" if keys else ""
     every = ", ".join(card.key for card in CARDS)
