@@ -2,9 +2,10 @@
 
 #include "ferro/adapter/peak/peak_recorder.h"
 
-#include <c10/util/Type.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 
 #include <cstdint>
 #include <map>
@@ -94,8 +95,13 @@ std::uint32_t find_line(PyFrameObject* frame) {
   return found;
 }
 
+// To PyTorch's snapshots, which take no other kind of context, it is a stack without frames.
+struct ProgramContext : torch::CapturedTraceback, RequestContext {};
+
+bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
 std::shared_ptr<c10::GatheredContext> gather() {
-  auto context = std::make_shared<RequestContext>();
+  auto context = std::make_shared<ProgramContext>();
   if (Py_IsInitialized() == 0) {
     return context;
   }
@@ -127,11 +133,11 @@ void start(std::vector<std::string> skipped, py::function when_grown) {
   all.skipped = std::move(skipped);
   all.when_grown = std::move(when_grown);
   all.main = PyThreadState_Get();
-  PeakRecorder::get().start(gather);
+  PeakRecorder::get().start(gather, in_backward);
 }
 
 // Any thread: another allocator may be in place by now.
-void follow() { PeakRecorder::get().start(gather); }
+void follow() { PeakRecorder::get().start(gather, in_backward); }
 
 void stop() {
   PeakRecorder::get().stop();
@@ -173,19 +179,25 @@ py::list sums(int device, bool at_peak) {
 }  // namespace
 
 void bind_peak(py::module_& module) {
-  module.def("peak_start", &start);
+  module.def("peak_start", &start, py::arg("skipped"), py::arg("when_grown"));
   module.def("peak_follow", &follow);
   module.def("peak_stop", &stop);
   module.def("peak_begin_phase", [] { PeakRecorder::get().begin_phase(); });
-  module.def("peak_say", &say);
+  module.def("peak_say", &say, py::arg("device"), py::arg("addresses"), py::arg("kind"));
   module.def("peak_say_libraries", [] { PeakRecorder::get().say_libraries(); });
-  module.def("peak_bytes", [](int device) {
-    return PeakRecorder::get().peak_bytes(static_cast<c10::DeviceIndex>(device));
-  });
-  module.def("peak_live_bytes", [](int device) {
-    return PeakRecorder::get().live_bytes(static_cast<c10::DeviceIndex>(device));
-  });
-  module.def("peak_sums", &sums);
+  module.def(
+      "peak_bytes",
+      [](int device) {
+        return PeakRecorder::get().peak_bytes(static_cast<c10::DeviceIndex>(device));
+      },
+      py::arg("device"));
+  module.def(
+      "peak_live_bytes",
+      [](int device) {
+        return PeakRecorder::get().live_bytes(static_cast<c10::DeviceIndex>(device));
+      },
+      py::arg("device"));
+  module.def("peak_sums", &sums, py::arg("device"), py::arg("at_peak"));
 }
 
 }  // namespace ferro

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAStream.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <map>
@@ -22,6 +21,7 @@ struct State {
   std::set<c10::MempoolId_t> graph_pools;
   c10::cuda::CUDACachingAllocator::CUDAAllocator* attached = nullptr;
   std::size_t grown_to = 0;
+  std::atomic<bool (*)()> in_backward{nullptr};
   std::atomic<bool> on{false};
   std::atomic<bool> has_grown{false};
   std::atomic<std::uint32_t> phase{0};
@@ -49,7 +49,7 @@ void add(State& all, const TraceEntry& entry) {
   }
   block.phase = all.phase.load();
   block.pool = entry.mempool_;
-  block.made_in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  block.made_in_backward = all.in_backward.load()();
   block.made_with_gradients = at::GradMode::is_enabled();
   if (block.pool != c10::MempoolId_t{0, 0} && is_capturing(entry.stream_)) {
     all.graph_pools.insert(block.pool);
@@ -71,8 +71,7 @@ void follow(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::ALLOC) {
     add(all, entry);
   } else if (entry.action_ == TraceEntry::FREE_REQUESTED) {
-    all.devices[entry.device_].remove(entry.addr_, all.phase.load(),
-                                      torch::autograd::get_current_graph_task_id() != -1);
+    all.devices[entry.device_].remove(entry.addr_, all.phase.load(), all.in_backward.load()());
   }
 }
 
@@ -83,8 +82,10 @@ PeakRecorder& PeakRecorder::get() {
   return only;
 }
 
-void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn context) {
+void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn context,
+                         bool (*in_backward)()) {
   State& all = state();
+  all.in_backward.store(in_backward);
   all.on.store(true);
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const now =
       c10::cuda::CUDACachingAllocator::get();

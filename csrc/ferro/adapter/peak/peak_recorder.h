@@ -9,17 +9,16 @@
 #include "ferro/adapter/peak/live_blocks.h"
 #include "ferro/adapter/torch/torch_compat.h"
 
-#include <torch/csrc/profiler/combined_traceback.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace ferro {
 
-// What a request says about itself, made by the program's thread before it enters the allocator. To
-// PyTorch's snapshots, which take no other kind, it is a stack without frames.
-struct RequestContext : torch::CapturedTraceback {
+// What the context of a request says about itself, if it is of this class too. Made by the program's
+// thread before it enters the allocator.
+struct RequestContext {
+  virtual ~RequestContext() = default;
   std::uint32_t line = 0;
 };
 
@@ -36,8 +35,9 @@ class PeakRecorder {
   static PeakRecorder& get();
 
   // From now on, for the allocator in place; again after another was put in its place. `context`
-  // makes a `RequestContext` for each request. CUDA must be initialised.
-  void start(c10::cuda::CUDACachingAllocator::CreateContextFn context);
+  // makes a context for each request that is a `RequestContext` too, and `in_backward` says whether
+  // this thread is in a backward pass. CUDA must be initialised.
+  void start(c10::cuda::CUDACachingAllocator::CreateContextFn context, bool (*in_backward)());
   void stop();
 
   // A new phase of the program begins: a backward pass, an optimizer's step, or what is between.
