@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,12 @@ class Program:
     is_module: bool
     arguments: Sequence[str]
 
-    def run(self) -> None:
-        """Runs it as `__main__` with Python's own `sys.argv` and `sys.path[0]`."""
+    def run(self) -> dict[str, Any]:
+        """Runs it as `__main__` with Python's own `sys.argv` and `sys.path[0]`; its globals."""
         if self.is_module:
             sys.argv = [self.target, *self.arguments]
             # `python -m ferro_alloc` left the working directory in sys.path[0], as -m wants it.
-            runpy.run_module(self.target, run_name="__main__", alter_sys=True)
-            return
+            return runpy.run_module(self.target, run_name="__main__", alter_sys=True)
         sys.argv = [self.target, *self.arguments]
         path = Path(self.target)
         if path.is_dir() or path.suffix in (".zip", ".pyz"):
@@ -32,7 +32,7 @@ class Program:
             sys.path.pop(0)
         else:
             sys.path[0] = str(path.resolve().parent)
-        runpy.run_path(self.target, run_name="__main__")
+        return runpy.run_path(self.target, run_name="__main__")
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], Program | None]:

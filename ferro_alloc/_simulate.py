@@ -1,9 +1,11 @@
-"""The `simulate` command: runs a program on a simulated GPU and reports its memory."""
+"""The `simulate` command: runs a program on a simulated GPU and says whether it fits."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,13 @@ from ferro_alloc import sim
 from ferro_alloc._errors import FerroError
 from ferro_alloc._program import Program
 from ferro_alloc._status import gib
+from ferro_alloc.fit import _allocators
+from ferro_alloc.fit._progress import Progress
+from ferro_alloc.fit._recording import Recording
+from ferro_alloc.fit._report import lines_of
+from ferro_alloc.fit._result import DOES_NOT_FIT, Result, result_of
+from ferro_alloc.fit._runs import Child, Question, answer_of, compare, comparison, what_if
+from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,16 +29,33 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m ferro_alloc simulate",
         usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=(
-            "Runs a PyTorch program on a simulated GPU, without any GPU, and reports the memory "
-            "that it took. Tensors hold no computed results: kernels do nothing, copies are real."
+            "Runs a PyTorch program on a simulated GPU, without any GPU, and says whether it fits. "
+            "Tensors hold no computed results: kernels do nothing, copies are real."
         ),
+        epilog=f"Exit status: 0 it fits, {DOES_NOT_FIT} it does not, else the program's own. "
+        f"Cards: {', '.join(card.key for card in CARDS)}.",
         allow_abbrev=False,
     )
-    parser.add_argument("--gpu", default="h100", help="the card, as in h100 (the default)")
-    parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
     parser.add_argument(
-        "--memory", help="memory of each in place of the card's, in bytes or as in 24GiB"
+        "--gpu", default="h100", help="the card, as in h100 (the default) or 'RTX 4090'"
     )
+    parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
+    parser.add_argument("--memory", help=f"total memory in place of the card's: {SIZE_FORMS}")
+    parser.add_argument(
+        "--allocator",
+        choices=_allocators.ALLOCATORS,
+        help="which one to measure (default: the one that the program itself would have)",
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="one run under each allocator, and a table"
+    )
+    parser.add_argument(
+        "--what-if",
+        metavar="NAME=LOW..HIGH",
+        help="the largest value of an argument or variable of the program that fits, as in batch "
+        "or batch=1..512",
+    )
+    parser.add_argument("--json", metavar="FILE", help="the result for machines; - is stdout")
     parser.add_argument(
         "--mode",
         choices=sim.MODES,
@@ -51,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """The program's exit status; 1 when it raised, 2 for a wrong command line."""
+    """0 when it fits, `DOES_NOT_FIT`, or the program's own status; 1 and 2 refuse the command."""
     arguments = parser()
     parsed = arguments.parse_args(argv)
     words = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
@@ -61,10 +87,26 @@ def main(argv: list[str]) -> int:
     if not program.is_module and not Path(program.target).exists():
         arguments.error(f"there is no file '{program.target}'")
     try:
+        card = find_card(parsed.gpu)
+        memory = None if parsed.memory is None else parse_memory(parsed.memory)
+        taken = card.context + LIBRARIES
+        if memory is not None and memory <= taken:
+            raise FerroError(
+                f"the memory is {gib(memory)}, and the CUDA context and libraries take {gib(taken)}"
+            )
+        child = Child(_options(parsed), ["-m"] * parsed.module + words)
+        if parsed.compare:
+            compared = compare(child, memory or card.memory)
+            return _say(compared, comparison(compared), parsed.json)
+        if parsed.what_if:
+            question = Question.parse(parsed.what_if)
+            answer = what_if(child, question)
+            return _say(answer, answer_of(question, answer), parsed.json)
         sim.activate(
-            gpu=parsed.gpu,
+            gpu=card.key,
             count=parsed.count,
-            memory=parsed.memory,
+            memory=memory,
+            context=taken,
             mode=parsed.mode,
             seed=parsed.seed,
             backing=parsed.backing,
@@ -72,44 +114,69 @@ def main(argv: list[str]) -> int:
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)
         return 1
-    status = _run(program.run)
-    print("\n".join(report()), file=sys.stderr)
-    return status
+    result = measure(program, card, memory is not None, parsed.allocator)
+    return _say(result, [*lines_of(result), *_others(result)], parsed.json)
 
 
-def _run(run: Callable[[], None]) -> int:
+def _options(parsed: argparse.Namespace) -> list[str]:
+    """Those of a child that runs the same program once."""
+    options = [f"--gpu={parsed.gpu}", f"--count={parsed.count}", f"--mode={parsed.mode}"]
+    options.append(f"--seed={parsed.seed}")
+    options += [f"--memory={parsed.memory}"] if parsed.memory else []
+    options += [f"--allocator={parsed.allocator}"] if parsed.allocator else []
+    return options + ([] if parsed.backing else ["--no-backing"])
+
+
+def _say(result: Result, lines: list[str], file: str | None) -> int:
+    print("\n".join(lines), file=sys.stderr)
+    if file == "-":
+        print(json.dumps(result), flush=True)
+    elif file is not None:
+        Path(file).write_text(json.dumps(result, indent=1) + "\n")
+    return int(result["exit_status"])
+
+
+def measure(program: Program, card: Card, own_memory: bool, allocator: str | None) -> Result:
+    """Runs the program in this process, whose simulated GPU is active."""
+    if allocator is not None:
+        _allocators.choose(allocator)
+    recording = Recording()
+    recording.arm()
+    began = time.monotonic()
+    with Progress(f"simulating {card.name}"):
+        status, error, held = _run(program.run)
+    # The program's objects are looked at once more before they go.
+    recording.finish()
+    del held
+    torch: Any = sys.modules.get("torch")
+    name = allocator or "native"
+    if torch is not None and torch.cuda.is_initialized():
+        name = _allocators.in_force(torch)
+    seconds = time.monotonic() - began
+    return result_of(recording, card, own_memory, name, status, error, seconds)
+
+
+def _run(run: Callable[[], object]) -> tuple[int, BaseException | None, object]:
+    """The program's status, what it ended with, and its globals."""
     try:
-        run()
+        return 0, None, run()
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-            return 1
-        return int(stop.code or 0)
-    except BaseException:
+            return 1, None, stop
+        return int(stop.code or 0), None, stop
+    except BaseException as error:
         traceback.print_exc()
-        return 1
-    return 0
+        return 1, error, None
 
 
-def report() -> list[str]:
-    """What the program took of each device, in lines."""
-    lines = ["", f"simulated {sim.description()}"]
-    torch: Any = sys.modules.get("torch")
-    used = torch is not None and torch.cuda.is_initialized()
-    for index, memory in enumerate(sim.memory()):
-        line = f"  device {index}: "
-        if used:
-            allocated = torch.cuda.max_memory_allocated(index)
-            reserved = torch.cuda.max_memory_reserved(index)
-            line += f"peak allocated {gib(allocated)}, peak reserved {gib(reserved)}, "
-        share = 100 * memory.margin / memory.capacity
-        line += f"peak in use {gib(memory.peak)} of {gib(memory.capacity)}, "
-        line += f"margin {gib(memory.margin)} ({share:.0f} %)"
-        lines.append(line)
+def _others(result: Result) -> list[str]:
+    """What else the simulated GPU has to say."""
+    lines = []
     if sim.has_clock():
         time = sim.clock()
         busy = ", ".join(f"{seconds:.3f} s" for seconds in time.busy)
         lines.append(f"  time: {time.host:.3f} s, of it with work on the device {busy}")
-    missing = sim.unsupported()
+    missing = result["not_simulated"]
     lines.append(f"  not simulated: {', '.join(missing) if missing else 'nothing was missed'}")
     return lines

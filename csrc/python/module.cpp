@@ -5,6 +5,7 @@
 #include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/graphs.h"
+#include "python/peak.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -227,6 +228,7 @@ PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(&translate_refusal);
   ferro::set_interpreter_lock(interpreter_lock());
   ferro::bind_graphs(module);
+  ferro::bind_peak(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
              py::arg("layout"), py::arg("background_unmap"), py::arg("move_live"));

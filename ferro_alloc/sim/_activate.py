@@ -9,34 +9,39 @@ from types import ModuleType
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
+from ferro_alloc._status import gib
 from ferro_alloc.sim import _library
 from ferro_alloc.sim._torch_hook import adjust_torch
+from ferro_alloc.sim.cards import Card, find_card, parse_memory
 
 MODES = ("eager", "adversarial", "clock")
+PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
 class Machine:
     """The arguments of `activate()`."""
 
-    gpu: str
+    card: Card
     count: int
-    memory: int | str | None
+    memory: int | None
+    context: int | None
     mode: str
     seed: int
     backing: bool
 
     def settings(self) -> str:
         memory = "" if self.memory is None else f",memory={self.memory}"
+        context = "" if self.context is None else f",context={self.context}"
         return (
-            f"card={self.gpu},devices={self.count}{memory},mode={self.mode},seed={self.seed},"
-            f"backing={int(self.backing)}"
+            f"card={self.card.figures()},devices={self.count}{memory}{context},mode={self.mode},"
+            f"seed={self.seed},backing={int(self.backing)}"
         )
 
     def __str__(self) -> str:
-        memory = "" if self.memory is None else f" with {self.memory} of memory"
+        memory = "" if self.memory is None else f" with {gib(self.memory)} of memory"
         order = f"{self.mode}, seed {self.seed}" if self.mode == "adversarial" else self.mode
-        return f"{self.count} x {self.gpu}{memory}, {order}"
+        return f"{self.count} x {self.card.key}{memory}, {order}"
 
 
 _active: Machine | None = None
@@ -62,19 +67,25 @@ def activate(
     mode: str = "eager",
     seed: int = 0,
     backing: bool = True,
+    context: int | None = None,
 ) -> None:
     """Gives this process simulated GPUs, for its whole life. Call it before importing torch.
 
-    `memory` is that of each device, in bytes or as in "24GiB"; None stands for the card's. `mode`
-    is one of `MODES`, `seed` that of the adversarial order. Without `backing` device memory keeps
-    no contents: copies check their addresses, and reads give zeros.
+    `gpu` names a card of `cards.CARDS`. `memory` is that of each device, in bytes or as in "24GiB";
+    None stands for the card's. `context` are the bytes that a context takes of it: None stands for
+    the card's, or for none where `memory` was given. `mode` is one of `MODES`, `seed` that of the
+    adversarial order. Without `backing` device memory keeps no contents: copies check their
+    addresses, and reads give zeros.
 
     A second call with the same arguments does nothing. Raises `FerroError`, with nothing changed,
     when another machine is active, torch or CUDA is already loaded, the libraries are not built, or
     an argument is wrong.
     """
     global _active
-    wanted = Machine(gpu, count, memory, mode, seed, backing)
+    size = parse_memory(memory) if isinstance(memory, str) else memory
+    if size is not None and size < PAGE:
+        raise FerroError(f"the memory is {size} bytes: expected at least a page of 2 MiB")
+    wanted = Machine(find_card(gpu), count, size, context, mode, seed, backing)
     if _active is not None:
         if _active != wanted:
             raise FerroError(

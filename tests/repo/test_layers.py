@@ -23,7 +23,7 @@ ADAPTER_FLOORS = (
     {"torch"},
     {"history", "sharing", "fallback"},
     {"allocator"},
-    {"switching", "graphs"},
+    {"switching", "graphs", "peak"},
 )
 # The rooms of the simulated GPU. What others include stands at its top, outside the rooms.
 SIM_FLOORS = (

@@ -12,33 +12,6 @@
 namespace ferro::sim {
 namespace {
 
-// By data sheets; a link is what the protocol of such a bus leaves of it.
-constexpr CardSpeed kH100{3350, 55, 375, 989, 67, 67};
-constexpr CardSpeed kH200{4800, 55, 375, 989, 67, 67};
-constexpr CardSpeed kA100{2039, 25, 250, 312, 19.5, 19.5};
-constexpr CardSpeed kA100Of40{1555, 25, 250, 312, 19.5, 19.5};
-constexpr CardSpeed kL40s{864, 25, 25, 362, 91.6, 1.4};
-constexpr CardSpeed kL4{300, 25, 25, 121, 30.3, 0.47};
-constexpr CardSpeed kRtx4090{1008, 25, 25, 165, 82.6, 1.3};
-
-// Memory and context sizes as the driver reports them on such cards.
-constexpr std::array kCards = {
-    Card{"h100", "NVIDIA H100 80GB HBM3", 81004 * kMiB, 518 * kMiB, 9, 0, 132, 2048, 233472,
-         50 * 1024 * 1024, 5120, kH100},
-    Card{"h200", "NVIDIA H200", 150109880320, 552402944, 9, 0, 132, 2048, 233472, 60 * 1024 * 1024,
-         6144, kH200},
-    Card{"a100", "NVIDIA A100-SXM4-80GB", 81038 * kMiB, 420 * kMiB, 8, 0, 108, 2048, 167936,
-         40 * 1024 * 1024, 5120, kA100},
-    Card{"a100-40", "NVIDIA A100-SXM4-40GB", 40330 * kMiB, 420 * kMiB, 8, 0, 108, 2048, 167936,
-         40 * 1024 * 1024, 5120, kA100Of40},
-    Card{"l40s", "NVIDIA L40S", 45468 * kMiB, 390 * kMiB, 8, 9, 142, 1536, 102400, 96 * 1024 * 1024,
-         384, kL40s},
-    Card{"l4", "NVIDIA L4", 22478 * kMiB, 300 * kMiB, 8, 9, 58, 1536, 102400, 48 * 1024 * 1024, 192,
-         kL4},
-    Card{"rtx4090", "NVIDIA GeForce RTX 4090", 24082 * kMiB, 380 * kMiB, 8, 9, 128, 1536, 102400,
-         72 * 1024 * 1024, 384, kRtx4090},
-};
-
 template <typename T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
@@ -68,14 +41,6 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
   return static_cast<std::size_t>(*count * static_cast<double>(unit));
 }
 
-std::string card_keys() {
-  std::string keys;
-  for (const Card& card : kCards) {
-    keys += (keys.empty() ? "" : ", ") + std::string(card.key);
-  }
-  return keys;
-}
-
 // False: the value cannot be read or is out of range.
 bool set_value(std::string_view key, std::string_view value, MachineConfig& config, bool& known) {
   known = true;
@@ -86,12 +51,20 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
   }
   if (key == "card") {
     config.card = find_card(value);
+    if (std::optional<Card> own = parse_card(value)) {
+      config.own_card = std::make_shared<const Card>(*std::move(own));
+      config.card = config.own_card.get();
+    }
     return config.card != nullptr;
   }
   if (key == "memory") {
     const auto bytes = parse_bytes(value);
     config.memory_bytes = align_down(bytes.value_or(0), 2 * kMiB);
     return bytes.has_value();
+  }
+  if (key == "context") {
+    config.own_context_bytes = parse_bytes(value);
+    return config.own_context_bytes.has_value();
   }
   if (key == "address_space") {
     const auto bytes = parse_bytes(value);
@@ -136,15 +109,6 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
 
 }  // namespace
 
-const Card* find_card(std::string_view key) {
-  for (const Card& card : kCards) {
-    if (card.key == key) {
-      return &card;
-    }
-  }
-  return nullptr;
-}
-
 double thread_processor_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -169,7 +133,8 @@ std::string parse_config(std::string_view text, MachineConfig& config) {
     bool known = false;
     if (!set_value(key, value, result, known)) {
       if (key == "card") {
-        return "there is no card \"" + std::string(value) + "\", only " + card_keys();
+        return "there is no card \"" + std::string(value) +
+               "\", only h100 and h200, or its figures";
       }
       return known ? "the value of \"" + std::string(item) + "\" is not acceptable"
                    : "there is no setting \"" + std::string(key) + "\"";

@@ -1,8 +1,12 @@
 // What machine is simulated: cards, memory, time.
 #pragma once
 
+#include "sim/settings/card.h"
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,40 +15,6 @@ namespace ferro::sim {
 // Addresses of a process on x86-64: what the host and all its devices have together. An H200 gave
 // 823 reservations of 159 GiB, then 187 of 1 GiB, then none.
 inline constexpr std::size_t kProcessAddressBytes = std::size_t{1} << 47;
-
-// What a card can do, by its maker's figures. For clock time.
-struct CardSpeed {
-  // Gigabytes a second, which are bytes a nanosecond: device memory (reads and writes together),
-  // the link to the host and the link to another card, each in one direction.
-  double memory;
-  double host_link;
-  double peer_link;
-  // Matrix products, in teraflops without sparsity: elements of 16 bits, 32 bits (at full
-  // precision) and 64 bits.
-  double half;
-  double single;
-  double twice;
-};
-
-// The figures of a card that programs ask for. Memory is what the driver reports as total.
-struct Card {
-  std::string_view key;
-  std::string_view name;
-  std::size_t memory_bytes;
-  // What the driver keeps for a context, as seen by cuMemGetInfo.
-  std::size_t context_bytes;
-  int compute_major;
-  int compute_minor;
-  int multiprocessors;
-  int threads_per_multiprocessor;
-  int shared_bytes_per_multiprocessor;
-  int l2_bytes;
-  int memory_bus_bits;
-  CardSpeed speed;
-};
-
-// Null for an unknown key. Keys are lower case, "h100".
-const Card* find_card(std::string_view key);
 
 enum class TimeMode : std::uint8_t {
   kEager,        // an operation is complete when its call returns
@@ -58,8 +28,12 @@ double thread_processor_time();
 struct MachineConfig {
   int devices = 1;
   const Card* card = find_card("h100");
-  // 0: the card's. Given: the device has exactly this and contexts take nothing of it.
+  // What `card` points to where the program gave the figures.
+  std::shared_ptr<const Card> own_card;
+  // 0: the card's. Given: the device has exactly this, and contexts take nothing of it unless
+  // `own_context_bytes` says what.
   std::size_t memory_bytes = 0;
+  std::optional<std::size_t> own_context_bytes;
   // The most addresses that all devices together may reserve. With the default the kernel refuses
   // first, because the host has some too.
   std::size_t address_space_bytes = kProcessAddressBytes;
@@ -82,13 +56,15 @@ struct MachineConfig {
   bool backing = true;
 
   std::size_t total_bytes() const { return memory_bytes != 0 ? memory_bytes : card->memory_bytes; }
-  std::size_t context_bytes() const { return memory_bytes != 0 ? 0 : card->context_bytes; }
+  std::size_t context_bytes() const {
+    return own_context_bytes.value_or(memory_bytes != 0 ? 0 : card->context_bytes);
+  }
 };
 
 // Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
-// devices, card, memory and address_space (bytes, or with the suffix KiB, MiB, GiB, TiB), mode
-// (eager, adversarial, clock), seed, turn, max_pending, program (microseconds, or x and the factor),
-// backing (0, 1).
+// devices, card (a key, or the figures of `parse_card`), memory, context and address_space (bytes, or
+// with the suffix KiB, MiB, GiB, TiB), mode (eager, adversarial, clock), seed, turn, max_pending,
+// program (microseconds, or x and the factor), backing (0, 1).
 // Returns one sentence about the first mistake, else nothing; on a mistake `config` is unchanged.
 std::string parse_config(std::string_view text, MachineConfig& config);
 

@@ -1,0 +1,74 @@
+// The blocks of one device that were live when it held most, and what is known of each.
+//
+// Not thread-safe: `PeakRecorder` has a lock. Sizes are what was asked for, rounded up to 512 bytes.
+// Invariant: live_bytes() = sum of the live blocks, peak_bytes() = sum of those of the peak >= it.
+// An allocation, a free and a new peak take a constant time on average.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro {
+
+// What a block is for. Where several are said of a block, the first of this list counts.
+enum class BlockKind : std::uint8_t {
+  kParameters,
+  kBuffers,
+  kOptimizerState,
+  kGradients,
+  kKvCache,
+  kLibraries,    // workspaces that libraries asked for
+  kActivations,  // saved for the backward pass
+  kGraphs,       // in a pool that graphs are captured into
+  kTemporaries,  // freed in the phase of the program in which they were made
+  kOther,
+};
+
+struct LiveBlock {
+  std::size_t bytes = 0;
+  std::uint32_t line = 0;  // of the program, 0: unknown
+  std::uint32_t phase = 0;
+  c10::MempoolId_t pool{0, 0};
+  BlockKind said = BlockKind::kOther;
+  bool made_in_backward = false;
+  bool made_with_gradients = false;  // autograd was recording
+  bool live = true;
+  bool freed_in_backward = false;
+  std::uint32_t freed_phase = 0;
+  std::ptrdiff_t place_in_peak = -1;
+
+  // By what was said of it, else by when it was made and freed.
+  BlockKind kind(bool in_graph_pool) const;
+};
+
+class LiveBlocks {
+ public:
+  // A block at an address that is live already takes the place of the one before.
+  void add(std::size_t address, LiveBlock block);
+  // Nothing for an unknown address.
+  void remove(std::size_t address, std::uint32_t phase, bool in_backward);
+  // For the live block that begins there, if there is one.
+  void say(std::size_t address, BlockKind kind);
+
+  std::size_t live_bytes() const { return live_bytes_; }
+  std::size_t peak_bytes() const { return peak_bytes_; }
+  std::vector<const LiveBlock*> live() const;
+  const std::vector<std::shared_ptr<LiveBlock>>& at_peak() const { return peak_; }
+
+ private:
+  void take_peak();
+
+  std::unordered_map<std::size_t, std::shared_ptr<LiveBlock>> live_;
+  std::vector<std::shared_ptr<LiveBlock>> peak_;
+  std::vector<std::shared_ptr<LiveBlock>> gone_;  // of the peak, freed since
+  std::vector<std::shared_ptr<LiveBlock>> born_;  // since the peak; some may be freed
+  std::size_t live_bytes_ = 0;
+  std::size_t peak_bytes_ = 0;
+};
+
+}  // namespace ferro

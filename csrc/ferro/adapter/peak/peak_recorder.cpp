@@ -1,0 +1,172 @@
+#include "ferro/adapter/peak/peak_recorder.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace ferro {
+namespace {
+
+using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
+
+struct State {
+  std::mutex mutex;
+  std::map<c10::DeviceIndex, LiveBlocks> devices;
+  std::set<c10::MempoolId_t> graph_pools;
+  c10::cuda::CUDACachingAllocator::CUDAAllocator* attached = nullptr;
+  std::size_t grown_to = 0;
+  std::atomic<bool (*)()> in_backward{nullptr};
+  std::atomic<bool> on{false};
+  std::atomic<bool> has_grown{false};
+  std::atomic<std::uint32_t> phase{0};
+};
+
+// Trackers may run until the process ends.
+State& state() {
+  static State* const only = new State;
+  return *only;
+}
+
+constexpr std::size_t kBlock = 512;
+
+bool is_capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
+         status == cudaStreamCaptureStatusActive;
+}
+
+void add(State& all, const TraceEntry& entry) {
+  LiveBlock block;
+  block.bytes = (entry.size_ + kBlock - 1) / kBlock * kBlock;
+  if (const auto* context = dynamic_cast<const RequestContext*>(entry.context_.get())) {
+    block.line = context->line;
+  }
+  block.phase = all.phase.load();
+  block.pool = entry.mempool_;
+  block.made_in_backward = all.in_backward.load()();
+  block.made_with_gradients = at::GradMode::is_enabled();
+  if (block.pool != c10::MempoolId_t{0, 0} && is_capturing(entry.stream_)) {
+    all.graph_pools.insert(block.pool);
+  }
+  LiveBlocks& blocks = all.devices[entry.device_];
+  blocks.add(entry.addr_, std::move(block));
+  if (blocks.live_bytes() > all.grown_to + all.grown_to / 10) {
+    all.grown_to = blocks.live_bytes();
+    all.has_grown.store(true);
+  }
+}
+
+void follow(const TraceEntry& entry) {
+  State& all = state();
+  if (!all.on.load()) {
+    return;
+  }
+  const std::lock_guard guard(all.mutex);
+  if (entry.action_ == TraceEntry::ALLOC) {
+    add(all, entry);
+  } else if (entry.action_ == TraceEntry::FREE_REQUESTED) {
+    all.devices[entry.device_].remove(entry.addr_, all.phase.load(), all.in_backward.load()());
+  }
+}
+
+}  // namespace
+
+PeakRecorder& PeakRecorder::get() {
+  static PeakRecorder only;
+  return only;
+}
+
+void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn context,
+                         bool (*in_backward)()) {
+  State& all = state();
+  all.in_backward.store(in_backward);
+  all.on.store(true);
+  c10::cuda::CUDACachingAllocator::CUDAAllocator* const now =
+      c10::cuda::CUDACachingAllocator::get();
+  if (std::exchange(all.attached, now) != now) {
+    // One entry, which nobody reads: with a history the allocator gathers contexts.
+    c10::cuda::CUDACachingAllocator::recordHistory(
+        true, context, 1, c10::CachingDeviceAllocator::RecordContext::ALLOC, true, {});
+    c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(follow);
+  }
+}
+
+void PeakRecorder::stop() { state().on.store(false); }
+
+void PeakRecorder::begin_phase() { state().phase.fetch_add(1); }
+
+void PeakRecorder::say(c10::DeviceIndex device, const std::vector<std::size_t>& addresses,
+                       BlockKind kind) {
+  State& all = state();
+  const std::lock_guard guard(all.mutex);
+  LiveBlocks& blocks = all.devices[device];
+  for (const std::size_t address : addresses) {
+    blocks.say(address, kind);
+  }
+}
+
+void PeakRecorder::say_libraries() {
+  std::vector<std::pair<c10::DeviceIndex, std::size_t>> found;
+  for (auto* workspaces : {&at::cuda::cublas_handle_stream_to_workspace(),
+                           &at::cuda::cublaslt_handle_stream_to_workspace()}) {
+    const std::shared_lock guard(workspaces->mutex);
+    for (const auto& [key, data] : workspaces->map) {
+      found.emplace_back(data.device().index(), reinterpret_cast<std::size_t>(data.get()));
+    }
+  }
+  State& all = state();
+  const std::lock_guard guard(all.mutex);
+  for (const auto& [device, address] : found) {
+    all.devices[device].say(address, BlockKind::kLibraries);
+  }
+}
+
+bool PeakRecorder::take_growth() { return state().has_grown.exchange(false); }
+
+std::size_t PeakRecorder::peak_bytes(c10::DeviceIndex device) {
+  State& all = state();
+  const std::lock_guard guard(all.mutex);
+  return all.devices[device].peak_bytes();
+}
+
+std::size_t PeakRecorder::live_bytes(c10::DeviceIndex device) {
+  State& all = state();
+  const std::lock_guard guard(all.mutex);
+  return all.devices[device].live_bytes();
+}
+
+std::vector<BlockSum> PeakRecorder::sums(c10::DeviceIndex device, bool at_peak) {
+  State& all = state();
+  const std::lock_guard guard(all.mutex);
+  std::map<std::pair<BlockKind, std::uint32_t>, BlockSum> found;
+  const auto count = [&](const LiveBlock& block) {
+    const BlockKind kind = block.kind(all.graph_pools.contains(block.pool));
+    auto& sum =
+        found.try_emplace({kind, block.line}, BlockSum{kind, block.line, 0, 0}).first->second;
+    sum.bytes += block.bytes;
+    sum.count += 1;
+  };
+  LiveBlocks& blocks = all.devices[device];
+  if (at_peak) {
+    for (const auto& block : blocks.at_peak()) {
+      count(*block);
+    }
+  } else {
+    for (const LiveBlock* block : blocks.live()) {
+      count(*block);
+    }
+  }
+  std::vector<BlockSum> sums;
+  for (const auto& [key, sum] : found) {
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+}  // namespace ferro

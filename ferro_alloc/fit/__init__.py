@@ -1,0 +1,1 @@
+"""Will it fit? What a program takes of a simulated card, whose memory that is, and the verdict."""

@@ -1,0 +1,42 @@
+"""Which allocator a simulated program gets."""
+
+from __future__ import annotations
+
+import os
+import re
+from types import ModuleType
+from typing import Any
+
+from ferro_alloc import _startup, _variable
+from ferro_alloc._alloc_conf import VARIABLES
+from ferro_alloc._import_hook import AfterImport
+
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
+
+
+def choose(name: str) -> None:
+    """For this process, before torch is imported. The program's other settings stay as they are."""
+    _startup.disarm()
+    os.environ[_variable.NAME] = "0"
+    if name == "ferro_alloc":
+        AfterImport("torch", _install).arm()
+        return
+    variable = next((key for key in VARIABLES if os.environ.get(key)), VARIABLES[0])
+    kept = re.sub(r"expandable_segments\s*:[^,]*,?", "", os.environ.get(variable, "")).strip(" ,")
+    wanted = f"expandable_segments:{name == 'expandable'}"
+    os.environ[variable] = ",".join(filter(None, (kept, wanted)))
+
+
+def _install(torch: ModuleType) -> None:
+    from ferro_alloc import allocator
+
+    allocator.install()
+
+
+def in_force(torch: Any) -> str:
+    """One of `ALLOCATORS`, or what torch calls another one."""
+    backend = str(torch.cuda.get_allocator_backend())
+    if backend != "native":
+        return backend
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    return "expandable" if settings.get("expandable_segments") else "native"

@@ -1,0 +1,154 @@
+"""Says of the blocks of a device what they are for, as far as the program's own objects tell.
+
+Parameters and buffers are those of modules, gradients those of their parameters, optimizer state
+what optimizers keep, activations what autograd has saved, the KV cache that of `transformers`.
+Nothing here allocates memory of a device or runs a hook of the program.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from ferro_alloc._import_hook import AfterImport
+
+MOST_NODES = 200_000
+"""Of one autograd graph, that are looked at."""
+SHARE_OF_TIME = 0.05
+"""Of the program's, that looking may take where nobody insists."""
+
+
+class Kinds:
+    """The program's objects, and what they say about blocks. Not thread-safe, but for the GIL."""
+
+    def __init__(self, torch: Any, say: Callable[[int, list[int], str], None]) -> None:
+        self._torch = torch
+        self._say = say
+        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._began = time.monotonic()
+        self._spent = 0.0
+        module = torch.nn.modules.module
+        module.register_module_parameter_registration_hook(self._see_module)
+        module.register_module_buffer_registration_hook(self._see_module)
+        AfterImport("transformers.cache_utils", self._watch_caches).arm()
+
+    def _see_module(self, module: Any, name: str, tensor: Any) -> None:
+        self._modules.add(module)
+
+    def see_optimizer(self, optimizer: Any) -> None:
+        self._optimizers.add(optimizer)
+
+    def say_all(self, roots: Iterable[Any] | None = None, insist: bool = False) -> None:
+        """Of what lives now; with `roots`, tensors, also what the graphs behind them saved."""
+        began = time.monotonic()
+        if not insist and self._spent > SHARE_OF_TIME * (began - self._began) + 0.5:
+            return
+        groups: list[tuple[str, Iterable[Any]]] = [
+            ("parameters", self._parameters()),
+            ("buffers", self._buffers()),
+            ("optimizer", self._states()),
+            ("gradients", (p.grad for p in self._parameters())),
+        ]
+        if roots is not None:
+            groups.append(("activations", self._saved(roots)))
+        for kind, tensors in groups:
+            self.say(kind, tensors)
+        self._spent += time.monotonic() - began
+
+    def say(self, kind: str, tensors: Iterable[Any]) -> None:
+        found: dict[int, list[int]] = defaultdict(list)
+        for tensor in tensors:
+            for device, address in self._storages(tensor):
+                found[device].append(address)
+        for device, addresses in found.items():
+            self._say(device, addresses, kind)
+
+    def roots(self) -> list[Any]:
+        """All tensors that autograd made. Looks at every object of the process."""
+        tensor = self._torch.Tensor
+        return [o for o in gc.get_objects() if issubclass(type(o), tensor) and _has_graph(o)]
+
+    def _parameters(self) -> Iterator[Any]:
+        for module in list(self._modules):
+            yield from filter(None.__ne__, list(module._parameters.values()))
+        for optimizer in list(self._optimizers):
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def _buffers(self) -> Iterator[Any]:
+        for module in list(self._modules):
+            yield from list(module._buffers.values())
+
+    def _states(self) -> Iterator[Any]:
+        for optimizer in list(self._optimizers):
+            for state in list(optimizer.state.values()):
+                if isinstance(state, dict):
+                    yield from list(state.values())
+
+    def _storages(self, tensor: Any) -> Iterator[tuple[int, int]]:
+        """(device, address) of each storage on a GPU behind a tensor."""
+        if not issubclass(type(tensor), self._torch.Tensor):
+            return
+        try:
+            if hasattr(tensor, "__tensor_flatten__"):
+                for name in tensor.__tensor_flatten__()[0]:
+                    yield from self._storages(getattr(tensor, name))
+            elif tensor.is_cuda:
+                yield tensor.device.index, tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):
+            return  # a fake or freed tensor has no storage
+
+    def _saved(self, roots: Iterable[Any]) -> Iterator[Any]:
+        nodes = [root.grad_fn for root in roots if _has_graph(root)]
+        seen = set(nodes)
+        while nodes and len(seen) < MOST_NODES:
+            node = nodes.pop()
+            kind: Any = type(node)
+            for name in _raw_saved(kind):
+                yield from _without_hooks(node, name)
+            for following, _ in node.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    nodes.append(following)
+
+    def _watch_caches(self, module: Any) -> None:
+        """What `update` of a cache of transformers returns is what the cache holds."""
+        original = module.Cache.update
+        torch, kinds = self._torch, self
+
+        def update(cache: Any, *arguments: Any, **named: Any) -> Any:
+            held = original(cache, *arguments, **named)
+            if not torch.compiler.is_compiling() and isinstance(held, tuple):
+                kinds.say("kv_cache", held)
+            return held
+
+        module.Cache.update = update
+
+
+def _has_graph(tensor: Any) -> bool:
+    try:
+        return tensor.grad_fn is not None
+    except (RuntimeError, AttributeError):
+        return False
+
+
+@cache
+def _raw_saved(node: Any) -> tuple[str, ...]:
+    return tuple(name for name in dir(node) if name.startswith("_raw_saved_"))
+
+
+def _without_hooks(node: Any, name: str) -> Iterator[Any]:
+    """The saved tensors, but those with hooks: these are packed, and unpacking may compute."""
+    try:
+        found = getattr(node, name)
+        for saved in found if isinstance(found, tuple | list) else (found,):
+            if saved is not None and saved.unpack_hook is None:
+                yield saved.data
+    except (RuntimeError, AttributeError):
+        return  # freed already

@@ -1,0 +1,202 @@
+"""Records a program's peaks, whatever it resets, and what stood behind them."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from ferro_alloc import _load
+from ferro_alloc._errors import FerroError
+from ferro_alloc._import_hook import AfterImport
+from ferro_alloc.fit._kinds import Kinds
+
+PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
+MOST_FAILURES = 8
+"""Requests that failed, of which everything is kept; of later ones only their number."""
+# Of a device: kind, file, line, function, node of autograd, bytes, blocks.
+Sum = tuple[str, str, int, str, str, int, int]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that failed, and what was live then. Sizes are in bytes."""
+
+    device: int
+    requested: int
+    free: int
+    reserved: int
+    allocated: int
+    file: str
+    line: int
+    sums: list[Sum]
+
+
+class Recording:
+    """Of this process, from the import of torch on. One at most."""
+
+    def __init__(self) -> None:
+        self._torch: Any = None
+        self._extension: Any = None
+        self._kinds: Kinds | None = None
+        self._peaks: dict[tuple[int, str], int] = defaultdict(int)
+        self._retries: dict[int, int] = defaultdict(int)
+        self.failures: list[Failure] = []
+        self.failure_count = 0
+        self.problem = ""
+        """Why kinds and lines are not known; empty where they are."""
+
+    def arm(self) -> None:
+        AfterImport("torch", self._begin).arm()
+
+    # ---- hooks
+
+    def _begin(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self._keep_peaks()
+        torch.cuda._lazy_call(self._begin_cuda)
+        try:
+            self._extension = _load.load()
+        except FerroError as error:
+            self.problem = str(error)
+            return
+        self._kinds = Kinds(torch, self._extension.peak_say)
+        self._watch_backward()
+        hooks: Any = sys.modules["torch.optim.optimizer"]
+        hooks.register_optimizer_step_pre_hook(self._before_step)
+        hooks.register_optimizer_step_post_hook(self._after_step)
+
+    def _begin_cuda(self) -> None:
+        self._torch._C._cuda_attach_out_of_memory_observer(self._see_failure)
+        if self._extension is not None:
+            self._extension.peak_start(_not_the_programs(self._torch), self._say_all)
+
+    def _keep_peaks(self) -> None:
+        """Before anything resets the allocator's peaks, they are read."""
+        c = self._torch._C
+        names = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats")
+        for name in (*names, "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats"):
+            if original := getattr(c, name, None):
+
+                def reset(*arguments: Any, original: Any = original) -> Any:
+                    self.read_peaks(retries=True)
+                    return original(*arguments)
+
+                setattr(c, name, reset)
+
+    def read_peaks(self, retries: bool = False) -> None:
+        torch = self._torch
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        for device in range(torch.cuda.device_count()):
+            stats = torch.cuda.memory_stats(device)
+            for name in PEAKS:
+                key = (device, name)
+                self._peaks[key] = max(self._peaks[key], stats.get(name, 0))
+            self._retries[device] = max(self._retries[device], stats.get("num_alloc_retries", 0))
+
+    def _watch_backward(self) -> None:
+        graph = self._torch.autograd.graph
+        original = graph._engine_run_backward
+
+        def run_backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            self._before_backward(tensors)
+            try:
+                return original(tensors, *arguments, **named)
+            finally:
+                self._say_all()
+                self._extension.peak_begin_phase()
+
+        graph._engine_run_backward = run_backward
+        self._torch.autograd._engine_run_backward = run_backward
+
+    def _before_backward(self, tensors: Any) -> None:
+        assert self._kinds is not None
+        devices = range(self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else 0)
+        near_peak = any(
+            self._extension.peak_live_bytes(d) >= 0.8 * self._extension.peak_bytes(d) > 0
+            for d in devices
+        )
+        if near_peak:
+            self._kinds.say_all(roots=tensors)
+        self._extension.peak_begin_phase()
+
+    def _before_step(self, optimizer: Any, *rest: Any) -> None:
+        assert self._kinds is not None
+        self._kinds.see_optimizer(optimizer)
+        self._say_all()
+        self._extension.peak_begin_phase()
+
+    def _after_step(self, optimizer: Any, *rest: Any) -> None:
+        self._say_all()
+        self._extension.peak_begin_phase()
+
+    def _say_all(self, insist: bool = False) -> None:
+        if self._kinds is None or not self._torch.cuda.is_initialized():
+            return
+        # The program may have put another allocator in place.
+        self._extension.peak_follow()
+        self._extension.peak_say_libraries()
+        self._kinds.say_all(insist=insist)
+
+    def _see_failure(self, device: int, requested: int, total: int, free: int) -> None:
+        self.failure_count += 1
+        if len(self.failures) >= MOST_FAILURES:
+            return
+        sums: list[Sum] = []
+        if self._kinds is not None:
+            self._extension.peak_say_libraries()
+            self._kinds.say_all(roots=self._kinds.roots(), insist=True)
+            sums = self._extension.peak_sums(device, False)
+        file, line = _own_line(_not_the_programs(self._torch))
+        cuda = self._torch.cuda
+        self.failures.append(
+            Failure(
+                *(device, requested, free, cuda.memory_reserved(device)),
+                *(cuda.memory_allocated(device), file, line, sums),
+            )
+        )
+
+    # ---- results
+
+    def finish(self) -> None:
+        """While the program's objects are still there. What comes later is not recorded."""
+        self.read_peaks()
+        self._say_all(insist=True)
+        if self._extension is not None:
+            self._extension.peak_stop()
+
+    def peak(self, device: int, name: str) -> int:
+        """`name` is one of `PEAKS`. In bytes, of the whole run."""
+        return self._peaks[device, name]
+
+    def retries(self, device: int) -> int:
+        """How often the allocator emptied its cache to get memory."""
+        return self._retries[device]
+
+    def sums(self, device: int) -> list[Sum]:
+        """Of the blocks at the peak of what was asked for; empty where they are not known."""
+        found: list[Sum] = [] if self._kinds is None else self._extension.peak_sums(device, True)
+        return found
+
+
+def _not_the_programs(torch: Any) -> list[str]:
+    """Beginnings of the names of files whose lines say nothing to the program's author."""
+    package = str(Path(__file__).resolve().parents[1])
+    library = sysconfig.get_path("stdlib")
+    generated = "/tmp/torchinductor"
+    own = [f"{Path(torch.__file__).parent}/", f"{package}/", "<frozen ", "<string>", generated]
+    return [*own, *(f"{library}/{name}" for name in ("runpy", "contextlib", "functools"))]
+
+
+def _own_line(skipped: list[str]) -> tuple[str, int]:
+    main: FrameType | None = sys._getframe()
+    while main is not None:
+        if not main.f_code.co_filename.startswith(tuple(skipped)):
+            return main.f_code.co_filename, main.f_lineno
+        main = main.f_back
+    return "", 0

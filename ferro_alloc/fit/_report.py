@@ -1,0 +1,143 @@
+"""The report of a simulated run, for people: the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ferro_alloc._status import gib
+from ferro_alloc.fit._result import FITS, RAN_OUT, Result
+
+SMALLEST_SHARE = 0.002
+"""Of what was held, for a line that is named."""
+KIND_NAMES = {
+    "parameters": "parameters",
+    "buffers": "buffers",
+    "optimizer": "optimizer state",
+    "gradients": "gradients",
+    "kv_cache": "KV cache",
+    "libraries": "libraries' own",
+    "activations": "activations",
+    "graphs": "graphs",
+    "temporaries": "temporaries",
+    "other": "other",
+}
+
+
+def table(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Columns side by side, the first to the left, the others to the right."""
+    lines = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        indent
+        + "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def short_by(result: Result) -> int:
+    """Bytes that the request lacked at least, beyond what the driver had free."""
+    failure = result["out_of_memory"] or {}
+    return max(0, int(failure.get("requested_bytes", 0) - failure.get("device_free_bytes", 0)))
+
+
+def verdict(result: Result) -> str:
+    spare = min(device["spare_bytes"] for device in result["devices"])
+    capacity = result["card"]["memory_bytes"]
+    if result["verdict"] == RAN_OUT:
+        missing = short_by(result)
+        text = "DOES NOT FIT" + (f": short by at least {gib(missing)}" if missing else "")
+        failure = result["out_of_memory"]
+        if result["went_on"]:
+            text += f"; the program caught it ({failure['count']} x) and went on to its end"
+        return text
+    room = f"{gib(spare)} to spare ({100 * spare / capacity:.0f} %)"
+    if result["verdict"] == FITS:
+        return f"FITS, with {room}"
+    return f"FITS as far as it ran, with {room}: it ended with status {result['program_status']}"
+
+
+def lines_of(result: Result) -> list[str]:
+    """The whole report."""
+    card = result["card"]
+    count = len(result["devices"])
+    name = f"{f'{count} x ' if count > 1 else ''}{card['name']}"
+    size = f"{gib(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
+    head = f"{name}, {size}, allocator {result['allocator']}"
+    lines = ["", f"simulated {head}", f"  {verdict(result)}"]
+    if result["out_of_memory"]:
+        lines += _failure(result)
+    for device in result["devices"]:
+        if count > 1:
+            lines += ["", f"  device {device['index']}"]
+        lines += _device(result, device)
+    if result["unknown_kinds"]:
+        lines.append(f"  kinds and lines are not known: {result['unknown_kinds']}")
+    return lines
+
+
+def _failure(result: Result) -> list[str]:
+    failure = result["out_of_memory"]
+    if "requested_bytes" not in failure:
+        return [f"  {failure['error']}"]
+    where = f" at {failure['file']}:{failure['line']}" if failure["file"] else ""
+    cached = failure["reserved_bytes"] - failure["allocated_bytes"]
+    lines = [
+        f"  asked for {gib(failure['requested_bytes'])}{where}, while the card had "
+        f"{gib(failure['device_free_bytes'])} free and {gib(cached)} lay cached in pieces",
+    ]
+    return lines + _parts(failure, "held then")
+
+
+def _device(result: Result, device: Result) -> list[str]:
+    card = result["card"]
+    source = card["context_source"]
+    rows = [
+        ("card", gib(card["memory_bytes"])),
+        (f"CUDA context ({source})", gib(card["context_bytes"])),
+        ("kernels of libraries (as on an H100)", gib(card["libraries_bytes"])),
+        ("peak reserved by PyTorch", gib(device["peak_reserved_bytes"])),
+        ("  of it peak allocated", gib(device["peak_allocated_bytes"])),
+    ]
+    if device["outside_bytes"]:
+        rows.append(("other memory of the driver", gib(device["outside_bytes"])))
+    rows.append(("least free", gib(device["spare_bytes"])))
+    lines = ["", *table(rows)]
+    if device["emptied_cache"]:
+        times = f"{device['emptied_cache']} time{'s' if device['emptied_cache'] > 1 else ''}"
+        lines.append(f"  short of memory, the allocator emptied its cache {times}")
+    if not result["out_of_memory"]:
+        lines += _parts(device, "at the peak")
+    return lines
+
+
+def _parts(held: Result, title: str) -> list[str]:
+    if not held["kinds"]:
+        return []
+    total = sum(held["kinds"].values())
+    kinds = [
+        (KIND_NAMES[kind], gib(size), f"{100 * size / total:.0f} %")
+        for kind, size in held["kinds"].items()
+    ]
+    places = [
+        (_place(line), gib(line["bytes"]), _main_kind(line))
+        for line in held["lines"]
+        if line["bytes"] > SMALLEST_SHARE * total
+    ]
+    return [
+        *("", *table([(f"{title}, by kind", "", ""), *kinds])),
+        *("", *table([(f"{title}, by line", "", ""), *places])),
+    ]
+
+
+def _place(line: Result) -> str:
+    if not line["file"]:
+        return "(no line of the program)"
+    node = f" ({line['backward_of']})" if line["backward_of"] else ""
+    return f"{line['file']}:{line['line']} {line['function']}{node}"
+
+
+def _main_kind(line: Result) -> str:
+    return KIND_NAMES[next(iter(line["kinds"]))]

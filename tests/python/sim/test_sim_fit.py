@@ -1,0 +1,206 @@
+"""Will it fit? The command as a user runs it: verdicts, peaks, kinds, lines, and what would fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferro_alloc.sim.cards import LIBRARIES, find_card
+from tests.conftest import Completed, RunProgram
+from tests.python.sim import fit_programs as programs
+
+SIMULATE = """\
+import sys
+from ferro_alloc.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+MIB, GIB = 1 << 20, 1 << 30
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
+H100_TAKES = find_card("h100").context + LIBRARIES
+
+Result = dict[str, Any]
+Simulate = Callable[..., tuple[Completed, Result]]
+
+
+@pytest.fixture
+def simulate(run_program: RunProgram, tmp_path: Path) -> Simulate:
+    """Runs a program under options of the command: what came out, and the result for machines."""
+
+    def run(
+        program: str, *options: str, arguments: tuple[str, ...] = (), env: Mapping[str, str] = {}
+    ) -> tuple[Completed, Result]:
+        script, found = tmp_path / "train.py", tmp_path / "result.json"
+        script.write_text(program)
+        words = ("simulate", *options, "--json", str(found), str(script), *arguments)
+        done = run_program(SIMULATE, *words, check=False, env={"FERRO_ALLOC": "", **env})
+        return done, json.loads(found.read_text())
+
+    return run
+
+
+def gib_of(result: Result, kind: str) -> float:
+    return float(result["devices"][0]["kinds"].get(kind, 0)) / GIB
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_training_fits_with_the_allocators_own_peaks(simulate: Simulate, allocator: str) -> None:
+    done, result = simulate(programs.TRAIN, "--allocator", allocator)
+    assert done.returncode == 0, done.stderr
+    (device,) = result["devices"]
+    allocated, reserved = map(int, done.stdout.split())
+    assert (device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (allocated, reserved)
+    assert (result["verdict"], result["allocator"]) == ("fits", allocator)
+    # The card's memory is all there is: context and libraries, what is reserved, and the rest.
+    capacity = result["card"]["memory_bytes"]
+    assert capacity == find_card("h100").memory
+    assert 0 <= device["peak_in_use_bytes"] - H100_TAKES - reserved < 4 * MIB
+    assert device["spare_bytes"] == capacity - device["peak_in_use_bytes"]
+    # 8 layers of 1024 x 1025 floats, and twice that for AdamW.
+    parameters = 8 * (1024 * 1024 + 1024) * 4
+    kinds = device["kinds"]
+    assert kinds["parameters"] == parameters
+    assert 2 * parameters <= kinds["optimizer"] <= 2 * parameters + 16 * 512
+    assert kinds["activations"] + kinds.get("temporaries", 0) > 0
+    assert sum(kinds.values()) <= allocated
+    lines = {(Path(line["file"]).name, line["line"]) for line in device["lines"]}
+    assert ("train.py", 6) in lines  # the model
+    assert f"allocator {allocator}" in done.stderr
+    assert "FITS, with" in done.stderr
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_peaks_are_those_of_the_whole_run_whatever_is_reset(
+    simulate: Simulate, allocator: str
+) -> None:
+    done, result = simulate(programs.RESETS, "--gpu", "rtx4090", "--allocator", allocator)
+    assert done.returncode == 0, done.stderr
+    allocated, reserved = map(int, done.stdout.split())
+    assert allocated == 3 * GIB
+    (device,) = result["devices"]
+    assert (device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (allocated, reserved)
+
+
+def test_memory_is_the_cards_and_what_was_deducted_is_said(simulate: Simulate) -> None:
+    done, result = simulate(programs.RESETS, "--memory", "24GiB")
+    assert result["card"]["memory_bytes"] == 24 * GIB
+    assert 21 * GIB - H100_TAKES - 4 * MIB <= result["devices"][0]["spare_bytes"] <= 21 * GIB
+    assert "CUDA context (measured)" in done.stderr
+    assert result["card"]["context_bytes"] == 648871936
+
+
+def test_a_convolutional_network_is_told_apart_by_kind(simulate: Simulate) -> None:
+    _, result = simulate(programs.CONVOLUTIONS)
+    kinds = result["devices"][0]["kinds"]
+    # Two outputs of 8 x 64 images of 126 x 126 and less, six times.
+    assert kinds["activations"] > 5 * 2 * 8 * 64 * 116 * 116 * 4
+    assert kinds["buffers"] == 6 * 3 * 512
+    assert kinds["parameters"] < kinds["activations"]
+
+
+def test_where_it_ran_out_is_no_margin_but_a_cause(simulate: Simulate) -> None:
+    done, result = simulate(programs.RUNS_OUT_IN_FORWARD, "--memory", "4g")
+    assert done.returncode == 12
+    assert (result["verdict"], result["program_status"]) == ("does not fit", 1)
+    failure = result["out_of_memory"]
+    output = 16384 * 2048 * 4
+    assert failure["requested_bytes"] == output
+    assert failure["device_free_bytes"] < output
+    assert (Path(failure["file"]).name, failure["line"]) == ("train.py", 6)
+    # An input to each layer so far, which autograd keeps; the last output is whoever's.
+    assert failure["kinds"]["activations"] % output == 0
+    assert failure["kinds"]["activations"] >= 12 * output
+    assert failure["kinds"]["parameters"] == 64 * (2048 * 2048 + 2048) * 4
+    assert failure["kinds"].get("temporaries", 0) == 0
+    assert sum(failure["kinds"].values()) <= failure["allocated_bytes"]
+    assert "DOES NOT FIT: short by at least" in done.stderr
+    assert "asked for 0.12 GiB at" in done.stderr
+    assert "to spare" not in done.stderr
+
+
+def test_a_program_that_catches_it_is_said_to_go_on(simulate: Simulate) -> None:
+    done, result = simulate(programs.CATCHES, "--memory", "4GB")
+    assert done.returncode == 12
+    assert done.stdout == "ended with 16\n"
+    assert (result["program_status"], result["went_on"]) == (0, True)
+    assert result["out_of_memory"]["count"] == 2
+    assert "caught it (2 x) and went on" in done.stderr
+
+
+def test_what_the_program_does_is_not_disturbed_and_its_status_kept(simulate: Simulate) -> None:
+    done, result = simulate(programs.MANY_PARTS)
+    assert done.returncode == 5, done.stderr
+    assert (result["verdict"], result["program_status"]) == ("unknown", 5)
+    assert result["devices"][0]["kinds"]["parameters"] == 6 * (1024 * 1024 + 1024) * 4
+    assert "ended with status 5" in done.stderr
+
+
+def test_a_kv_cache_is_known_by_the_librarys_own_objects(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    package = tmp_path / "transformers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "cache_utils.py").write_text(programs.CACHE_UTILS)
+    _, result = simulate(programs.GENERATES)
+    one = 4 * 64 * 1024 * 128 * 4
+    # Keys and values of eight steps; while the last values are made, those of seven stay.
+    assert gib_of(result, "kv_cache") * GIB >= (8 + 8) * one
+    assert gib_of(result, "other") * GIB <= one
+
+
+def test_memory_of_graphs_is_a_kind(simulate: Simulate) -> None:
+    _, result = simulate(programs.GRAPHS)
+    assert gib_of(result, "graphs") == 0.25
+
+
+def test_json_goes_to_stdout_behind_the_programs_own(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(programs.RESETS)
+    done = run_program(SIMULATE, "simulate", "--gpu", "RTX 4090", "--json", "-", str(script))
+    own, result = done.stdout.splitlines()
+    assert own == f"{3 * GIB} {3 * GIB}"
+    assert json.loads(result)["card"]["key"] == "rtx-4090"
+
+
+def test_three_allocators_in_one_table(simulate: Simulate) -> None:
+    done, result = simulate(programs.TRAIN, "--compare", "--memory", "2g")
+    assert done.returncode == 0, done.stderr
+    assert [run["allocator"] for run in result["runs"]] == list(ALLOCATORS)
+    assert done.stdout == ""
+    assert "it fits under native, expandable, ferro_alloc" in done.stderr
+    peaks = [run["devices"][0]["peak_reserved_bytes"] for run in result["runs"]]
+    assert peaks[2] <= peaks[0]
+
+
+def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(simulate: Simulate) -> None:
+    done, result = simulate(programs.RESETS, "--compare", "--memory", "3g")
+    assert done.returncode == 12
+    needs = [run["needs_bytes"] for run in result["runs"]]
+    # Expandable segments grow by 20 MiB.
+    assert all(0 <= need - 3 * GIB - H100_TAKES <= 24 * MIB for need in needs)
+    assert "it fits under none of them" in done.stderr
+
+
+def test_the_largest_batch_is_found_on_the_command_line(simulate: Simulate) -> None:
+    done, result = simulate(
+        programs.TRAIN, "--what-if", "batch=1..512", "--memory", "2g", arguments=("--batch", "4")
+    )
+    assert done.returncode == 0, done.stderr
+    best = result["largest"]
+    tried = {each["value"]: each["verdict"] for each in result["tries"]}
+    assert (tried[best], tried[best + 1]) == ("fits", "does not fit")
+    assert all((verdict == "fits") == (value <= best) for value, verdict in tried.items())
+    assert f"the largest --batch that fits is {best}" in done.stderr
+
+
+def test_the_largest_batch_is_found_in_the_environment(simulate: Simulate) -> None:
+    options = ("--what-if", "batch_size=...", "--memory", "2g")
+    done, result = simulate(programs.ENVIRONMENT, *options, env={"BATCH_SIZE": "3"})
+    # One tensor of so many times 100 MiB.
+    assert result["largest"] == (2 * GIB - H100_TAKES) // (100 * MIB), done.stderr
