@@ -21,7 +21,8 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=(
             "Runs a PyTorch program on a simulated GPU, without any GPU, and reports the memory "
-            "that it took. Tensors hold no computed results: kernels do nothing, copies are real."
+            "that it took. Kernels do nothing; PyTorch's operators on small tensors have results, "
+            "computed on the host, and copies are real."
         ),
         allow_abbrev=False,
     )
@@ -110,6 +111,4 @@ def report() -> list[str]:
         time = sim.clock()
         busy = ", ".join(f"{seconds:.3f} s" for seconds in time.busy)
         lines.append(f"  time: {time.host:.3f} s, of it with work on the device {busy}")
-    missing = sim.unsupported()
-    lines.append(f"  not simulated: {', '.join(missing) if missing else 'nothing was missed'}")
-    return lines
+    return [*lines, *(f"  {line}" for line in sim.not_simulated())]

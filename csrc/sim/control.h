@@ -54,9 +54,11 @@ int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
  *
  * `function(argument)` is called once, when everything that was submitted to the stream of that
  * device before has been done: at once in eager time. It runs with the machine locked, so it calls
- * no function but the two below. Returns 1, and calls nothing, while the stream is being captured,
+ * no function but ferro_sim_read and ferro_sim_write. Returns 1, and calls nothing, while the stream is being captured,
  * and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
+/* The same at once, whatever is queued or captured. */
+void ferro_sim_at_once(void (*function)(void*), void* argument);
 /* Within such a function. Reading gives 1 when all bytes are known and 0 when some are not; writing
  * makes them known or unknown. A null source writes zeros, or with `keep` leaves the bytes. -1: the
  * range is not mapped. */

@@ -34,6 +34,11 @@ FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*functi
   return 0;
 }
 
+FERRO_SIM_CONTROL void ferro_sim_at_once(void (*function)(void*), void* argument) {
+  const std::lock_guard guard(Machine::lock());
+  function(argument);
+}
+
 FERRO_SIM_CONTROL int ferro_sim_read(uint64_t address, void* destination, size_t bytes) {
   std::vector<ferro::sim::Segment> segments;
   if (!locate(Machine::current(), address, bytes, segments)) {

@@ -25,6 +25,7 @@ class Machine:
     mode: str
     seed: int
     backing: bool
+    values: bool
 
     def settings(self) -> str:
         memory = "" if self.memory is None else f",memory={self.memory}"
@@ -62,6 +63,7 @@ def activate(
     mode: str = "eager",
     seed: int = 0,
     backing: bool = True,
+    values: bool | None = None,
 ) -> None:
     """Gives this process simulated GPUs, for its whole life. Call it before importing torch.
 
@@ -69,12 +71,19 @@ def activate(
     is one of `MODES`, `seed` that of the adversarial order. Without `backing` device memory keeps
     no contents: copies check their addresses, and reads give zeros.
 
+    With `values` PyTorch's operators on small tensors have real results, computed on the host, and
+    the program is warned where it takes others; None stands for: in mode "eager" with `backing`.
+
     A second call with the same arguments does nothing. Raises `FerroError`, with nothing changed,
     when another machine is active, torch or CUDA is already loaded, the libraries are not built, or
     an argument is wrong.
     """
     global _active
-    wanted = Machine(gpu, count, memory, mode, seed, backing)
+    if values is None:
+        values = mode == "eager" and backing
+    if values and not backing:
+        raise FerroError("values need memory that keeps them: leave `backing` on, or `values` off")
+    wanted = Machine(gpu, count, memory, mode, seed, backing, values)
     if _active is not None:
         if _active != wanted:
             raise FerroError(
@@ -94,6 +103,6 @@ def activate(
     os.environ["TRITON_LIBCUDA_PATH"] = str(_library.folder())
 
     def adjust(torch: ModuleType) -> None:
-        adjust_torch(torch, device_count=count)
+        adjust_torch(torch, device_count=count, values=values)
 
     AfterImport("torch", adjust).arm()

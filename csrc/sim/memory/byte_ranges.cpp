@@ -36,6 +36,9 @@ void ByteRanges::add(std::uint64_t begin, std::size_t bytes) {
 }
 
 void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
+  if (bytes == 0 || ends_.empty()) {
+    return;
+  }
   const std::uint64_t end = begin + bytes;
   auto at = first_behind(begin);
   while (at != ends_.end() && at->first < end) {
