@@ -57,7 +57,9 @@ int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
  * no function but ferro_sim_read and ferro_sim_write. Returns 1, and calls nothing, while the stream is being captured,
  * and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
-/* The same at once, whatever is queued or captured. */
+/* 1 while that stream is being captured. */
+int ferro_sim_is_captured(int device, void* stream);
+/* The same as the first at once, whatever is queued or captured. */
 void ferro_sim_at_once(void (*function)(void*), void* argument);
 /* Within such a function. Reading gives 1 when all bytes are known and 0 when some are not; writing
  * makes them known or unknown. A null source writes zeros, or with `keep` leaves the bytes. -1: the

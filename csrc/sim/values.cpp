@@ -8,17 +8,30 @@
 
 using ferro::sim::Machine;
 
+namespace {
+
+// The default stream is that of the device, whichever is current. Null for an unknown one.
+ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
+  if (device < 0 || device >= machine.device_count()) {
+    return nullptr;
+  }
+  return handle == nullptr ? &machine.device(device).context.legacy
+                           : machine.find_stream(static_cast<CUstream>(handle));
+}
+
+}  // namespace
+
+FERRO_SIM_CONTROL int ferro_sim_is_captured(int device, void* handle) {
+  const std::lock_guard guard(Machine::lock());
+  const ferro::sim::Stream* stream = find_stream(Machine::current(), device, handle);
+  return stream != nullptr && stream->capture != nullptr ? 1 : 0;
+}
+
 FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*function)(void*),
                                          void* argument) {
   const std::lock_guard guard(Machine::lock());
   Machine& machine = Machine::current();
-  if (device < 0 || device >= machine.device_count()) {
-    return -1;
-  }
-  // The default stream is that of the device, whichever is current.
-  ferro::sim::Stream* stream = handle == nullptr
-                                   ? &machine.device(device).context.legacy
-                                   : machine.find_stream(static_cast<CUstream>(handle));
+  ferro::sim::Stream* stream = find_stream(machine, device, handle);
   if (stream == nullptr) {
     return -1;
   }

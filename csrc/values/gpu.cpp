@@ -18,6 +18,7 @@ void find(Function& function, const char* name) {
 Gpu found() {
   Gpu gpu{};
   find(gpu.in_order, "ferro_sim_in_order");
+  find(gpu.is_captured, "ferro_sim_is_captured");
   find(gpu.at_once, "ferro_sim_at_once");
   find(gpu.read, "ferro_sim_read");
   find(gpu.write, "ferro_sim_write");

@@ -9,6 +9,7 @@ namespace ferro::values {
 
 struct Gpu {
   decltype(&ferro_sim_in_order) in_order;
+  decltype(&ferro_sim_is_captured) is_captured;
   decltype(&ferro_sim_at_once) at_once;
   decltype(&ferro_sim_read) read;
   decltype(&ferro_sim_write) write;

@@ -33,24 +33,29 @@ bool is_of_torch(const std::string& file) {
          file.find("/ferro_alloc/") != std::string::npos;
 }
 
-// The innermost line of the program itself.
+bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
+
+// The innermost line of the program itself, else of a library that it uses.
 std::string current_place() {
   if (Py_IsInitialized() == 0) {
     return {};
   }
   const py::gil_scoped_acquire gil;
-  // The frame lives no longer than the lock is held.
-  py::object frame =
-      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  while (frame && !frame.is_none()) {
+  std::string of_library;
+  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  for (; frame && !frame.is_none(); frame = frame.attr("f_back")) {
     const auto file = frame.attr("f_code").attr("co_filename").cast<std::string>();
-    if (!is_of_torch(file)) {
-      return file.substr(file.rfind('/') + 1) + ":" +
-             py::str(frame.attr("f_lineno")).cast<std::string>();
+    if (is_of_torch(file) || (is_installed(file) && !of_library.empty())) {
+      continue;
     }
-    frame = frame.attr("f_back");
+    std::string place = file.substr(file.rfind('/') + 1) + ":" +
+                        py::str(frame.attr("f_lineno")).cast<std::string>();
+    if (!is_installed(file)) {
+      return place;
+    }
+    of_library = std::move(place);
   }
-  return {};
+  return of_library;
 }
 
 struct Mark {
