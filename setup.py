@@ -1,12 +1,13 @@
-"""Builds the two native parts of ferro_alloc, and says what depends on the torch that is here.
+"""Builds the native parts of ferro_alloc, and says what depends on the torch that is here.
 
-* `ferro_alloc._C`, the PyTorch extension. It uses C++ classes of torch, so it is compiled against
-  the torch that is installed and works with that minor version only. The version of a wheel and
-  what it requires name that torch; `ferro_alloc/_build_info.py` records it.
+* `ferro_alloc._C` and `ferro_alloc.sim._values`, the PyTorch extensions. They use C++ classes of
+  torch, so they are compiled against the torch that is installed and work with that minor version
+  only. The version of a wheel and what it requires name that torch; `ferro_alloc/_build_info.py`
+  records it.
 * The libraries of the simulated GPU, `ferro_alloc/sim/lib/*.so.*`. They use neither torch nor a
   driver.
 
-Both need a compiler and headers, no build tool. A source distribution needs no torch. The edit loop
+All need a compiler and headers, no build tool. A source distribution needs no torch. The edit loop
 is `python setup.py build_ext --inplace`, which rebuilds only what changed.
 """
 
@@ -40,8 +41,8 @@ import compiling  # noqa: E402
 CSRC = ROOT / "csrc"
 # Minor versions of torch, the first and the last.
 SUPPORTED = ((2, 11), (2, 15))
-EXTENSION = "ferro_alloc._C"
-EXTENSION_PARTS = ("python", "ferro")
+# Folders of csrc that each extension is made of.
+EXTENSIONS = {"ferro_alloc._C": ("python", "ferro"), "ferro_alloc.sim._values": ("values",)}
 SIM_PARTS = ("", "driver", "graphs", "instruments", "machine", "memory", "settings", "streams")
 # Folders of csrc/sim/libraries, and the names that programs ask for. The first serves the others.
 SIM_LIBRARIES = {
@@ -200,7 +201,7 @@ def torch_to_build_for() -> Torch:
 
 
 class Native:
-    """The steps of both parts. What they make lies below `tree`, in a checkout and for a wheel."""
+    """The steps of all parts. What they make lies below `tree`, in a checkout and for a wheel."""
 
     def __init__(self, torch: Torch, tree: Path, stripped: bool) -> None:
         major = minor_version(str(torch.cuda))[0]
@@ -224,22 +225,26 @@ class Native:
             *shlex.split(os.environ.get("CXXFLAGS", "")),
         ]
 
-    def make(self, module: str) -> tuple[Path, list[Path]]:
-        """The extension, and the libraries of the simulated GPU."""
-        extension = self._extension_objects()
+    def make(self, files: dict[str, str]) -> tuple[dict[str, Path], list[Path]]:
+        """The extensions, of which `files` has the names, and the simulated GPU's libraries."""
+        extensions = {name: self._extension_objects(parts) for name, parts in EXTENSIONS.items()}
+        every = [step for steps in extensions.values() for step in steps]
         machine = [step for part in SIM_PARTS for step in self._sim_objects(f"sim/{part}")]
         parts = {
             name: self._sim_objects(f"sim/libraries/{name}", "default") for name in SIM_LIBRARIES
         }
-        compiling.run([*extension, *machine, *(step for steps in parts.values() for step in steps)])
+        compiling.run([*every, *machine, *(step for steps in parts.values() for step in steps)])
         parts["cuda"] += machine
         parts["cublas"] += [step for step in parts["cublas_lt"] if step.target.stem == SHARED]
         driver = self._link_sim("cuda", parts.pop("cuda"))
         compiling.run([driver])
         others = [self._link_sim(name, steps, driver.target) for name, steps in parts.items()]
-        linked = self._link_extension(module, extension)
-        compiling.run([linked, *others])
-        return linked.target, [step.target for step in (driver, *others)]
+        linked = {
+            name: self._link_extension(files[name], steps) for name, steps in extensions.items()
+        }
+        compiling.run([*linked.values(), *others])
+        made = {name: step.target for name, step in linked.items()}
+        return made, [step.target for step in (driver, *others)]
 
     def _objects(self, folder: Path, flags: Sequence[str]) -> list[compiling.Step]:
         """Of the sources directly in a folder."""
@@ -255,13 +260,13 @@ class Native:
             if files
         ]
 
-    def _extension_objects(self) -> list[compiling.Step]:
+    def _extension_objects(self, parts: Sequence[str]) -> list[compiling.Step]:
         torch = self._torch.folder / "include"
         # System headers, so that the warnings are about our code.
         system = [torch, torch / "torch/csrc/api/include", self._cuda, python_include()]
         version = f'-DFERRO_TORCH_VERSION="{self._torch.version}"'
         flags = [*(f"-isystem{path}" for path in system), "-fvisibility=hidden", version]
-        folders = {path.parent for part in EXTENSION_PARTS for path in (CSRC / part).rglob("*.cpp")}
+        folders = {path.parent for part in parts for path in (CSRC / part).rglob("*.cpp")}
         # The adapter and the Python module, whose headers are torch's, take longest.
         ordered = sorted(folders, key=lambda folder: ("/core" in str(folder), str(folder)))
         return [step for folder in ordered for step in self._objects(folder, flags)]
@@ -308,7 +313,7 @@ def replace_file(source: Path, target: Path) -> None:
 
 
 class Build(build_ext):
-    """Builds both parts; what is missing comes first, in one sentence."""
+    """Builds all parts; what is missing comes first, in one sentence."""
 
     def run(self) -> None:
         torch = torch_to_build_for()
@@ -316,10 +321,14 @@ class Build(build_ext):
         package = ROOT if in_place else Path(self.build_lib).absolute()
         # Of an installed module nobody reads the debug information; a checkout keeps it.
         native = Native(torch, Path(self.build_temp).absolute(), stripped=not in_place)
-        module = str(self.get_ext_filename(EXTENSION))  # type: ignore[no-untyped-call]
-        linked, libraries = native.make(Path(module).name)
-        replace_file(linked, package / module)
-        self._fill_folder(package / "ferro_alloc" / "sim" / "lib", linked.parent, libraries)
+        modules = {
+            name: str(self.get_ext_filename(name))  # type: ignore[no-untyped-call]
+            for name in EXTENSIONS
+        }
+        made, libraries = native.make({name: Path(file).name for name, file in modules.items()})
+        for name, file in modules.items():
+            replace_file(made[name], package / file)
+        self._fill_folder(package / "ferro_alloc" / "sim" / "lib", libraries[0].parent, libraries)
         self._record_torch(package / "ferro_alloc" / "_build_info.py", torch)
 
     def _fill_folder(self, folder: Path, linked: Path, libraries: list[Path]) -> None:
@@ -392,7 +401,7 @@ def main() -> None:
         install_requires=[torch],
         license="Apache-2.0",
         # Build compiles it; setuptools has to know that this is no pure Python.
-        ext_modules=[Extension(EXTENSION, sources=[])],
+        ext_modules=[Extension(name, sources=[]) for name in EXTENSIONS],
         cmdclass={"build_ext": Build, "build_py": Modules},
     )
 

@@ -30,7 +30,8 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=(
             "Runs a PyTorch program on a simulated GPU, without any GPU, and says whether it fits. "
-            "Tensors hold no computed results: kernels do nothing, copies are real."
+            "Kernels do nothing; PyTorch's operators on small tensors have results, computed on the "
+            "host, and copies are real."
         ),
         epilog=f"Exit status: 0 it fits, {DOES_NOT_FIT} it does not, else the program's own. "
         f"Cards: {', '.join(card.key for card in CARDS)}.",
@@ -177,6 +178,4 @@ def _others(result: Result) -> list[str]:
         time = sim.clock()
         busy = ", ".join(f"{seconds:.3f} s" for seconds in time.busy)
         lines.append(f"  time: {time.host:.3f} s, of it with work on the device {busy}")
-    missing = result["not_simulated"]
-    lines.append(f"  not simulated: {', '.join(missing) if missing else 'nothing was missed'}")
-    return lines
+    return [*lines, *(f"  {line}" for line in result["not_simulated"])]

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 MOST_BYTES = 3_000_000
+EXTENSIONS = ("_C", "_values")
 LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
 ELF = b"\x7fELF"
 UNSTRIPPED = re.compile(r"\s(\.symtab|\.z?debug_\w+)\s")
@@ -50,8 +51,11 @@ def problems(wheel: Path) -> list[str]:
     if copies and len({PurePosixPath(path).name for path in copies}) > 1:
         found.append(f"{', '.join(copies)} are the same library")
     found += [f"{name} is missing" for name in LIBRARIES if name not in names]
-    if not any(re.match(r"_C\..*\.so$", name) for name in names):
-        found.append("the extension _C is missing")
+    found += [
+        f"the extension {extension} is missing"
+        for extension in EXTENSIONS
+        if not any(re.match(rf"{extension}\..*\.so$", name) for name in names)
+    ]
     found += [f"{path} is not stripped" for path, data in inside.items() if not is_stripped(data)]
     return found
 

@@ -1,5 +1,6 @@
 #include "sim/control.h"
 
+#include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
 
 #include <algorithm>
@@ -8,7 +9,9 @@
 
 #define FERRO_SIM_CONTROL extern "C" __attribute__((visibility("default")))
 
+using ferro::sim::copy_text;
 using ferro::sim::Fault;
+using ferro::sim::locate;
 using ferro::sim::Machine;
 
 namespace {
@@ -23,34 +26,6 @@ int fail(std::string sentence) {
 int succeed() {
   last_error.clear();
   return 0;
-}
-
-size_t copy_text(const std::string& text, char* buffer, size_t size) {
-  if (buffer != nullptr && size > 0) {
-    const size_t copied = std::min(text.size(), size - 1);
-    std::memcpy(buffer, text.data(), copied);
-    buffer[copied] = '\0';
-  }
-  return text.size();
-}
-
-// The pieces of physical memory behind a range, whatever the access rights.
-bool locate(Machine& machine, CUdeviceptr at, size_t bytes,
-            std::vector<ferro::sim::Segment>& segments) {
-  while (bytes > 0) {
-    CUdeviceptr base = 0;
-    const auto* mapping = machine.space().find_mapping(at, &base);
-    if (mapping == nullptr) {
-      return false;
-    }
-    const size_t skipped = at - base;
-    const size_t piece = std::min(bytes, mapping->bytes() - skipped);
-    const auto& pages = *mapping->pages;
-    segments.push_back({&pages.memory(), pages.device(), pages.offset() + skipped, piece});
-    at += piece;
-    bytes -= piece;
-  }
-  return true;
 }
 
 }  // namespace

@@ -50,6 +50,33 @@ uint64_t ferro_sim_reserved_address_bytes(void);
 int ferro_sim_peek(uint64_t address, void* destination, size_t bytes);
 int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
 
+/* For who computes what kernels would: on the side of the program, below its operators.
+ *
+ * `function(argument)` is called once, when everything that was submitted to the stream of that
+ * device before has been done: at once in eager time. It runs with the machine locked, so it calls
+ * no function but ferro_sim_read and ferro_sim_write. Returns 1, and calls nothing, while the stream is being captured,
+ * and -1 for an unknown stream. */
+int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
+/* 1 while that stream is being captured. */
+int ferro_sim_is_captured(int device, void* stream);
+/* The same as the first at once, whatever is queued or captured. */
+void ferro_sim_at_once(void (*function)(void*), void* argument);
+/* Within such a function. Reading gives 1 when all bytes are known and 0 when some are not; writing
+ * makes them known or unknown. A null source writes zeros, or with `keep` leaves the bytes. -1: the
+ * range is not mapped. */
+int ferro_sim_read(uint64_t address, void* destination, size_t bytes);
+int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known, int keep);
+/* From now on every copy of at most 8 bytes to the host that this thread submits delivers the low
+ * bytes of this value, until the second is called. */
+void ferro_sim_answer(uint64_t value);
+void ferro_sim_end_answer(void);
+/* The thread enters an operator, or with -1 leaves it: kernels outside are kept by their names. */
+void ferro_sim_operator(int change);
+/* The names, one a line. */
+size_t ferro_sim_kernels(char* buffer, size_t size);
+/* Copies to the host that took unknown bytes. */
+uint64_t ferro_sim_unknown_reads(void);
+
 /* Keeps a list of the calls from now on, or stops; the list is text, one call a line. */
 void ferro_sim_set_trace(int on);
 size_t ferro_sim_trace(char* buffer, size_t size);

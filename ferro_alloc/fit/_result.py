@@ -56,7 +56,7 @@ def result_of(
         "devices": [_device(recording, i, m, deducted) for i, m in enumerate(memory)],
         "out_of_memory": _failures(recording, error if ran_out else None),
         "unknown_kinds": recording.problem,
-        "not_simulated": list(sim.unsupported()),
+        "not_simulated": sim.not_simulated(),
     }
 
 

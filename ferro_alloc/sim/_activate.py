@@ -29,6 +29,7 @@ class Machine:
     mode: str
     seed: int
     backing: bool
+    values: bool
 
     def settings(self) -> str:
         memory = "" if self.memory is None else f",memory={self.memory}"
@@ -68,6 +69,7 @@ def activate(
     seed: int = 0,
     backing: bool = True,
     context: int | None = None,
+    values: bool | None = None,
 ) -> None:
     """Gives this process simulated GPUs, for its whole life. Call it before importing torch.
 
@@ -77,6 +79,9 @@ def activate(
     adversarial order. Without `backing` device memory keeps no contents: copies check their
     addresses, and reads give zeros.
 
+    With `values` PyTorch's operators on small tensors have real results, computed on the host, and
+    the program is warned where it takes others; None stands for: in mode "eager" with `backing`.
+
     A second call with the same arguments does nothing. Raises `FerroError`, with nothing changed,
     when another machine is active, torch or CUDA is already loaded, the libraries are not built, or
     an argument is wrong.
@@ -85,7 +90,11 @@ def activate(
     size = parse_memory(memory) if isinstance(memory, str) else memory
     if size is not None and size < PAGE:
         raise FerroError(f"the memory is {size} bytes: expected at least a page of 2 MiB")
-    wanted = Machine(find_card(gpu), count, size, context, mode, seed, backing)
+    if values is None:
+        values = mode == "eager" and backing
+    if values and not backing:
+        raise FerroError("values need memory that keeps them: leave `backing` on, or `values` off")
+    wanted = Machine(find_card(gpu), count, size, context, mode, seed, backing, values)
     if _active is not None:
         if _active != wanted:
             raise FerroError(
@@ -105,6 +114,6 @@ def activate(
     os.environ["TRITON_LIBCUDA_PATH"] = str(_library.folder())
 
     def adjust(torch: ModuleType) -> None:
-        adjust_torch(torch, device_count=count)
+        adjust_torch(torch, device_count=count, values=values)
 
     AfterImport("torch", adjust).arm()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,25 @@ class DeviceMemory:
     @property
     def margin(self) -> int:
         return self.capacity - self.peak
+
+
+@dataclass(frozen=True)
+class UncomputedRead:
+    """A place of the program that took values which the simulated GPU did not compute."""
+
+    place: str
+    """As in "train.py:12"; empty where no line of Python called."""
+    operator: str
+    count: int
+
+
+@dataclass(frozen=True)
+class LibraryFailure:
+    """A library of NVIDIA's that refused an operator, with the first line of what it said."""
+
+    library: str
+    operator: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -134,6 +154,25 @@ def unsupported() -> tuple[str, ...]:
     driver = _driver()
     count = driver.ferro_sim_unsupported_count()
     return tuple(driver.ferro_sim_unsupported_name(i).decode() for i in range(count))
+
+
+def kernels() -> tuple[str, ...]:
+    """Kernels that were launched outside of PyTorch's operators, by name; they did nothing."""
+    return tuple(_text(_driver().ferro_sim_kernels).splitlines())
+
+
+def uncomputed_reads() -> tuple[UncomputedRead, ...]:
+    """In the order of their first times; empty before torch is imported."""
+    _driver()
+    values = sys.modules.get("ferro_alloc.sim._values")
+    return () if values is None else tuple(UncomputedRead(*read) for read in values.reads())
+
+
+def library_failures() -> tuple[LibraryFailure, ...]:
+    """One for each library and operator; empty before torch is imported."""
+    _driver()
+    values = sys.modules.get("ferro_alloc.sim._values")
+    return () if values is None else tuple(LibraryFailure(*one) for one in values.failures())
 
 
 def _driver() -> ctypes.CDLL:

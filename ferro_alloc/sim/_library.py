@@ -52,6 +52,7 @@ def load() -> ctypes.CDLL:
         "ferro_sim_last_error": (text, []),
         "ferro_sim_counters": (ctypes.c_size_t, [*buffer]),
         "ferro_sim_reset_counters": (None, []),
+        "ferro_sim_kernels": (ctypes.c_size_t, [*buffer]),
         "ferro_sim_report": (ctypes.c_size_t, [ctypes.c_int, *buffer]),
         "ferro_sim_add_fault": (ctypes.c_int, [text, text, u64, ctypes.c_int]),
         "ferro_sim_clear_faults": (None, []),

@@ -1,13 +1,15 @@
 """Adjusts torch the moment it is imported, for what the simulated GPU cannot carry.
 
-cuDNN is the real library and does not initialise without a GPU. PyTorch's own convolutions and
-attention kernels stand in for it.
+PyTorch's own operators for the CPU compute small results in the place of kernels. cuDNN is the real
+library and does not initialise without a GPU; PyTorch's own convolutions and attention kernels
+stand in for it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from importlib import import_module
 from types import ModuleType
 
 
@@ -19,7 +21,7 @@ def has_nvml() -> bool:
     return True
 
 
-def adjust_torch(torch: ModuleType, device_count: int) -> None:
+def adjust_torch(torch: ModuleType, device_count: int, values: bool) -> None:
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     # Before its first use of CUDA torch counts devices through NVML, which knows the real ones.
@@ -30,3 +32,5 @@ def adjust_torch(torch: ModuleType, device_count: int) -> None:
     # there is none.
     if int(torch.__version__.split(".")[1]) >= 13 and not has_nvml():
         os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")
+    # An extension for torch, which has to be there before it.
+    import_module("ferro_alloc.sim._values").install(compute=values)

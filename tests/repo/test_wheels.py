@@ -14,6 +14,7 @@ from tools import clean_root, wheel_file, wheels
 from tools.results import Result
 
 EXTENSION = "ferro_alloc/_C.cpython-311-x86_64-linux-gnu.so"
+VALUES = "ferro_alloc/sim/_values.cpython-311-x86_64-linux-gnu.so"
 NAME = "ferro_alloc-0.1.0+torch2.11-cp311-cp311-{}.whl"
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +34,7 @@ def compile_library(folder: Path, name: str, *flags: str) -> bytes:
 def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Small libraries under the names of those of a wheel."""
     folder = tmp_path_factory.mktemp("libraries")
-    paths = [EXTENSION, *(f"ferro_alloc/sim/lib/{name}" for name in wheel_file.LIBRARIES)]
+    paths = [EXTENSION, VALUES, *(f"ferro_alloc/sim/lib/{name}" for name in wheel_file.LIBRARIES)]
     made = {path: compile_library(folder, path, "-s") for path in paths}
     return made | {"ferro_alloc/__init__.py": b"", "ferro_alloc/sim/lib/libcuda.so": b"INPUT()\n"}
 
@@ -48,7 +49,7 @@ def write(folder: Path, contents: dict[str, bytes], platform: str = "linux_x86_6
 
 def test_a_good_wheel_has_no_problem(tmp_path: Path, contents: dict[str, bytes]) -> None:
     wheel = write(tmp_path, contents)
-    assert len(wheel_file.libraries(wheel)) == 5
+    assert len(wheel_file.libraries(wheel)) == 6
     assert wheel_file.problems(wheel) == []
 
 
@@ -74,8 +75,14 @@ def test_a_second_copy_is_refused_under_any_name(
 
 
 def test_a_missing_library_is_named(tmp_path: Path, contents: dict[str, bytes]) -> None:
-    kept = {n: d for n, d in contents.items() if n != EXTENSION and "cublasLt" not in n}
-    expected = ["libcublasLt.so.13 is missing", "the extension _C is missing"]
+    kept = {
+        n: d for n, d in contents.items() if n not in (EXTENSION, VALUES) and "cublasLt" not in n
+    }
+    expected = [
+        "libcublasLt.so.13 is missing",
+        "the extension _C is missing",
+        "the extension _values is missing",
+    ]
     assert wheel_file.problems(write(tmp_path, kept)) == expected
 
 

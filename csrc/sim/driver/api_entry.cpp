@@ -131,6 +131,7 @@ constexpr Sentence kSentences[] = {
     {CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
     {CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
     {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"},
     {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
     {CUDA_ERROR_NOT_READY, "device not ready"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},

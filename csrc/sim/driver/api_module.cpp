@@ -1,4 +1,5 @@
-// Driver functions: modules, libraries, functions. Every name exists and every kernel does nothing.
+// Driver functions: modules, libraries, functions. Of an image only its architectures are read:
+// every name exists and every kernel does nothing.
 #include "sim/driver/api_call.h"
 
 using ferro::sim::Function;
@@ -9,11 +10,20 @@ namespace {
 
 constexpr std::size_t kGlobalBytes = 4096;
 
-CUresult load(Machine& machine, void** out) {
+int capability(const Machine& machine) {
+  return machine.config().card->compute_major * 10 + machine.config().card->compute_minor;
+}
+
+// `image` null: a file, which counts as made for the card.
+CUresult load(Machine& machine, void** out, const void* image) {
   if (out == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *out = machine.modules().load();
+  Module* module = machine.modules().load(image, capability(machine));
+  if (module == nullptr) {
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
+  *out = module;
   return CUDA_SUCCESS;
 }
 
@@ -39,8 +49,6 @@ CUresult function_attribute(const Machine& machine, int* value, CUfunction_attri
       return CUDA_SUCCESS;
     }
   }
-  const int architecture =
-      machine.config().card->compute_major * 10 + machine.config().card->compute_minor;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       *value = 1024;
@@ -49,8 +57,10 @@ CUresult function_attribute(const Machine& machine, int* value, CUfunction_attri
       *value = 32;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+      *value = function != nullptr ? function->module->versions.ptx : capability(machine);
+      return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = architecture;
+      *value = function != nullptr ? function->module->versions.binary : capability(machine);
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       *value = 49152;
@@ -99,22 +109,23 @@ int blocks_that_fit(const Machine& machine, int block_size, std::size_t shared_b
 
 FERRO_SIM_API cuModuleLoad(CUmodule* module, const char*) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(module)));
+  return call.finish(load(call.machine(), reinterpret_cast<void**>(module), nullptr));
 }
 
-FERRO_SIM_API cuModuleLoadData(CUmodule* module, const void*) {
+FERRO_SIM_API cuModuleLoadData(CUmodule* module, const void* image) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(module)));
+  return call.finish(load(call.machine(), reinterpret_cast<void**>(module), image));
 }
 
-FERRO_SIM_API cuModuleLoadDataEx(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
+FERRO_SIM_API cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*,
+                                 void**) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(module)));
+  return call.finish(load(call.machine(), reinterpret_cast<void**>(module), image));
 }
 
-FERRO_SIM_API cuModuleLoadFatBinary(CUmodule* module, const void*) {
+FERRO_SIM_API cuModuleLoadFatBinary(CUmodule* module, const void* image) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(module)));
+  return call.finish(load(call.machine(), reinterpret_cast<void**>(module), image));
 }
 
 FERRO_SIM_API cuModuleUnload(CUmodule module) {
@@ -142,16 +153,16 @@ FERRO_SIM_API cuModuleGetGlobal_v2(CUdeviceptr* out, size_t* bytes, CUmodule mod
   return call.finish(get_global(call, out, bytes, module, name));
 }
 
-FERRO_SIM_API cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned,
-                                CUlibraryOption*, void**, unsigned) {
+FERRO_SIM_API cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**,
+                                unsigned, CUlibraryOption*, void**, unsigned) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(library)));
+  return call.finish(load(call.machine(), reinterpret_cast<void**>(library), image));
 }
 
 FERRO_SIM_API cuLibraryLoadFromFile(CUlibrary* library, const char*, CUjit_option*, void**,
                                     unsigned, CUlibraryOption*, void**, unsigned) {
   FERRO_SIM_CALL(0);
-  return call.finish(load(call.machine(), reinterpret_cast<void**>(library)));
+  return call.finish(load(call.machine(), reinterpret_cast<void**>(library), nullptr));
 }
 
 FERRO_SIM_API cuLibraryUnload(CUlibrary library) {

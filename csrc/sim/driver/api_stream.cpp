@@ -79,6 +79,11 @@ CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, c
   if (grid.empty() || block.empty() || block.x * block.y * block.z > 1024) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (machine.thread().operators == 0) {
+    if (const auto* known = machine.modules().find_function(function)) {
+      machine.note_kernel(known->name);
+    }
+  }
   ferro::sim::GraphNode* node = nullptr;
   const CUresult result = enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL,
                                   kernel_of(machine, function, grid, block, arguments), &node);

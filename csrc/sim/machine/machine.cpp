@@ -199,6 +199,14 @@ CUresult Machine::refuse_during_capture() {
   return result;
 }
 
+void Machine::note_kernel(const std::string& name) {
+  constexpr std::size_t kMostNames = 100;
+  if (kernels_.size() < kMostNames &&
+      std::find(kernels_.begin(), kernels_.end(), name) == kernels_.end()) {
+    kernels_.push_back(name);
+  }
+}
+
 std::string Machine::report(bool ranges) const {
   char text[640];
   std::string json = "{\"devices\": [";

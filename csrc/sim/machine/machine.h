@@ -41,6 +41,11 @@ struct Device {
 struct ThreadState {
   std::vector<Context*> contexts;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  // Values that its next small copies to the host deliver, whatever the device has: see
+  // ferro_sim_answer.
+  std::optional<std::uint64_t> answer;
+  // How many operators of a framework it is in, which give kernels their names.
+  int operators = 0;
   // The end of its last call by the machine's `processor_time`, where that counts.
   std::optional<double> last_call_ended;
 };
@@ -108,6 +113,14 @@ class Machine {
   };
   std::map<CUdeviceptr, OpenedMemory>& opened_memory() { return opened_memory_; }
 
+  // Copies to the host that took bytes which nothing computed.
+  void count_unknown_read() { ++unknown_reads_; }
+  std::uint64_t unknown_reads() const { return unknown_reads_; }
+  // Names of kernels that were launched outside of operators, in the order of their first launches;
+  // no more than a hundred.
+  void note_kernel(const std::string& name);
+  const std::vector<std::string>& kernels() const { return kernels_; }
+
   // Reserved, mapped, live and pending, as one JSON object. `ranges`: also every mapped range.
   std::string report(bool ranges) const;
 
@@ -125,6 +138,8 @@ class Machine {
   std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>> execs_;
   std::map<CUdeviceptr, OpenedMemory> opened_memory_;
   unsigned long long next_id_ = 1;
+  std::uint64_t unknown_reads_ = 0;
+  std::vector<std::string> kernels_;
   Scheduler scheduler_;
 };
 

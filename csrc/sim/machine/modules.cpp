@@ -2,8 +2,13 @@
 
 namespace ferro::sim {
 
-Module* Modules::load() {
+Module* Modules::load(const void* image, int capability) {
+  const auto versions = choose_code(image, capability);
+  if (!versions) {
+    return nullptr;
+  }
   auto module = std::make_unique<Module>();
+  module->versions = *versions;
   Module* loaded = module.get();
   modules_.emplace(loaded, std::move(module));
   return loaded;
@@ -14,6 +19,7 @@ bool Modules::unload(Module* module) {
     return static_cast<const Function*>(function)->module == module;
   };
   std::erase_if(products_, is_of_module);
+  std::erase_if(functions_, [&](const auto& entry) { return is_of_module(entry.first); });
   std::erase_if(bytes_of_thread_, [&](const auto& entry) { return is_of_module(entry.first); });
   return modules_.erase(module) > 0;
 }
@@ -29,6 +35,7 @@ Function* Modules::function(Module& module, const std::string& name) {
     slot = std::make_unique<Function>();
     slot->name = name;
     slot->module = &module;
+    functions_.emplace(slot.get(), slot.get());
     if (name == kProductKernel) {
       products_.insert(slot.get());
     }
@@ -40,14 +47,8 @@ Function* Modules::function(Module& module, const std::string& name) {
 }
 
 Function* Modules::find_function(const void* handle) const {
-  for (const auto& [key, module] : modules_) {
-    for (const auto& [name, function] : module->functions) {
-      if (function.get() == handle) {
-        return function.get();
-      }
-    }
-  }
-  return nullptr;
+  const auto found = functions_.find(handle);
+  return found == functions_.end() ? nullptr : found->second;
 }
 
 }  // namespace ferro::sim

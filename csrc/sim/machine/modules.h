@@ -1,9 +1,10 @@
-// Modules, libraries and functions: names without code.
+// Modules, libraries and functions: names, and for which architecture their code is.
 //
 // Guarded by the machine's lock. A function is one object per (module, name), so that programs that
 // compare handles find them equal.
 #pragma once
 
+#include "sim/machine/image.h"
 #include "sim/streams/durations.h"
 
 #include <cuda.h>
@@ -26,13 +27,15 @@ struct Function {
 };
 
 struct Module {
+  ImageVersions versions;
   std::map<std::string, std::unique_ptr<Function>> functions;
   std::map<std::string, CUdeviceptr> globals;
 };
 
 class Modules {
  public:
-  Module* load();
+  // Null when no code of the image runs on a card of that capability, 10 * major + minor.
+  Module* load(const void* image, int capability);
   bool unload(Module* module);
   Module* find(const void* handle) const;
   Function* function(Module& module, const std::string& name);
@@ -48,6 +51,7 @@ class Modules {
 
  private:
   std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
+  std::unordered_map<const void*, Function*> functions_;  // of all modules
   std::unordered_set<const void*> products_;
   std::unordered_map<const void*, double> bytes_of_thread_;  // those that differ
 };

@@ -74,10 +74,17 @@ void copy_row(const Side& to, const Side& from, std::size_t bytes) {
   }
 }
 
+bool is_known(const Side& side) {
+  return std::all_of(side.segments().begin(), side.segments().end(), [](const Segment& segment) {
+    return segment.memory->is_known(segment.offset, segment.bytes);
+  });
+}
+
 bool do_copy(Machine& machine, const Copy& copy, int device) {
   Side to;
   Side from;
   const Accessor by{device, copy.peers};
+  bool known = true;
   for (std::size_t row = 0; row < copy.height; ++row) {
     const std::uintptr_t source =
         copy.staged != nullptr
@@ -87,7 +94,13 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
         !from.open(machine, source, copy.width, by, false, copy.from_device)) {
       return false;
     }
+    if (to.host() != nullptr && !is_known(from)) {
+      known = false;
+    }
     copy_row(to, from, copy.width);
+  }
+  if (!known) {
+    machine.count_unknown_read();
   }
   return true;
 }
@@ -152,6 +165,8 @@ void perform(Machine& machine, const Work& work, int device) {
     legal = do_copy(machine, *copy, device);
   } else if (const Fill* fill = std::get_if<Fill>(&work)) {
     legal = do_fill(machine, *fill, device);
+  } else if (const InOrder* call = std::get_if<InOrder>(&work)) {
+    call->function(call->argument);
   } else if (const FreeMemory* free = std::get_if<FreeMemory>(&work)) {
     machine.device(device).allocations.free(free->at);
   }

@@ -137,6 +137,7 @@ void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t byt
 }
 
 void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
+  unknown_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -149,6 +150,7 @@ void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t b
 
 void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
                           std::size_t bytes) {
+  unknown_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -175,6 +177,7 @@ void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t w
 
 void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::size_t from,
                           std::size_t bytes) {
+  const std::size_t begin = to;
   for_each_piece(from, bytes, [&](std::size_t at, std::size_t piece) {
     if (const std::byte* bytes_there = source.find(at)) {
       write(to, bytes_there, piece);
@@ -183,6 +186,7 @@ void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::siz
     }
     to += piece;
   });
+  unknown_.copy(begin, source.unknown_, from, bytes);
 }
 
 template <typename Visit>
@@ -219,9 +223,11 @@ void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& sourc
       write(to + (written - from), source.find(written), size);
     });
   });
+  unknown_.copy(to, source.unknown_, from, bytes);
 }
 
 void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
+  unknown_.remove(offset, bytes);
   for_each_piece(offset, bytes,
                  [this](std::size_t at, std::size_t piece) { clear_piece(at, piece); });
 }

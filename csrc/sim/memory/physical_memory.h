@@ -6,10 +6,12 @@
 // something other than zeros was written to. They lie anywhere in the file, which is mapped by the
 // GiB as it grows: host addresses are what a program shares with the devices, and memory that nobody
 // wrote takes none. Not thread-safe; the machine's lock guards it.
+// Bytes are unknown from a `forget` until something is written there; a copy of them is unknown too.
 // Invariants: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity();
 // the bytes of a chunk without a place in the file are zero.
 #pragma once
 
+#include "sim/memory/byte_ranges.h"
 #include "sim/memory/free_ranges.h"
 
 #include <algorithm>
@@ -58,6 +60,12 @@ class PhysicalMemory {
   void copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
                        std::size_t bytes);
 
+  // Says that the bytes of a range are not those that a GPU would have there; they stay as they are.
+  void forget(std::size_t offset, std::size_t bytes) { unknown_.add(offset, bytes); }
+  bool is_known(std::size_t offset, std::size_t bytes) const {
+    return !unknown_.meets(offset, bytes);
+  }
+
   // Bytes of host memory behind the file.
   std::size_t host_bytes() const;
 
@@ -98,7 +106,8 @@ class PhysicalMemory {
   // Where a chunk is in the file, in chunks.
   std::unordered_map<std::size_t, std::size_t> slots_;
   std::vector<std::size_t> free_slots_;
-  FreeRanges free_;  // of the offsets
+  FreeRanges free_;     // of the offsets
+  ByteRanges unknown_;  // of the offsets too
 };
 
 }  // namespace ferro::sim

@@ -59,11 +59,18 @@ struct HostCall {
   void* argument = nullptr;
 };
 
+// What somebody who watches the program does in its order, on no thread of its own: see
+// ferro_sim_in_order. Never part of a graph.
+struct InOrder {
+  void (*function)(void* argument) = nullptr;
+  void* argument = nullptr;
+};
+
 // The end of memory freed in stream order.
 struct FreeMemory {
   CUdeviceptr at = 0;
 };
 
-using Work = std::variant<Marker, Kernel, Copy, Fill, HostCall, FreeMemory>;
+using Work = std::variant<Marker, Kernel, Copy, Fill, HostCall, InOrder, FreeMemory>;
 
 }  // namespace ferro::sim

@@ -31,6 +31,13 @@ def test_the_parts_of_torch_that_programs_use(
     assert result["unsupported"] == []
 
 
+@pytest.mark.parametrize("gpu", ["a100", "l4", "l40s", "rtx4090", "h100", "h200"])
+def test_every_card_finds_code_in_torch(run_simulated: RunSimulated, gpu: str) -> None:
+    outcomes = last_line(run_simulated("sim_cards.py", gpu=gpu))
+    assert len(outcomes) == 7
+    assert set(outcomes.values()) == {"ran"}, outcomes
+
+
 @both_allocators
 def test_training_is_fast_and_its_memory_plausible(
     run_simulated: RunSimulated, env: dict[str, str]

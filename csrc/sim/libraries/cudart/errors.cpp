@@ -21,6 +21,8 @@ const char* cudaGetErrorName(cudaError_t error) {
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
+  // The driver does not know those of the runtime.
+  if (error == cudaErrorInvalidDeviceFunction) return "invalid device function";
   const char* text = nullptr;
   const CUresult found = cuGetErrorString(static_cast<CUresult>(error), &text);
   return found == CUDA_SUCCESS && text != nullptr ? text : "unrecognized error code";

@@ -29,14 +29,19 @@ int attribute(cudaDeviceAttr which) {
   return value;
 }
 
+cudaError_t find(const void* stand_in, CUfunction* function) {
+  const CUresult found = ferro::sim::find_function(stand_in, function);
+  return found == CUDA_ERROR_INVALID_HANDLE ? cudaErrorInvalidDeviceFunction
+                                            : ferro::sim::to_runtime(found);
+}
+
 cudaError_t launch(const void* stand_in, dim3 grid, dim3 block, void** arguments, size_t shared,
                    cudaStream_t stream, bool cooperative = false) {
   const cudaError_t ready = ensure_context();
   if (ready != cudaSuccess) return finish(ready);
   CUfunction function = nullptr;
-  const CUresult found = ferro::sim::find_function(stand_in, &function);
-  if (found == CUDA_ERROR_INVALID_HANDLE) return finish(cudaErrorInvalidDeviceFunction);
-  if (found != CUDA_SUCCESS) return finish(found);
+  const cudaError_t found = find(stand_in, &function);
+  if (found != cudaSuccess) return finish(found);
   const auto bytes = static_cast<unsigned>(shared);
   if (cooperative) {
     return finish(cuLaunchCooperativeKernel(function, grid.x, grid.y, grid.z, block.x, block.y,
@@ -123,9 +128,8 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* host_funct
   const cudaError_t ready = ensure_context();
   if (ready != cudaSuccess) return finish(ready);
   CUfunction found = nullptr;
-  if (ferro::sim::find_function(host_function, &found) != CUDA_SUCCESS) {
-    return finish(cudaErrorInvalidDeviceFunction);
-  }
+  const cudaError_t result = find(host_function, &found);
+  if (result != cudaSuccess) return finish(result);
   *function = found;
   return cudaSuccess;
 }
@@ -135,15 +139,20 @@ cudaError_t cudaFuncGetName(const char** name, const void* host_function) {
   return *name != nullptr ? cudaSuccess : finish(cudaErrorInvalidDeviceFunction);
 }
 
-// What a kernel of moderate size has: no image is opened to learn the truth.
+// What a kernel of moderate size has, but for the architecture of its code: programs choose by it
+// what they launch (as CUB does), and only know those that they were compiled for.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* host_function) {
   if (attributes == nullptr) return finish(cudaErrorInvalidValue);
+  const cudaError_t ready = ensure_context();
+  if (ready != cudaSuccess) return finish(ready);
+  CUfunction function = nullptr;
+  const cudaError_t found = find(host_function, &function);
+  if (found != cudaSuccess) return finish(found);
   std::memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = 32;
-  attributes->binaryVersion = attribute(cudaDevAttrComputeCapabilityMajor) * 10 +
-                              attribute(cudaDevAttrComputeCapabilityMinor);
-  attributes->ptxVersion = attributes->binaryVersion;
+  cuFuncGetAttribute(&attributes->binaryVersion, CU_FUNC_ATTRIBUTE_BINARY_VERSION, function);
+  cuFuncGetAttribute(&attributes->ptxVersion, CU_FUNC_ATTRIBUTE_PTX_VERSION, function);
   attributes->maxDynamicSharedSizeBytes = ferro::sim::max_dynamic_shared(host_function);
   return cudaSuccess;
 }

@@ -10,9 +10,17 @@
 namespace ferro::sim {
 namespace {
 
+// What one translation unit of a program brought along. Loaded when the first of its kernels is
+// used, as the driver does.
+struct Image {
+  const void* binary = nullptr;
+  CUmodule module = nullptr;
+};
+
 struct Kernel {
   const char* name = nullptr;
   CUfunction function = nullptr;
+  Image* image = nullptr;
   int max_dynamic_shared = kDefaultDynamicShared;
 };
 
@@ -25,8 +33,6 @@ struct Registry {
   std::mutex mutex;
   std::unordered_map<const void*, Kernel> kernels;
   std::unordered_map<const void*, Variable> variables;
-  // One driver module stands for all modules that programs bring along: its image is never run.
-  CUmodule module = nullptr;
 };
 
 Registry& registry() {
@@ -35,6 +41,17 @@ Registry& registry() {
 }
 
 }  // namespace
+
+void** register_image(const void* binary) {
+  // Never freed: kernels are never forgotten.
+  return reinterpret_cast<void**>(new Image{binary});
+}
+
+void register_kernel(const void* stand_in, const char* name, void** image) {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  r.kernels[stand_in] = {name, nullptr, reinterpret_cast<Image*>(image)};
+}
 
 void register_kernel(const void* stand_in, const char* name, CUfunction function) {
   Registry& r = registry();
@@ -49,12 +66,12 @@ CUresult find_function(const void* stand_in, CUfunction* out) {
   if (found == r.kernels.end()) return CUDA_ERROR_INVALID_HANDLE;
   Kernel& kernel = found->second;
   if (kernel.function == nullptr) {
-    static constexpr char kImage[] = ".version 9.0";
-    if (r.module == nullptr) {
-      const CUresult loaded = cuModuleLoadData(&r.module, kImage);
+    Image& image = *kernel.image;
+    if (image.module == nullptr) {
+      const CUresult loaded = cuModuleLoadData(&image.module, image.binary);
       if (loaded != CUDA_SUCCESS) return loaded;
     }
-    const CUresult made = cuModuleGetFunction(&kernel.function, r.module, kernel.name);
+    const CUresult made = cuModuleGetFunction(&kernel.function, image.module, kernel.name);
     if (made != CUDA_SUCCESS) return made;
   }
   *out = kernel.function;
@@ -124,18 +141,15 @@ void __cudaRegisterManagedVar(void** handle, void** host_variable, char* device_
                               int global);
 char __cudaInitModule(void** handle);
 
-void** __cudaRegisterFatBinary(void*) {
-  static void* handle = nullptr;
-  return &handle;
-}
+void** __cudaRegisterFatBinary(void* image) { return ferro::sim::register_image(image); }
 
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 
-void __cudaRegisterFunction(void**, const char* host_function, char*, const char* name, int, uint3*,
-                            uint3*, dim3*, dim3*, int*) {
-  ferro::sim::register_kernel(host_function, name);
+void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int,
+                            uint3*, uint3*, dim3*, dim3*, int*) {
+  ferro::sim::register_kernel(host_function, name, handle);
 }
 
 void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int, size_t bytes, int,

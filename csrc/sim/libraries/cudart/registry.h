@@ -13,10 +13,14 @@ namespace ferro::sim {
 // Dynamic shared memory that every kernel may use without asking.
 inline constexpr int kDefaultDynamicShared = 48 * 1024;
 
-// `function` null: made by the driver at the first use. `name` must live for ever.
-void register_kernel(const void* stand_in, const char* name, CUfunction function = nullptr);
+// A fat binary, which must live for ever; gives its handle.
+void** register_image(const void* binary);
+// A kernel of such an image, or a function that the driver made. `name` must live for ever.
+void register_kernel(const void* stand_in, const char* name, void** image);
+void register_kernel(const void* stand_in, const char* name, CUfunction function);
 
-// INVALID_HANDLE for what nobody registered.
+// INVALID_HANDLE for what nobody registered, NO_BINARY_FOR_GPU when its image has no code for this
+// card.
 CUresult find_function(const void* stand_in, CUfunction* out);
 // Null for what nobody registered.
 const char* kernel_name(const void* stand_in);

@@ -1,0 +1,27 @@
+// Which code of an image a card runs, and whether there is any.
+//
+// An image is what programs give the driver to load: a fat binary (with or without its wrapper), a
+// cubin, or the text of PTX. A card of capability X.y runs binaries of X.z with z <= y, of which the
+// nearest is taken. Binaries of an architecture's own features (sm_90a) run on that capability
+// alone, those of a family's (sm_100f) within its major version. Failing a binary the driver
+// compiles the nearest PTX that is not newer than the card. Pure functions; nothing of the code is
+// read.
+#pragma once
+
+#include <optional>
+
+namespace ferro::sim {
+
+// Both as the driver reports them: 10 * major + minor.
+struct ImageVersions {
+  int binary = 0;
+  // Of the PTX that the binary came from.
+  int ptx = 0;
+  bool operator==(const ImageVersions&) const = default;
+};
+
+// None when no code of the image runs on a card of `capability`. An image of another kind counts as
+// made for the card.
+std::optional<ImageVersions> choose_code(const void* image, int capability);
+
+}  // namespace ferro::sim

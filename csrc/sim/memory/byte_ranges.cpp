@@ -1,0 +1,75 @@
+#include "sim/memory/byte_ranges.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+namespace ferro::sim {
+
+ByteRanges::Ends::const_iterator ByteRanges::first_behind(std::uint64_t begin) const {
+  auto at = ends_.upper_bound(begin);
+  if (at != ends_.begin() && std::prev(at)->second > begin) {
+    --at;
+  }
+  return at;
+}
+
+void ByteRanges::add(std::uint64_t begin, std::size_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  std::uint64_t end = begin + bytes;
+  auto at = ends_.upper_bound(begin);
+  if (at != ends_.begin() && std::prev(at)->second >= begin) {
+    --at;
+    if (at->second >= end) {
+      return;
+    }
+    begin = at->first;
+  }
+  while (at != ends_.end() && at->first <= end) {
+    end = std::max(end, at->second);
+    at = ends_.erase(at);
+  }
+  ends_.emplace_hint(at, begin, end);
+}
+
+void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
+  if (bytes == 0 || ends_.empty()) {
+    return;
+  }
+  const std::uint64_t end = begin + bytes;
+  auto at = first_behind(begin);
+  while (at != ends_.end() && at->first < end) {
+    const auto [first, last] = *at;
+    at = ends_.erase(at);
+    if (first < begin) {
+      ends_.emplace_hint(at, first, begin);
+    }
+    if (last > end) {
+      at = ends_.emplace_hint(at, end, last);
+      break;
+    }
+  }
+}
+
+bool ByteRanges::meets(std::uint64_t begin, std::size_t bytes) const {
+  const auto at = first_behind(begin);
+  return at != ends_.end() && at->first < begin + bytes && bytes > 0;
+}
+
+void ByteRanges::copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from,
+                      std::size_t bytes) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
+  for (auto at = source.first_behind(from); at != source.ends_.end() && at->first < from + bytes;
+       ++at) {
+    found.emplace_back(std::max(at->first, from), std::min(at->second, from + bytes));
+  }
+  remove(to, bytes);
+  for (const auto& [begin, end] : found) {
+    add(to + (begin - from), end - begin);
+  }
+}
+
+}  // namespace ferro::sim

@@ -1,0 +1,32 @@
+// A set of bytes, as ranges: which offsets hold values that nothing computed.
+//
+// Not thread-safe. Everything is O(log n + k) in the number of ranges n, of which k are touched.
+// Invariant: ranges are not empty and neither overlap nor touch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+namespace ferro::sim {
+
+class ByteRanges {
+ public:
+  void add(std::uint64_t begin, std::size_t bytes);
+  void remove(std::uint64_t begin, std::size_t bytes);
+  // Is any byte of the range in the set?
+  bool meets(std::uint64_t begin, std::size_t bytes) const;
+  // Makes [to, to + bytes) of this set what [from, from + bytes) is of `source`, which may be this.
+  void copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from, std::size_t bytes);
+
+  std::size_t count() const { return ends_.size(); }
+
+ private:
+  using Ends = std::map<std::uint64_t, std::uint64_t>;
+  // The first range that ends behind `begin`.
+  Ends::const_iterator first_behind(std::uint64_t begin) const;
+
+  Ends ends_;  // by begin
+};
+
+}  // namespace ferro::sim

@@ -1,0 +1,28 @@
+// While it lives, operators that this thread calls are the CPU's own: no autograd, no modes of the
+// program, nothing in its profile.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace ferro::values {
+
+class BelowModes {
+ public:
+  BelowModes() : saved_(c10::impl::tls_local_dispatch_key_set()) {
+    c10::impl::LocalDispatchKeySet plain = saved_;
+    plain.included_ = c10::DispatchKeySet(c10::DispatchKey::BackendSelect);  // for factories
+    plain.excluded_ = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                      c10::autocast_dispatch_keyset | c10::functorch_transforms_ks | c10::python_ks;
+    c10::impl::_force_tls_local_dispatch_key_set(plain);
+  }
+  ~BelowModes() { c10::impl::_force_tls_local_dispatch_key_set(saved_); }
+  BelowModes(const BelowModes&) = delete;
+  BelowModes& operator=(const BelowModes&) = delete;
+
+ private:
+  const c10::impl::LocalDispatchKeySet saved_;
+  const at::DisableRecordFunctionGuard unrecorded_;
+};
+
+}  // namespace ferro::values

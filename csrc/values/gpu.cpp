@@ -1,0 +1,39 @@
+#include "values/gpu.h"
+
+#include <dlfcn.h>
+#include <stdexcept>
+#include <string>
+
+namespace ferro::values {
+namespace {
+
+template <typename Function>
+void find(Function& function, const char* name) {
+  function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  if (function == nullptr) {
+    throw std::runtime_error(std::string("there is no simulated GPU in this process: no ") + name);
+  }
+}
+
+Gpu found() {
+  Gpu gpu{};
+  find(gpu.in_order, "ferro_sim_in_order");
+  find(gpu.is_captured, "ferro_sim_is_captured");
+  find(gpu.at_once, "ferro_sim_at_once");
+  find(gpu.read, "ferro_sim_read");
+  find(gpu.write, "ferro_sim_write");
+  find(gpu.answer, "ferro_sim_answer");
+  find(gpu.end_answer, "ferro_sim_end_answer");
+  find(gpu.in_operator, "ferro_sim_operator");
+  find(gpu.unknown_reads, "ferro_sim_unknown_reads");
+  return gpu;
+}
+
+}  // namespace
+
+const Gpu& gpu() {
+  static const Gpu instance = found();
+  return instance;
+}
+
+}  // namespace ferro::values

@@ -1,0 +1,25 @@
+// The simulated GPU's control functions, found in the process at run time.
+//
+// Thread-safe. The extension links no library of the simulated GPU: where there is none, it says so.
+#pragma once
+
+#include "sim/control.h"
+
+namespace ferro::values {
+
+struct Gpu {
+  decltype(&ferro_sim_in_order) in_order;
+  decltype(&ferro_sim_is_captured) is_captured;
+  decltype(&ferro_sim_at_once) at_once;
+  decltype(&ferro_sim_read) read;
+  decltype(&ferro_sim_write) write;
+  decltype(&ferro_sim_answer) answer;
+  decltype(&ferro_sim_end_answer) end_answer;
+  decltype(&ferro_sim_operator) in_operator;
+  decltype(&ferro_sim_unknown_reads) unknown_reads;
+};
+
+// Throws std::runtime_error when the process has no simulated GPU.
+const Gpu& gpu();
+
+}  // namespace ferro::values

@@ -1,0 +1,121 @@
+#include "values/operator_traits.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace ferro::values {
+namespace {
+
+using std::string_view;
+
+template <std::size_t n>
+bool is_one_of(string_view name, const string_view (&names)[n]) {
+  return std::find(names, names + n, name) != names + n;
+}
+
+constexpr string_view kUnset[] = {"aten::empty", "aten::empty_strided"};
+constexpr string_view kNothing[] = {
+    "aten::set_",          "aten::resize_",     "aten::_resize_output_", "aten::is_set_to",
+    "aten::record_stream", "aten::_pin_memory", "aten::is_pinned"};
+constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
+// Their sizes come from values that they ask for through other operators.
+constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
+                                          "aten::repeat_interleave", "aten::bincount"};
+constexpr string_view kPositions[] = {
+    "aten::argmax",    "aten::argmin", "aten::topk",   "aten::sort",       "aten::argsort",
+    "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",
+    "aten::nanmedian", "aten::max",    "aten::min",    "aten::multinomial"};
+
+// What they are called on is written anew.
+constexpr string_view kOverwriting[] = {
+    "aten::fill_",         "aten::zero_",        "aten::uniform_",   "aten::normal_",
+    "aten::random_",       "aten::bernoulli_",   "aten::geometric_", "aten::log_normal_",
+    "aten::cauchy_",       "aten::exponential_", "aten::copy_",      "aten::_foreach_zero_",
+    "aten::_foreach_copy_"};
+// All that they write to.
+constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
+
+bool is_tensor(const c10::Argument& argument) {
+  const auto& type = *argument.type();
+  return type.isSubtypeOf(*c10::TensorType::get()) || type.isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+std::optional<Positions> positions_of(string_view base, const c10::FunctionSchema& schema) {
+  if (!is_one_of(base, kPositions)) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (schema.arguments()[i].name() == "dim") {
+      return Positions{i};
+    }
+  }
+  // Without a dimension the others give values.
+  return base == "aten::multinomial" ? std::optional(Positions{}) : std::nullopt;
+}
+
+Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTraits& traits) {
+  const auto& schema = op.schema();
+  if (is_one_of(base, kReads)) {
+    return Kind::kReads;
+  }
+  if (is_one_of(base, kUnset)) {
+    return Kind::kUnset;
+  }
+  const bool view =
+      traits.written.empty() &&
+      std::any_of(schema.returns().begin(), schema.returns().end(),
+                  [](const c10::Argument& result) { return result.alias_info() != nullptr; });
+  if (view || is_one_of(base, kNothing)) {
+    return Kind::kNothing;
+  }
+  if (base == "aten::copy_" || base == "aten::_foreach_copy_") {
+    return Kind::kCopy;
+  }
+  if (!base.starts_with("aten::") && base != "torchvision::nms" &&
+      base != "torchvision::roi_align" && base != "torchvision::roi_pool") {
+    return Kind::kElsewhere;
+  }
+  const bool sized = base == "torchvision::nms" || base == "aten::equal" ||
+                     op.hasTag(at::Tag::dynamic_output_shape);
+  if (sized && !is_one_of(base, kSizedByOthers)) {
+    return Kind::kDataSized;
+  }
+  const bool gives = !traits.written.empty() ||
+                     std::any_of(schema.returns().begin(), schema.returns().end(), is_tensor);
+  return gives ? Kind::kPlain : Kind::kNothing;
+}
+
+}  // namespace
+
+OperatorTraits traits_of(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  OperatorTraits traits;
+  const std::string base = op.operator_name().name;
+  traits.name = c10::toString(op.operator_name());
+  traits.arguments = schema.arguments().size();
+  traits.returns = schema.returns().size();
+  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) {
+      traits.written.push_back(i);
+      if (schema.arguments()[i].kwarg_only() || (i == 0 && is_one_of(base, kOverwriting)) ||
+          is_one_of(base, kFilling)) {
+        traits.overwritten.push_back(i);
+      }
+    }
+    traits.generator |= schema.arguments()[i].name() == "generator";
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    traits.return_is_argument.push_back(result.alias_info() != nullptr);
+  }
+  traits.random = traits.generator || op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.kind = kind_of(base, op, traits);
+  traits.computable =
+      traits.kind != Kind::kElsewhere && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  traits.positions = positions_of(base, schema);
+  return traits;
+}
+
+}  // namespace ferro::values

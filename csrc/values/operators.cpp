@@ -1,0 +1,160 @@
+#include "values/operators.h"
+
+#include "values/evaluation.h"
+#include "values/gpu.h"
+#include "values/places.h"
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace ferro::values {
+namespace {
+
+using c10::DispatchKey;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+std::atomic<bool> any_unseen = false;
+void wrap_unseen();
+
+// Kernels that the thread launches meanwhile are an operator's.
+class InOperator {
+ public:
+  InOperator() { gpu().in_operator(1); }
+  ~InOperator() { gpu().in_operator(-1); }
+  InOperator(const InOperator&) = delete;
+  InOperator& operator=(const InOperator&) = delete;
+};
+
+class Wrapper : public c10::OperatorKernel {
+ public:
+  Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, bool compute)
+      : kernel_(std::move(kernel)), traits_(std::move(traits)), compute_(compute) {}
+
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (any_unseen.load(std::memory_order_relaxed)) {
+      wrap_unseen();
+    }
+    const InOperator inside;
+    try {
+      if (!compute_ || traits_.kind == Kind::kNothing) {
+        kernel_.callBoxed(op, keys, stack);
+      } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
+        const std::uint64_t before = gpu().unknown_reads();
+        evaluate(op, keys, stack);
+        if (gpu().unknown_reads() != before) {
+          note_read(traits_.name);
+        }
+      } else {
+        evaluate(op, keys, stack);
+      }
+    } catch (const std::exception& error) {
+      note_failure(traits_.name, error.what());
+      throw;
+    }
+  }
+
+ private:
+  void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (traits_.kind == Kind::kReads) {
+      kernel_.callBoxed(op, keys, stack);
+      return;
+    }
+    Evaluation evaluation(op, traits_, *stack);
+    evaluation.begin();
+    kernel_.callBoxed(op, keys, stack);
+    evaluation.end(*stack);
+  }
+
+  const c10::SafeKernelFunction kernel_;
+  const OperatorTraits traits_;
+  const bool compute_;
+};
+
+class Listener : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const OperatorHandle& op) override;
+  void onOperatorDeregistered(const OperatorHandle&) override {}
+};
+
+// Never destroyed: kernels are called until the process ends.
+struct Wrapped {
+  std::mutex mutex;
+  std::vector<c10::OperatorName> unseen;
+  std::vector<c10::RegistrationHandleRAII> handles;
+  bool compute = true;
+};
+
+Wrapped& wrapped() {
+  static Wrapped* const instance = new Wrapped;
+  return *instance;
+}
+
+// The dispatcher holds its own lock.
+void Listener::onOperatorRegistered(const OperatorHandle& op) {
+  Wrapped& w = wrapped();
+  const std::lock_guard lock(w.mutex);
+  w.unseen.push_back(op.operator_name());
+  any_unseen.store(true, std::memory_order_relaxed);
+}
+
+bool has_kernel(const OperatorHandle& op, DispatchKey key) {
+  // A copy of bytes is one function for all devices, which asks the driver.
+  return op.hasKernelForDispatchKey(key) ||
+         (key == DispatchKey::CUDA && op.operator_name().name == "aten::copy_");
+}
+
+// Sparse tensors are not computed; what refuses them is kept.
+constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
+                                 DispatchKey::SparseCsrCUDA};
+
+class Silent : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+void wrap_unseen() {
+  Wrapped& w = wrapped();
+  std::vector<c10::OperatorName> names;
+  {
+    const std::lock_guard lock(w.mutex);
+    names.swap(w.unseen);
+    any_unseen.store(false, std::memory_order_relaxed);
+  }
+  // That a kernel is replaced is what is wanted here.
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : names) {
+    const auto op = dispatcher.findSchema(name);
+    for (const DispatchKey key : kKeys) {
+      if (!op || !has_kernel(*op, key)) {
+        continue;
+      }
+      auto wrapper =
+          std::make_unique<Wrapper>(op->getComputedKernelForDispatchKey(key), traits_of(*op),
+                                    w.compute && key == DispatchKey::CUDA);
+      auto handle = dispatcher.registerImpl(
+          name, key, c10::KernelFunction::makeFromBoxedFunctor(std::move(wrapper)), std::nullopt,
+          nullptr, "values of the simulated GPU");
+      const std::lock_guard lock(w.mutex);
+      w.handles.push_back(std::move(handle));
+    }
+  }
+}
+
+}  // namespace
+
+void install(bool compute) {
+  gpu();
+  wrapped().compute = compute;
+  static auto* const listening = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
+  (void)listening;
+  wrap_unseen();
+}
+
+}  // namespace ferro::values

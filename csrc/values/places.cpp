@@ -1,0 +1,124 @@
+#include "values/places.h"
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+namespace py = pybind11;
+
+namespace ferro::values {
+namespace {
+
+constexpr std::size_t kMostSaid = 20;
+constexpr std::size_t kMostKept = 1000;
+
+struct Notes {
+  std::mutex mutex;
+  std::vector<Read> reads;
+  std::map<std::pair<std::string, std::string>, std::size_t> read_at;
+  std::vector<Failure> failures;
+};
+
+// Never destroyed: threads of autograd may outlive the program's end.
+Notes& notes() {
+  static Notes* const instance = new Notes;
+  return *instance;
+}
+
+bool is_of_torch(const std::string& file) {
+  return file.find("/torch/") != std::string::npos ||
+         file.find("/ferro_alloc/") != std::string::npos;
+}
+
+bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
+
+// The innermost line of the program itself, else of a library that it uses.
+std::string current_place() {
+  if (Py_IsInitialized() == 0) {
+    return {};
+  }
+  const py::gil_scoped_acquire gil;
+  std::string of_library;
+  auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  for (; frame && !frame.is_none(); frame = frame.attr("f_back")) {
+    const auto file = frame.attr("f_code").attr("co_filename").cast<std::string>();
+    if (is_of_torch(file) || (is_installed(file) && !of_library.empty())) {
+      continue;
+    }
+    std::string place = file.substr(file.rfind('/') + 1) + ":" +
+                        py::str(frame.attr("f_lineno")).cast<std::string>();
+    if (!is_installed(file)) {
+      return place;
+    }
+    of_library = std::move(place);
+  }
+  return of_library;
+}
+
+struct Mark {
+  const char* in_message;
+  const char* library;
+};
+constexpr Mark kMarks[] = {
+    {"cuFFT", "cuFFT"}, {"CUFFT", "cuFFT"},   {"cusolver", "cuSOLVER"}, {"CUSOLVER", "cuSOLVER"},
+    {"cuDNN", "cuDNN"}, {"CUDNN", "cuDNN"},   {"cusparse", "cuSPARSE"}, {"CUSPARSE", "cuSPARSE"},
+    {"NCCL", "NCCL"},   {"CUBLAS", "cuBLAS"}, {"MAGMA", "MAGMA"},       {"NVRTC", "NVRTC"},
+    {"nvrtc", "NVRTC"}, {"curand", "cuRAND"},
+};
+
+}  // namespace
+
+void note_read(const std::string& operation) {
+  std::string place = current_place();
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  const auto [found, fresh] = n.read_at.try_emplace({place, operation}, n.reads.size());
+  if (!fresh) {
+    ++n.reads[found->second].count;
+    return;
+  }
+  if (n.reads.size() >= kMostKept) {
+    n.read_at.erase(found);
+    return;
+  }
+  if (n.reads.size() < kMostSaid) {
+    std::fprintf(stderr,
+                 "ferro_alloc: %s takes values that the simulated GPU did not compute (%s)\n",
+                 place.empty() ? "the program" : place.c_str(), operation.c_str());
+  }
+  n.reads.push_back({std::move(place), operation, 1});
+}
+
+void note_failure(const std::string& operation, const std::string& message) {
+  const auto* const mark = std::find_if(
+      std::begin(kMarks), std::end(kMarks),
+      [&](const Mark& known) { return message.find(known.in_message) != std::string::npos; });
+  if (mark == std::end(kMarks)) {
+    return;
+  }
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  const bool known = std::any_of(n.failures.begin(), n.failures.end(), [&](const Failure& other) {
+    return other.library == mark->library && other.operation == operation;
+  });
+  if (!known && n.failures.size() < kMostKept) {
+    n.failures.push_back({mark->library, operation, message.substr(0, message.find('\n'))});
+  }
+}
+
+std::vector<Read> reads() {
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  return n.reads;
+}
+
+std::vector<Failure> failures() {
+  Notes& n = notes();
+  const std::lock_guard lock(n.mutex);
+  return n.failures;
+}
+
+}  // namespace ferro::values

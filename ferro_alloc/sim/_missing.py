@@ -1,0 +1,57 @@
+"""What the simulated GPU could not do for a program, in lines for a person."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from ferro_alloc.sim import _control
+
+MOST_NAMED = 8
+"""Places, kernels and functions in a line; the rest is counted."""
+OTHERWISE = "do it on the CPU"
+ADVICE = {
+    "cuDNN": "set torch.backends.cudnn.enabled = False",
+    "NCCL": 'use the backend "gloo"',
+    "cuBLAS": "leave its settings as they are",
+    "NVRTC": "leave the function out",
+}
+
+
+def not_simulated() -> list[str]:
+    """The last line says which libraries and functions failed, and what to do about each library.
+
+    Lines before it list places that took values which nothing computed, and kernels that were
+    launched outside of PyTorch's operators and did nothing; there are none where nothing did.
+    """
+    lines = []
+    reads = _control.uncomputed_reads()
+    if reads:
+        places: dict[str, int] = {}
+        for read in reads:
+            name = read.place or f"outside of Python, in {read.operator}"
+            places[name] = places.get(name, 0) + read.count
+        lines.append(
+            "values taken that were not computed, zeros or valid positions: "
+            + _enumerate([f"{place} ({_times(count)})" for place, count in places.items()])
+        )
+    kernels = _control.kernels()
+    if kernels:
+        lines.append(f"kernels that did nothing: {_enumerate(list(kernels))}")
+    failures = sorted(_control.library_failures(), key=lambda failure: failure.library)
+    missing = [
+        f"{library} in {_enumerate([failure.operator for failure in group])}"
+        f" ({ADVICE.get(library, OTHERWISE)})"
+        for library, group in groupby(failures, key=lambda failure: failure.library)
+    ]
+    missing += _control.unsupported()
+    lines.append(f"not simulated: {_enumerate(missing) if missing else 'nothing was missed'}")
+    return lines
+
+
+def _enumerate(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,163 @@
+// Bytes that nothing computed: which they are, how copies carry them, and work in a stream's order.
+#include "sim/control.h"
+#include "sim/memory/byte_ranges.h"
+
+#include <cuda.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <vector>
+
+namespace ferro::sim {
+namespace {
+
+TEST(ByteRanges, AgreesWithAListOfBytes) {
+  constexpr std::size_t kBytes = 64;
+  std::mt19937 random(7);
+  ByteRanges ranges;
+  std::vector<bool> bytes(kBytes, false);
+  for (int step = 0; step < 20000; ++step) {
+    const std::size_t begin = random() % kBytes;
+    const std::size_t length = random() % (kBytes - begin + 1);
+    const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = first + static_cast<std::ptrdiff_t>(length);
+    switch (random() % 3) {
+      case 0:
+        ranges.add(begin, length);
+        std::fill(first, last, true);
+        break;
+      case 1:
+        ranges.remove(begin, length);
+        std::fill(first, last, false);
+        break;
+      default: {
+        const std::size_t to = random() % (kBytes - length + 1);
+        const std::vector<bool> copied(first, last);
+        ranges.copy(to, ranges, begin, length);
+        std::copy(copied.begin(), copied.end(), bytes.begin() + static_cast<std::ptrdiff_t>(to));
+      }
+    }
+    const std::size_t at = random() % kBytes;
+    const std::size_t more = random() % (kBytes - at + 1);
+    const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+    ASSERT_EQ(ranges.meets(at, more), std::find(from, from + static_cast<std::ptrdiff_t>(more),
+                                                true) != from + static_cast<std::ptrdiff_t>(more));
+    std::size_t runs = 0;
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      runs += bytes[i] && (i == 0 || !bytes[i - 1]) ? 1 : 0;
+    }
+    ASSERT_EQ(ranges.count(), runs);
+  }
+}
+
+constexpr std::size_t kWords = 16;
+using Words = std::array<std::uint32_t, kWords>;
+
+struct Note {
+  CUdeviceptr at;
+  int calls = 0;
+  int known = -2;
+  Words seen{};
+};
+
+void look(void* argument) {
+  auto* note = static_cast<Note*>(argument);
+  ++note->calls;
+  note->known = ferro_sim_read(note->at, note->seen.data(), sizeof note->seen);
+}
+
+void forget(void* argument) {
+  ferro_sim_write(static_cast<Note*>(argument)->at + 4, nullptr, 4, 0, 1);
+}
+
+class SimValues : public testing::TestWithParam<const char*> {
+ protected:
+  SimValues() {
+    EXPECT_EQ(ferro_sim_start(GetParam()), 0);
+    EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAlloc(&at_, sizeof(Words)), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAlloc(&other_, sizeof(Words)), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  }
+  ~SimValues() override { ferro_sim_stop(); }
+
+  CUdeviceptr at_ = 0;
+  CUdeviceptr other_ = 0;
+  CUstream stream_ = nullptr;
+};
+
+TEST_P(SimValues, FunctionsAreCalledInTheOrderOfTheStream) {
+  Note before{at_};
+  Note after{at_};
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, look, &before), 0);
+  EXPECT_EQ(cuMemsetD32Async(at_, 9, kWords, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, look, &after), 0);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(before.calls, 1);
+  EXPECT_EQ(before.seen[3], 0U);
+  EXPECT_EQ(after.seen[3], 9U);
+  EXPECT_EQ(after.known, 1);
+}
+
+TEST_P(SimValues, UnknownBytesAreCarriedByCopiesAndCuredByWriting) {
+  Note note{at_};
+  Note copy{other_};
+  Words host{};
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, forget, &note), 0);
+  EXPECT_EQ(cuMemcpyDtoDAsync(other_, at_, sizeof host, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, look, &copy), 0);
+  EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, 4, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(copy.known, 0);
+  EXPECT_EQ(ferro_sim_unknown_reads(), 0U);
+  EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, 8, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_unknown_reads(), 1U);
+  EXPECT_EQ(cuMemcpyHtoDAsync(other_ + 4, host.data(), 4, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoHAsync(host.data(), other_, sizeof host, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_unknown_reads(), 1U);
+}
+
+TEST_P(SimValues, AnAnswerReachesSmallCopiesToTheHostOnly) {
+  std::uint32_t small = 0;
+  Words large{};
+  EXPECT_EQ(cuMemsetD32Async(at_, 9, kWords, stream_), CUDA_SUCCESS);
+  ferro_sim_answer(5);
+  EXPECT_EQ(cuMemcpyDtoHAsync(&small, at_, sizeof small, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoHAsync(large.data(), at_, sizeof large, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(small, 5U);
+  EXPECT_EQ(large[0], 9U);
+  ferro_sim_end_answer();
+  EXPECT_EQ(cuMemcpyDtoHAsync(&small, at_, sizeof small, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(small, 9U);
+}
+
+TEST_P(SimValues, NothingIsCalledUnderACapture) {
+  Note note{at_};
+  EXPECT_EQ(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(ferro_sim_in_order(0, stream_, look, &note), 1);
+  ferro_sim_at_once(look, &note);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
+  std::size_t nodes = 9;
+  EXPECT_EQ(cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
+  EXPECT_EQ(nodes, 0U);
+  EXPECT_EQ(note.calls, 1);
+  EXPECT_EQ(ferro_sim_in_order(7, stream_, look, &note), -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(, SimValues,
+                         testing::Values("memory=64MiB", "memory=64MiB,mode=adversarial",
+                                         "memory=64MiB,mode=clock"));
+
+}  // namespace
+}  // namespace ferro::sim

@@ -1,0 +1,107 @@
+"""Operators on small tensors of the simulated GPU, beside the same on the host.
+
+Prints the names of those that gave other values, and what the program was warned about.
+"""
+
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+
+from ferro_alloc import sim
+
+torch.manual_seed(0)
+x, y = torch.randn(50, 7), torch.randn(7, 50)
+words = torch.tensor([3, 1, 3, 2])
+pairs = torch.tensor([[3, 1], [3, 1], [1, 2]])
+
+
+def written(device):
+    z = torch.zeros(50, 7, device=device)
+    z[:, 3] = 5
+    z[2] = 1
+    z[torch.tensor([4, 9], device=device)] = 2
+    z.t()[1:3].mul_(4)
+    return z
+
+
+CASES = {
+    "fills": lambda d: torch.full((3, 5), 7.5, device=d),
+    "ranges": lambda d: torch.arange(3, 40, 3, device=d) + torch.linspace(0, 1, 13, device=d),
+    "comparisons": lambda d: (x.to(d) > 0) & (x.to(d) < 1) | x.to(d).isnan(),
+    "reductions": lambda d: torch.stack([x.to(d).sum(0), x.to(d).amax(0), x.to(d).norm(dim=0)]),
+    "products": lambda d: x.to(d) @ y.to(d),
+    "sorts": lambda d: torch.cat([x.to(d).sort(1).values, x.to(d).topk(3).values], 1),
+    "positions": lambda d: torch.stack([x.to(d).argmax(0), x.to(d).min(0).indices]),
+    "scans": lambda d: x.to(d).cumsum(1) + x.to(d).cummax(0).values,
+    "masks": lambda d: x.to(d)[x.to(d) > 0.5],
+    "masked_select": lambda d: x.to(d).masked_select(x.to(d) < 0),
+    "nonzero": lambda d: (x.to(d) > 1).nonzero(),
+    "unique": lambda d: torch.cat(torch.unique(words.to(d), return_inverse=True)),
+    "unique_truth": lambda d: torch.unique((words > 0).to(d)),
+    "unique_rows": lambda d: torch.unique(pairs.to(d), dim=0),
+    "unique_consecutive": lambda d: torch.unique_consecutive(words.sort().values.to(d)),
+    "repeat_interleave": lambda d: torch.repeat_interleave(words.to(d)),
+    "bincount": lambda d: torch.bincount(words.to(d)),
+    "one_hot": lambda d: F.one_hot(words.to(d)),
+    "views": lambda d: x.to(d)[:, ::2].t().contiguous() + 1,
+    "writing": written,
+    "conversions": lambda d: x.to(d, torch.float16).bfloat16().double(),
+    "strided_upload": lambda d: x.t().to(d, torch.float64),
+    "softmax": lambda d: x.to(d).softmax(-1).log(),
+    "embedding": lambda d: F.embedding(words.to(d), x.to(d)),
+    "foreach": lambda d: torch.stack(torch._foreach_mul([x.to(d), x.to(d) + 1], 3.0)),
+    "certain_draws": lambda d: torch.multinomial(torch.tensor([0.0, 0.0, 1.0], device=d), 1),
+    "empty": lambda d: torch.zeros(0, 4, device=d).sum(0),
+}
+wrong = []
+for name, case in CASES.items():
+    found = case("cuda")
+    torch.cuda.synchronize()
+    if not torch.allclose(found.cpu(), case("cpu"), rtol=1e-5, atol=1e-6):
+        wrong.append(name)
+if not torch.equal(x.cuda(), x.cuda()) or torch.equal(x.cuda(), x.cuda() + 1):
+    wrong.append("equal")
+
+# Random numbers follow from the device's seed, and leave the host's alone.
+host_state = torch.get_rng_state()
+draws = []
+for _ in range(2):
+    torch.cuda.manual_seed(3)
+    draws.append(torch.cat([torch.rand(100, device="cuda"), torch.rand(100, device="cuda")]).cpu())
+kept = F.dropout(torch.ones(1000, device="cuda")).count_nonzero().item()
+random = {
+    "repeats": torch.equal(*draws),
+    "differs": not torch.equal(draws[0][:100], draws[0][100:]),
+    "mean": draws[0].mean().item(),
+    "kept": kept,
+    "permutation": torch.equal(torch.randperm(99, device="cuda").cpu().sort()[0], torch.arange(99)),
+    "host": torch.equal(host_state, torch.get_rng_state()),
+}
+warned_before = sim.uncomputed_reads()
+
+# A million of random numbers are not computed, nor is what follows from them.
+large = torch.randn(1000, 1000, device="cuda")
+unknown = {
+    "sum": large.sum().item(),
+    "argmax": large.argmax(1).tolist(),
+    "topk": large.topk(4).indices.tolist(),
+    "copied": (large[0] + 1).clone().cpu().sum().item(),
+}
+reset = large.zero_().sum().item()
+print(
+    json.dumps(
+        {
+            "cases": len(CASES),
+            "wrong": wrong,
+            "random": random,
+            "warned_before": len(warned_before),
+            "unknown": unknown,
+            "places": [(read.place, read.operator, read.count) for read in sim.uncomputed_reads()],
+            "allocated": torch.cuda.max_memory_allocated(),
+            "host_threads": torch.get_num_threads(),
+        }
+    )
+)
+sys.stdout.flush()

@@ -1,0 +1,169 @@
+"""Values on the simulated GPU: what is computed, what is not, and what the program hears of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunProgram, RunSimulated
+from tests.python.sim.test_sim_command import SIMULATE
+
+LATE = {"mode": "adversarial", "seed": 3, "values": True}
+MODES = pytest.mark.parametrize(
+    "activate", [{}, LATE, {"mode": "clock", "values": True}], ids=["eager", "adversarial", "clock"]
+)
+
+LIBRARIES = """\
+import torch
+for function in (
+    lambda: torch.fft.rfft(torch.ones(8, device="cuda")),
+    lambda: torch.linalg.svd(torch.eye(3, device="cuda")),
+):
+    try:
+        function()
+    except RuntimeError:
+        pass
+torch.randn(1000, 1000, device="cuda").sum().item()
+"""
+
+CAPTURED = """\
+import json, torch
+from ferro_alloc import sim
+source = torch.zeros(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    copied = source.clone()
+    added = copied + 1
+before = sim.counters()["cuGraphLaunch"].calls if "cuGraphLaunch" in sim.counters() else 0
+source.copy_(torch.arange(4.0))
+graph.replay()
+found = copied.tolist()
+known = len(sim.uncomputed_reads())
+added.tolist()
+print(json.dumps({"copied": found, "known": known, "warned": len(sim.uncomputed_reads())}))
+"""
+
+LATE_OPERATORS = """\
+import json, torch
+from ferro_alloc import sim
+torch.ones(1, device="cuda")
+library = torch.library.Library("late", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: torch.add(x, x), "CUDA")
+result = torch.ops.late.twice(torch.ones(3, device="cuda"))
+result.tolist()
+print(json.dumps(len(sim.uncomputed_reads())))
+"""
+
+TRAINING = """\
+import json, torch
+from benchmarks.models.workloads import WORKLOADS
+WORKLOADS["full_varlen"].run(lambda step, loss: None, **WORKLOADS["full_varlen"].smoke)
+statistics = torch.cuda.memory_stats()
+print(json.dumps({
+    key: statistics[key]
+    for key in ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "allocation.all.allocated",
+                "allocated_bytes.all.allocated", "requested_bytes.all.allocated")
+}))
+"""
+
+
+def last_line(run: RunSimulated, program: str, **activate: Any) -> Any:
+    return json.loads(run(program, **activate).stdout.splitlines()[-1])
+
+
+@MODES
+def test_small_results_are_those_of_the_host(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = last_line(run_simulated, "sim_values.py", **activate)
+    assert found["cases"] == 27
+    assert found["wrong"] == []
+    assert found["warned_before"] == 0
+    random = found["random"]
+    assert random["repeats"]
+    assert random["differs"]
+    assert random["permutation"]
+    assert random["host"]
+    assert 0.3 < random["mean"] < 0.7
+    assert 400 < random["kept"] < 600
+
+
+def test_what_was_too_large_is_warned_about_once_a_place(run_simulated: RunSimulated) -> None:
+    done = run_simulated("sim_values.py")
+    found = json.loads(done.stdout.splitlines()[-1])
+    unknown = found["unknown"]
+    assert unknown["sum"] == 0
+    # Computed of zeros that nobody computed, and warned about all the same.
+    assert unknown["copied"] == 1000
+    assert len(unknown["argmax"]) == 1000
+    assert all(0 <= index < 1000 for index in unknown["argmax"])
+    assert len(set(unknown["argmax"])) > 100
+    assert all(len(set(row)) == 4 for row in unknown["topk"])
+    places = found["places"]
+    # The four, and the sum of a million zeros.
+    assert len(places) == 5
+    assert all(place.startswith("sim_values.py:") for place, _, _ in places)
+    assert all(count == 1 for _, _, count in places)
+    assert done.stderr.count("takes values that the simulated GPU did not compute") == 5
+
+
+@pytest.mark.parametrize("activate", [{}, LATE], ids=["eager", "adversarial"])
+def test_programs_that_decide_by_values_end_as_on_a_card(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    outcomes = last_line(run_simulated, "sim_decisions.py", **activate)["outcomes"]
+    assert outcomes["generation_of_a_small_model"] == {"same": True, "warned": 0}
+    assert outcomes["generation_of_a_large_model"] == {"lengths": [23, 23], "valid": True}
+    assert outcomes["suppression_of_boxes"]["same"]
+    routing = outcomes["routing_of_experts"]
+    assert [sum(routing["small"]), sum(routing["large"])] == [2 * 64, 2 * 2048]
+    # Nobody computed the large router, and no expert is left out or flooded.
+    assert max(routing["large"]) < 2 * min(routing["large"])
+    assert outcomes["loss_scaling"] == {
+        "scales": [4.0, 8.0, 4.0, 4.0, 8.0],
+        "moved": [True, True, False, True, True],
+    }
+    loops = outcomes["loops_that_converge"]
+    assert loops["root"] == pytest.approx(2**0.5, abs=1e-6)
+    assert loops["rounds"] == 0
+
+
+def test_allocations_are_those_without_values(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, TRAINING, values=True) == last_line(
+        run_simulated, TRAINING, values=False
+    )
+
+
+def test_a_graph_moves_bytes_and_computes_nothing(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, CAPTURED) == {
+        "copied": [0.0, 1.0, 2.0, 3.0],
+        "known": 0,
+        "warned": 1,
+    }
+
+
+def test_operators_that_come_later_are_seen(run_simulated: RunSimulated) -> None:
+    # Nobody knows what an operator of another library does.
+    assert last_line(run_simulated, LATE_OPERATORS) == 1
+
+
+def test_the_command_ends_with_what_was_missed(run_program: RunProgram, tmp_path: Path) -> None:
+    script = tmp_path / "libraries.py"
+    script.write_text(LIBRARIES)
+    lines = run_program(SIMULATE, "simulate", str(script)).stderr.splitlines()
+    assert lines[-1] == (
+        "  not simulated: cuFFT in aten::_fft_r2c (do it on the CPU), "
+        "cuSOLVER in aten::_linalg_svd (do it on the CPU)"
+    )
+    assert lines[-2] == (
+        "  values taken that were not computed, zeros or valid positions: libraries.py:10 (once)"
+    )
+
+
+def test_values_need_memory_that_keeps_them(run_program: RunProgram) -> None:
+    program = "from ferro_alloc import sim\nsim.activate(backing=False, values=True)\n"
+    assert "leave `backing` on" in run_program(program, check=False).stderr
