@@ -80,6 +80,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
                 wanted.layout,
                 wanted.background_unmap,
                 wanted.move_live,
+                wanted.graph_layout,
             )
         except torch.AcceleratorError:
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +47,7 @@ class Clock:
 
 def counters() -> dict[str, CallCount]:
     """By exported symbol, as in "cuMemAlloc_v2"; functions that were not called are absent."""
-    counts = json.loads(_text(_driver().ferro_sim_counters))
+    counts = json.loads(_library.text_of(_driver().ferro_sim_counters))
     return {name: CallCount(**count) for name, count in counts.items()}
 
 
@@ -113,7 +112,7 @@ def report(ranges: bool = False) -> dict[str, Any]:
     """Everything that the machine holds; with `ranges` also every mapped range."""
     driver = _driver()
     found: dict[str, Any] = json.loads(
-        _text(lambda buffer, size: driver.ferro_sim_report(int(ranges), buffer, size))
+        _library.text_of(lambda buffer, size: driver.ferro_sim_report(int(ranges), buffer, size))
     )
     return found
 
@@ -140,14 +139,3 @@ def _driver() -> ctypes.CDLL:
     if not _activate.is_active():
         raise FerroError("no simulated GPU is active: call ferro_alloc.sim.activate() first")
     return _library.load()
-
-
-def _text(fill: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str:
-    # The text may grow between two calls, from another thread.
-    size = 0
-    while True:
-        buffer = ctypes.create_string_buffer(size + 1)
-        needed = fill(buffer, size + 1)
-        if needed <= size:
-            return buffer.value.decode()
-        size = needed
