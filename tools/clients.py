@@ -53,7 +53,10 @@ class Client:
         return ROOT / TESTS / "requirements" / f"{self.name}.txt"
 
 
-CLIENTS = (Client("trainer", ("test_trainer.py",), in_ci=True),)
+CLIENTS = (
+    Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
+    Client("trainer", ("test_trainer.py",), in_ci=True),
+)
 
 
 def version_of(client: Client) -> versions.Version | None:
