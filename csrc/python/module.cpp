@@ -3,6 +3,7 @@
 #include "ferro/adapter/switching/install.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
+#include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/graphs.h"
 
@@ -205,7 +206,7 @@ void check_invariants(int device) { core_of(device).report().check_invariants();
 
 // For tests that put a faulty driver between the allocator and the simulated GPU.
 std::uintptr_t driver_table_address() {
-  return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
+  return reinterpret_cast<std::uintptr_t>(ferro::load_torch_api().api);
 }
 
 // What the functions below are refused by the driver. Those that torch's own wrappers bind

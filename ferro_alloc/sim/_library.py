@@ -29,11 +29,15 @@ def folder() -> Path:
     return found.resolve()
 
 
-def check_free() -> None:
-    """Raises `FerroError` when real CUDA libraries are in this process already."""
-    maps = Path("/proc/self/maps").read_text()
+def check_free(location: Path) -> None:
+    """Raises `FerroError` when real CUDA libraries are in this process already.
+
+    Those in `location` are the simulated GPU's: what a program preloads may have brought them.
+    """
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    loaded = {line.split(maxsplit=5)[-1] for line in lines}
     for name in CUDA_LIBRARIES:
-        if f"/{name}" in maps:
+        if any(f"/{name}" in path and path != str(location / name) for path in loaded):
             raise FerroError(
                 f"{name} is already loaded into this process: activate the simulated GPU before "
                 "anything that uses CUDA is imported"
@@ -44,7 +48,7 @@ def check_free() -> None:
 def load() -> ctypes.CDLL:
     """The driver, its control functions declared. Loads all, visible to later libraries."""
     location = folder()
-    check_free()
+    check_free(location)
     handles = [ctypes.CDLL(str(location / name), mode=ctypes.RTLD_GLOBAL) for name in LIBRARIES]
     driver = handles[0]
     text, u64 = ctypes.c_char_p, ctypes.c_uint64

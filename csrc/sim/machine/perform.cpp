@@ -152,6 +152,8 @@ void perform(Machine& machine, const Work& work, int device) {
     legal = do_copy(machine, *copy, device);
   } else if (const Fill* fill = std::get_if<Fill>(&work)) {
     legal = do_fill(machine, *fill, device);
+  } else if (const Kernel* kernel = std::get_if<Kernel>(&work)) {
+    legal = !kernel->constant || do_fill(machine, *kernel->constant, device);
   } else if (const FreeMemory* free = std::get_if<FreeMemory>(&work)) {
     machine.device(device).allocations.free(free->at);
   }
