@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -56,6 +57,7 @@ class Client:
 CLIENTS = (
     Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
     Client("trainer", ("test_trainer.py",), in_ci=True),
+    Client("vllm", ("test_vllm.py", "test_vllm_sleep.py"), torch="2.14"),
 )
 
 
@@ -97,6 +99,8 @@ def find_environment(client: Client, base: Path) -> Path | None:
     # Folders that a .pth file names come behind the environment's own.
     (site,) = venv.glob("lib/python3.*/site-packages")
     (site / "base.pth").write_text(packages_of(base) + "\n")
+    # So that processes that a client starts have the simulated GPU, as where it is installed.
+    shutil.copy(ROOT / "ferro_alloc.pth", site)
     # The list is complete, so nothing asks for torch and what that needs.
     alone = ("--no-deps", "--no-build-isolation")
     fill: Command = [installer, "pip", "install", "--python", python, *alone]
