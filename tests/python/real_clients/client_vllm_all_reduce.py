@@ -35,16 +35,13 @@ def rank_program(rank):
     values = torch.ones(1 << 18, device="cuda", dtype=torch.bfloat16)
     around = non_expandable_allocations() if how == "setting" else contextlib.nullcontext()
     graph = torch.cuda.CUDAGraph()
-    try:
-        with around, reducer.capture(), torch.cuda.graph(graph):
-            # A tensor of the graph, as layers give them.
-            reduced = reducer.custom_all_reduce(values * 2)
-        for _ in range(3):
-            graph.replay()
-        torch.cuda.synchronize()
-        found["shape"] = list(reduced.shape)
-    except RuntimeError as error:
-        found["error"] = str(error).split("\n")[0]
+    with around, reducer.capture(), torch.cuda.graph(graph):
+        # A tensor of the graph, as layers give them.
+        reduced = reducer.custom_all_reduce(values * 2)
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    found["shape"] = list(reduced.shape)
     found["expandable"] = sorted(
         {
             segment["is_expandable"]
@@ -53,8 +50,14 @@ def rank_program(rank):
         }
     )
     print(json.dumps(found), flush=True)
-    # A rank whose partner failed would wait for it.
+    # Without the end of vLLM's and gloo's threads, which may wait for the other rank.
     os._exit(0)
+
+
+def outcome(rank):
+    """What the rank found; its last words where vLLM ended it."""
+    lines = rank.communicate()[0].splitlines()
+    return json.loads(lines[-1]) if rank.returncode == 0 else {"error": " ".join(lines[-2:])}
 
 
 def main():
@@ -66,12 +69,12 @@ def main():
             [sys.executable, "-c", START, *sys.argv],
             env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, RANK: str(rank)},
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         for rank in range(2)
     ]
-    said = [json.loads(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
-    print(json.dumps({"ranks": said}))
+    print(json.dumps({"ranks": [outcome(rank) for rank in ranks]}))
 
 
 if RANK in os.environ:
