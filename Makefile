@@ -1,7 +1,7 @@
 # The commands of this checkout. `make demo` and `make test` need nothing prepared: they set up the
 # environment (tools/bootstrap.sh) and build first.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-versions wheels lint cpp-test clean
+.PHONY: help setup build demo test test-versions test-clients wheels lint cpp-test clean
 
 # Read when a recipe runs, because the setup step writes the file.
 PY = $$(cat build/python)
@@ -10,6 +10,7 @@ help:
 	@echo "make demo      train a transformer under three allocators, side by side"
 	@echo "make test      lint, C++ tests, sanitizers, fuzzing, Python tests"
 	@echo "make test-versions  build and test with torch 2.11 to 2.15; VERSIONS=\"2.12 2.15\" chooses"
+	@echo "make test-clients   test with Trainer, DeepSpeed and others; CLIENTS=\"trainer rmm\" chooses"
 	@echo "make wheels    a wheel for each of torch 2.11 to 2.15 in dist, tested; VERSIONS chooses too"
 	@echo "make build     the extension and the simulated GPU, in place"
 	@echo "make lint      the linters alone"
@@ -32,6 +33,9 @@ test: build
 
 test-versions: build
 	@VERSIONS="$(VERSIONS)" $(PY) tools/versions.py
+
+test-clients: build
+	@CLIENTS="$(CLIENTS)" $(PY) tools/clients.py
 
 wheels: setup
 	@VERSIONS="$(VERSIONS)" $(PY) tools/wheels.py

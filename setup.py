@@ -50,6 +50,7 @@ SIM_LIBRARIES = {
     "cudart": "libcudart.so.13",
     "cublas_lt": "libcublasLt.so.13",
     "cublas": "libcublas.so.13",
+    "nvml": "libnvidia-ml.so.1",
 }
 # Sources that are no part of their folder's unit. One serves two libraries, and the others declare
 # what the folder defines or includes with other arguments.

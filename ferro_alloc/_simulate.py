@@ -30,8 +30,8 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=(
             "Runs a PyTorch program on a simulated GPU, without any GPU, and says whether it fits. "
-            "Kernels do nothing; PyTorch's operators on small tensors have results, computed on the "
-            "host, and copies are real."
+            "Kernels do nothing; PyTorch's operators on small tensors have results, computed on "
+            "the host, and copies are real."
         ),
         epilog=f"Exit status: 0 it fits, {DOES_NOT_FIT} it does not, else the program's own. "
         f"Cards: {', '.join(card.key for card in CARDS)}.",

@@ -1,17 +1,21 @@
-"""Installs ferro_alloc when torch is imported, if the environment variable FERRO_ALLOC says so.
+"""Installs ferro_alloc when torch is imported, if the environment variable FERRO_ALLOC says so, and
+gives the process the simulated GPU of the one that started it, which FERRO_ALLOC_SIM tells.
 
-`begin()` is called by ferro_alloc.pth when Python starts, in every process that inherits the
-variable. So this imports no torch, and the allocator only after it, when most of what that needs is
+`begin()` is called by ferro_alloc.pth when Python starts, in every process that inherits one of
+them. So this imports no torch, and the allocator only after it, when most of what that needs is
 there. No mistake in here may keep Python from starting.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 
 from ferro_alloc import _variable
 from ferro_alloc._import_hook import AfterImport
+
+SIMULATED = "FERRO_ALLOC_SIM"
 
 _armed: AfterImport | None = None
 
@@ -20,6 +24,8 @@ def begin() -> None:
     """Waits for the import of torch when FERRO_ALLOC is on."""
     global _armed
     _variable.note_reading()
+    if os.environ.get(SIMULATED):
+        _inherit_simulated_gpu()
     value = _variable.value()
     if wrong := _variable.what_is_wrong(value):
         _say(f"{wrong}, so it stays off")
@@ -37,6 +43,15 @@ def disarm() -> None:
     if _armed is not None:
         _armed.disarm()
         _armed = None
+
+
+def _inherit_simulated_gpu() -> None:
+    try:
+        from ferro_alloc.sim import _activate
+
+        _activate.inherit()
+    except Exception as error:
+        _say(f"{error}; this process has no simulated GPU")
 
 
 def _install(torch: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import sys
@@ -40,9 +41,10 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
     `background_unmap`.
 
     Raises `FerroError`, and changes nothing, where that is impossible: no driver, another torch
-    than the one it was built for, a capture, other settings than those in force, or cudagraph trees
-    of torch.compile that hold memory. With `strict` also where it would be installed and yet not
-    in force: caching is off, or the environment asks for other settings than those in force.
+    than the one it was built for, a capture, other settings than those in force, cudagraph trees of
+    torch.compile that hold memory, or, with pages, torch_memory_saver in its preload mode. With
+    `strict` also where it would be installed and yet not in force: caching is off, or the
+    environment asks for other settings than those in force.
     `ValueError` or `TypeError` for settings that are wrong in themselves. Thread-safe. Does not
     initialise CUDA. Tells the logger `ferro_alloc` what is in force (INFO).
     """
@@ -64,6 +66,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         problem = extension.driver_problem()
         if problem:
             raise FerroError(f"ferro_alloc cannot be installed on this machine: {problem}")
+        if wanted.layout == "pages":
+            _refuse_preloaded_saver()
         if strict:
             _refuse_without_cache(extension)
         if not extension.is_in_place():
@@ -80,6 +84,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
                 wanted.layout,
                 wanted.background_unmap,
                 wanted.move_live,
+                wanted.graph_layout,
             )
         except torch.AcceleratorError:
             raise
@@ -140,6 +145,20 @@ def _refuse_other_settings(wanted: Config) -> None:
 def _refuse_without_cache(extension: ModuleType) -> None:
     if not extension.is_caching():
         raise FerroError(f"ferro_alloc would be installed and not active: {_NO_CACHE}")
+
+
+def _refuse_preloaded_saver() -> None:
+    """Preloaded, torch_memory_saver takes the place of cudaMalloc, which pages do not come from.
+
+    Loaded later (hook_mode "torch") its functions are not among the process's own.
+    """
+    if hasattr(ctypes.CDLL(None), "tms_pause"):
+        raise FerroError(
+            "torch_memory_saver is preloaded (LD_PRELOAD), where it can pause only what cudaMalloc "
+            "gave, and with layout 'pages' its pause() would free nothing: install with "
+            "layout='segments' (FERRO_ALLOC_CONF=layout:segments), or use its hook_mode 'torch' "
+            "without LD_PRELOAD"
+        )
 
 
 def _refuse_cudagraph_trees() -> None:

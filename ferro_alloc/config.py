@@ -45,6 +45,9 @@ class Config:
     """Before a request fails, live memory that keeps free pages from use moves to other pages, at
     the same addresses; only for programs in which no other thread gives a device work while one
     thread waits for memory of it; with pages only."""
+    graph_layout: Layout = "pages"
+    """Of what CUDA graphs allocate while they are captured. Segments there are plain allocations of
+    the driver, which programs may hand to `cudaIpcGetMemHandle`; the rest keeps its pages."""
 
     def __post_init__(self) -> None:
         _check_size("page_size_mb", self.page_size_mb)
@@ -63,10 +66,11 @@ class Config:
         for key in ("background_unmap", "move_live"):
             if not isinstance(value := getattr(self, key), bool):
                 raise TypeError(_refusal(key, value))
-        if not isinstance(self.layout, str):
-            raise TypeError(_refusal("layout", self.layout))
-        if self.layout not in get_args(Layout):
-            raise ValueError(_refusal("layout", self.layout))
+        for key in ("layout", "graph_layout"):
+            if not isinstance(value := getattr(self, key), str):
+                raise TypeError(_refusal(key, value))
+            if value not in get_args(Layout):
+                raise ValueError(_refusal(key, value))
 
     @property
     def page_size_bytes(self) -> int:
@@ -153,6 +157,7 @@ _FORMS = {
     "layout": "pages or segments, as in layout:pages",
     "background_unmap": "true or false, as in background_unmap:true",
     "move_live": "true or false, as in move_live:true",
+    "graph_layout": "pages or segments, as in graph_layout:segments",
 }
 
 
@@ -161,7 +166,7 @@ def _text_of(value: object) -> str:
 
 
 def _parse_value(key: str, value: str) -> bool | int | str | None:
-    if key == "layout":
+    if key in ("layout", "graph_layout"):
         return value
     if key in ("background_unmap", "move_live"):
         if value.lower() not in ("true", "false"):

@@ -28,7 +28,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import setup as ferro_setup  # noqa: E402  # also puts the environment's programs on PATH
-from tools import versions  # noqa: E402
+from tools import clients, versions  # noqa: E402
 from tools.gpu import gpu_count  # noqa: E402
 from tools.results import Result, add, read_junit, skip  # noqa: E402
 
@@ -242,7 +242,9 @@ LATE_FOLDERS = ("failures", "features", "fuzz", "seeded", "switching")
 
 def python_parts() -> list[list[Path]]:
     """The test files in two parts of about the same time, by their folders."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    # Those of the clients run in the clients' environments, in a step of their own.
+    folders = ROOT / clients.TESTS
+    files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if path.parent != folders)
     late = [path for path in files if path.parent.name in LATE_FOLDERS]
     return [[path for path in files if path not in late], late]
 
@@ -295,6 +297,7 @@ STEPS = (
     Step("random programs", "cpp", random_programs),
     Step("fuzzing", "cpp", fuzz),
     Step("Python", "python", python_tests),
+    Step("clients", "clients", clients.test_in_ci),
     Step(f"torch {versions.VERSIONS[-1].minor}", "versions", versions.test_newest),
 )
 
@@ -317,7 +320,9 @@ def show(results: list[Result]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", choices=("lint", "cpp", "python", "versions"), help="one group of steps"
+        "--only",
+        choices=("lint", "cpp", "python", "clients", "versions"),
+        help="one group of steps",
     )
     only = parser.parse_args().only
     results: list[Result] = []

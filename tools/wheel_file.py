@@ -14,7 +14,13 @@ from pathlib import Path, PurePosixPath
 
 MOST_BYTES = 3_000_000
 EXTENSIONS = ("_C", "_values")
-LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
+LIBRARIES = (
+    "libcuda.so.1",
+    "libcudart.so.13",
+    "libcublas.so.13",
+    "libcublasLt.so.13",
+    "libnvidia-ml.so.1",
+)
 ELF = b"\x7fELF"
 UNSTRIPPED = re.compile(r"\s(\.symtab|\.z?debug_\w+)\s")
 TAG = re.compile(r"-(manylinux_2_\d+_x86_64)\.whl$")

@@ -3,6 +3,7 @@
 #include "ferro/adapter/switching/install.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
+#include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/graphs.h"
 #include "python/peak.h"
@@ -42,13 +43,14 @@ std::size_t allocation_size(std::size_t size, const std::string& layout,
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
              std::size_t idle_bytes, const std::string& layout, bool background_unmap,
-             bool move_live) {
+             bool move_live, const std::string& graph_layout) {
   ferro::AllocatorConfig config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
   config.background_unmap = background_unmap;
   config.layout = to_layout(layout);
   config.move_live = move_live;
+  config.graph_layout = to_layout(graph_layout);
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
     config.memory_limit = memory_limit_bytes;
@@ -205,7 +207,7 @@ void check_invariants(int device) { core_of(device).report().check_invariants();
 
 // For tests that put a faulty driver between the allocator and the simulated GPU.
 std::uintptr_t driver_table_address() {
-  return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
+  return reinterpret_cast<std::uintptr_t>(ferro::load_torch_api().api);
 }
 
 // What the functions below are refused by the driver. Those that torch's own wrappers bind
@@ -231,7 +233,8 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_peak(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
-             py::arg("layout"), py::arg("background_unmap"), py::arg("move_live"));
+             py::arg("layout"), py::arg("background_unmap"), py::arg("move_live"),
+             py::arg("graph_layout"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

@@ -44,6 +44,12 @@ FERRO_SIM_CONTROL void ferro_sim_stop(void) { Machine::stop(); }
 
 FERRO_SIM_CONTROL const char* ferro_sim_last_error(void) { return last_error.c_str(); }
 
+FERRO_SIM_CONTROL size_t ferro_sim_sharing(char* buffer, size_t size) {
+  const std::lock_guard guard(Machine::lock());
+  auto* const sharing = Machine::current().sharing();
+  return copy_text(sharing == nullptr ? "" : sharing->path(), buffer, size);
+}
+
 FERRO_SIM_CONTROL size_t ferro_sim_counters(char* buffer, size_t size) {
   const std::lock_guard guard(Machine::lock());
   return copy_text(Machine::current().counters().to_json(), buffer, size);

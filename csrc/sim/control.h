@@ -21,6 +21,9 @@ void ferro_sim_stop(void);
 /* The calling thread's last error, or an empty text. */
 const char* ferro_sim_last_error(void);
 
+/* The value of the setting `sharing` with which another process joins; empty without that setting. */
+size_t ferro_sim_sharing(char* buffer, size_t size);
+
 /* JSON: {"cuMemMap": {"calls": 3, "failures": 0, "bytes": 6291456, "microseconds": 1.8}, ...} */
 size_t ferro_sim_counters(char* buffer, size_t size);
 void ferro_sim_reset_counters(void);
@@ -41,7 +44,8 @@ void ferro_sim_drain(void);
 uint64_t ferro_sim_pending(void);
 /* Host threads that wait, inside a driver call, for work to be done. */
 uint64_t ferro_sim_waiting_threads(void);
-/* Physical bytes in use on a device, contexts included; 0 for an unknown device. */
+/* Physical bytes in use on a device, contexts and other processes that share it included; 0 for an
+ * unknown device. */
 uint64_t ferro_sim_allocated_bytes(int device);
 /* Addresses that all devices have taken, mapped or not. */
 uint64_t ferro_sim_reserved_address_bytes(void);

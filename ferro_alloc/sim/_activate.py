@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
@@ -16,6 +18,8 @@ from ferro_alloc.sim.cards import Card, find_card, parse_memory
 
 MODES = ("eager", "adversarial", "clock")
 PAGE = 2 << 20
+# What the Python processes that a program starts are told: the settings of its machine.
+VARIABLE = "FERRO_ALLOC_SIM"
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,16 @@ class Machine:
     values: bool
 
     def settings(self) -> str:
-        memory = "" if self.memory is None else f",memory={self.memory}"
-        context = "" if self.context is None else f",context={self.context}"
-        return (
-            f"card={self.card.figures()},devices={self.count}{memory}{context},mode={self.mode},"
-            f"seed={self.seed},backing={int(self.backing)}"
-        )
+        """Of the driver; `told` are those of another process."""
+        return f"card={self.card.figures()},devices={self.count},{self._rest()}"
+
+    def told(self) -> str:
+        return f"gpu={self.card.key},count={self.count},{self._rest()},values={int(self.values)}"
+
+    def _rest(self) -> str:
+        memory = "" if self.memory is None else f"memory={self.memory},"
+        context = "" if self.context is None else f"context={self.context},"
+        return f"{memory}{context}mode={self.mode},seed={self.seed},backing={int(self.backing)}"
 
     def __str__(self) -> str:
         memory = "" if self.memory is None else f" with {gib(self.memory)} of memory"
@@ -45,7 +53,29 @@ class Machine:
         return f"{self.count} x {self.card.key}{memory}, {order}"
 
 
+def machine(
+    gpu: str = "h100",
+    count: int = 1,
+    memory: int | str | None = None,
+    mode: str = "eager",
+    seed: int = 0,
+    backing: bool = True,
+    context: int | None = None,
+    values: bool | None = None,
+) -> Machine:
+    """With the arguments of `activate()`, and its errors."""
+    size = parse_memory(memory) if isinstance(memory, str) else memory
+    if size is not None and size < PAGE:
+        raise FerroError(f"the memory is {size} bytes: expected at least a page of 2 MiB")
+    if values is None:
+        values = mode == "eager" and backing
+    if values and not backing:
+        raise FerroError("values need memory that keeps them: leave `backing` on, or `values` off")
+    return Machine(find_card(gpu), count, size, context, mode, seed, backing, values)
+
+
 _active: Machine | None = None
+_inherited = False
 
 
 def is_active() -> bool:
@@ -82,38 +112,87 @@ def activate(
     With `values` PyTorch's operators on small tensors have real results, computed on the host, and
     the program is warned where it takes others; None stands for: in mode "eager" with `backing`.
 
+    Python processes that this one starts have the same GPUs and share their memory, where
+    ferro_alloc is installed.
+
     A second call with the same arguments does nothing. Raises `FerroError`, with nothing changed,
     when another machine is active, torch or CUDA is already loaded, the libraries are not built, or
-    an argument is wrong.
+    an argument is wrong. A machine that the process inherited gives way to other arguments.
     """
-    global _active
-    size = parse_memory(memory) if isinstance(memory, str) else memory
-    if size is not None and size < PAGE:
-        raise FerroError(f"the memory is {size} bytes: expected at least a page of 2 MiB")
-    if values is None:
-        values = mode == "eager" and backing
-    if values and not backing:
-        raise FerroError("values need memory that keeps them: leave `backing` on, or `values` off")
-    wanted = Machine(find_card(gpu), count, size, context, mode, seed, backing, values)
-    if _active is not None:
-        if _active != wanted:
-            raise FerroError(
-                f"a simulated GPU is already active with other arguments ({_active}): a process "
-                f"has one for its whole life, so start another process for {wanted}"
-            )
+    wanted = machine(gpu, count, memory, mode, seed, backing, context, values)
+    if _active == wanted:
         return
+    if _active is not None and not _inherited:
+        raise FerroError(
+            f"a simulated GPU is already active with other arguments ({_active}): a process "
+            f"has one for its whole life, so start another process for {wanted}"
+        )
     if "torch" in sys.modules:
         raise FerroError(
             "the simulated GPU must be activated before torch is imported: torch's CUDA libraries "
             "are already bound to the real ones"
         )
+    _start(wanted, _told_sharing(wanted))
+
+
+def inherit() -> None:
+    """What `activate()` did in the process that started this one. Does nothing without one."""
+    global _inherited
+    text = os.environ.get(VARIABLE, "")
+    if text not in ("", "0") and _active is None:
+        told, sharing = _parse(text)
+        _start(told, sharing)
+        _inherited = True
+
+
+def _start(chosen: Machine, sharing: str) -> None:
+    global _active, _inherited
     driver = _library.load()
-    if driver.ferro_sim_start(wanted.settings().encode()) != 0:
+    if driver.ferro_sim_start(f"{chosen.settings()},sharing={sharing}".encode()) != 0:
         raise FerroError(driver.ferro_sim_last_error().decode())
-    _active = wanted
+    is_first = _active is None
+    _active, _inherited = chosen, False
+    # Each process names its own file, so that its children do not need its parent.
+    shared = _library.text_of(driver.ferro_sim_sharing)
+    os.environ[VARIABLE] = f"{chosen.told()},sharing={shared}"
     os.environ["TRITON_LIBCUDA_PATH"] = str(_library.folder())
+    if is_first:
+        AfterImport("torch", _adjust).arm()
 
-    def adjust(torch: ModuleType) -> None:
-        adjust_torch(torch, device_count=count, values=values)
 
-    AfterImport("torch", adjust).arm()
+def _adjust(torch: ModuleType) -> None:
+    assert _active is not None
+    adjust_torch(torch, device_count=_active.count, values=_active.values)
+
+
+def _told_sharing(wanted: Machine) -> str:
+    """Where the process that started this one has the same machine: its memory."""
+    try:
+        told, sharing = _parse(os.environ.get(VARIABLE, ""))
+    except FerroError:
+        return "new"
+    return sharing if told == wanted else "new"
+
+
+def _parse(text: str) -> tuple[Machine, str]:
+    """`gpu=h100,count=2,memory=24GiB`, with the arguments of `activate()`, and who shares it; `1`
+    stands for the defaults."""
+    pairs = [] if text == "1" else text.split(",")
+    values = dict(pair.partition("=")[::2] for pair in pairs if pair)
+    sharing = values.pop("sharing", "new")
+    known = inspect.signature(machine).parameters
+    if unknown := [key for key in values if key not in known]:
+        raise FerroError(
+            f"{VARIABLE} names {', '.join(unknown)}: expected {', '.join(known)}, as in gpu=h100"
+        )
+    arguments: dict[str, Any] = dict(values)
+    try:
+        for key in {"count", "seed", "context"} & arguments.keys():
+            arguments[key] = int(arguments[key])
+        for key in {"backing", "values"} & arguments.keys():
+            arguments[key] = bool(int(arguments[key]))
+        if arguments.get("memory", "").isdecimal():
+            arguments["memory"] = int(arguments["memory"])
+    except ValueError as error:
+        raise FerroError(f"{VARIABLE} is {text!r}: {error}") from None
+    return machine(**arguments), sharing

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,7 @@ class Clock:
 
 def counters() -> dict[str, CallCount]:
     """By exported symbol, as in "cuMemAlloc_v2"; functions that were not called are absent."""
-    counts = json.loads(_text(_driver().ferro_sim_counters))
+    counts = json.loads(_library.text_of(_driver().ferro_sim_counters))
     return {name: CallCount(**count) for name, count in counts.items()}
 
 
@@ -133,7 +132,7 @@ def report(ranges: bool = False) -> dict[str, Any]:
     """Everything that the machine holds; with `ranges` also every mapped range."""
     driver = _driver()
     found: dict[str, Any] = json.loads(
-        _text(lambda buffer, size: driver.ferro_sim_report(int(ranges), buffer, size))
+        _library.text_of(lambda buffer, size: driver.ferro_sim_report(int(ranges), buffer, size))
     )
     return found
 
@@ -158,7 +157,7 @@ def unsupported() -> tuple[str, ...]:
 
 def kernels() -> tuple[str, ...]:
     """Kernels that were launched outside of PyTorch's operators, by name; they did nothing."""
-    return tuple(_text(_driver().ferro_sim_kernels).splitlines())
+    return tuple(_library.text_of(_driver().ferro_sim_kernels).splitlines())
 
 
 def uncomputed_reads() -> tuple[UncomputedRead, ...]:
@@ -179,14 +178,3 @@ def _driver() -> ctypes.CDLL:
     if not _activate.is_active():
         raise FerroError("no simulated GPU is active: call ferro_alloc.sim.activate() first")
     return _library.load()
-
-
-def _text(fill: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str:
-    # The text may grow between two calls, from another thread.
-    size = 0
-    while True:
-        buffer = ctypes.create_string_buffer(size + 1)
-        needed = fill(buffer, size + 1)
-        if needed <= size:
-            return buffer.value.decode()
-        size = needed

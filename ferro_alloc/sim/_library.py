@@ -1,17 +1,19 @@
-"""The four libraries of the simulated GPU, and their control functions."""
+"""The libraries of the simulated GPU, and their control functions."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from ferro_alloc._errors import FerroError
 
 DRIVER = "libcuda.so.1"
+CUDA_LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
 # Each needs only those before it.
-LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
+LIBRARIES = (*CUDA_LIBRARIES, "libnvidia-ml.so.1")
 
 
 def folder() -> Path:
@@ -27,11 +29,15 @@ def folder() -> Path:
     return found.resolve()
 
 
-def check_free() -> None:
-    """Raises `FerroError` when real CUDA libraries are in this process already."""
-    maps = Path("/proc/self/maps").read_text()
-    for name in LIBRARIES:
-        if f"/{name}" in maps:
+def check_free(location: Path) -> None:
+    """Raises `FerroError` when real CUDA libraries are in this process already.
+
+    Those in `location` are the simulated GPU's: what a program preloads may have brought them.
+    """
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    loaded = {line.split(maxsplit=5)[-1] for line in lines}
+    for name in CUDA_LIBRARIES:
+        if any(f"/{name}" in path and path != str(location / name) for path in loaded):
             raise FerroError(
                 f"{name} is already loaded into this process: activate the simulated GPU before "
                 "anything that uses CUDA is imported"
@@ -40,9 +46,9 @@ def check_free() -> None:
 
 @cache
 def load() -> ctypes.CDLL:
-    """The driver, its control functions declared. Loads all four, visible to later libraries."""
+    """The driver, its control functions declared. Loads all, visible to later libraries."""
     location = folder()
-    check_free()
+    check_free(location)
     handles = [ctypes.CDLL(str(location / name), mode=ctypes.RTLD_GLOBAL) for name in LIBRARIES]
     driver = handles[0]
     text, u64 = ctypes.c_char_p, ctypes.c_uint64
@@ -50,6 +56,7 @@ def load() -> ctypes.CDLL:
     declarations: dict[str, tuple[object, list[object]]] = {
         "ferro_sim_start": (ctypes.c_int, [text]),
         "ferro_sim_last_error": (text, []),
+        "ferro_sim_sharing": (ctypes.c_size_t, [*buffer]),
         "ferro_sim_counters": (ctypes.c_size_t, [*buffer]),
         "ferro_sim_reset_counters": (None, []),
         "ferro_sim_kernels": (ctypes.c_size_t, [*buffer]),
@@ -66,3 +73,15 @@ def load() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return driver
+
+
+def text_of(fill: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str:
+    """What a control function writes into a buffer."""
+    # The text may grow between two calls, from another thread.
+    size = 0
+    while True:
+        buffer = ctypes.create_string_buffer(size + 1)
+        needed = fill(buffer, size + 1)
+        if needed <= size:
+            return buffer.value.decode()
+        size = needed

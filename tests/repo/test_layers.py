@@ -35,7 +35,7 @@ SIM_FLOORS = (
     {""},
 )
 # Its libraries: each knows itself and those below it.
-LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt"}, {"cublas"})
+LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nvml"}, {"cublas"})
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SOURCES = sorted([*CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")])
 

@@ -21,7 +21,10 @@ IGNORED = (".git", ".venv", "build", "dist", "demo-out", "*.egg-info", "__pycach
 # Runs the build back end's hook, as pip would, without fetching anything.
 BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])('dist'))"
 
-SIMULATED_LIBRARIES = ("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13")
+SIMULATED_LIBRARIES = (
+    *("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"),
+    "libnvidia-ml.so.1",
+)
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,7 @@ FERRO_SIM_API cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   if (!is_device(call.machine(), device)) {
     return call.finish(CUDA_ERROR_INVALID_DEVICE);
   }
-  constexpr char kText[] = "ferro-simulated";
-  std::memcpy(uuid->bytes, kText, 15);
-  uuid->bytes[15] = static_cast<char>(device);
+  std::memcpy(uuid->bytes, ferro::sim::device_uuid(device).data(), sizeof(uuid->bytes));
   return CUDA_SUCCESS;
 }
 
@@ -71,7 +69,8 @@ FERRO_SIM_API cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
   if (!is_device(call.machine(), device)) {
     return call.finish(CUDA_ERROR_INVALID_DEVICE);
   }
-  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", 0x10 + device);
+  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0",
+                ferro::sim::pci_bus(device));
   return CUDA_SUCCESS;
 }
 
@@ -79,11 +78,12 @@ FERRO_SIM_API cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   FERRO_SIM_QUERY();
   unsigned domain = 0;
   unsigned bus = 0;
-  if (std::sscanf(text, "%x:%x", &domain, &bus) != 2 || bus < 0x10 ||
-      !is_device(call.machine(), static_cast<int>(bus) - 0x10)) {
+  const int first = ferro::sim::pci_bus(0);
+  if (std::sscanf(text, "%x:%x", &domain, &bus) != 2 ||
+      !is_device(call.machine(), static_cast<int>(bus) - first)) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  *device = static_cast<int>(bus) - 0x10;
+  *device = static_cast<int>(bus) - first;
   return CUDA_SUCCESS;
 }
 

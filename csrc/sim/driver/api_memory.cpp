@@ -2,6 +2,8 @@
 #include "sim/driver/api_call.h"
 #include "sim/driver/submission.h"
 
+#include <algorithm>
+
 using ferro::sim::Allocations;
 using ferro::sim::HostMemory;
 using ferro::sim::Machine;
@@ -122,7 +124,7 @@ CUresult pointer_attribute(Machine& machine, void* data, CUpointer_attribute att
 FERRO_SIM_API cuMemGetInfo_v2(size_t* free, size_t* total) {
   FERRO_SIM_CONTEXT_CALL(0);
   const auto& memory = call.device().memory;
-  *free = memory.capacity() - memory.allocated();
+  *free = memory.capacity() - std::min(memory.allocated(), memory.capacity());
   *total = memory.capacity();
   return CUDA_SUCCESS;
 }

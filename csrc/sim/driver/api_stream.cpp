@@ -1,8 +1,13 @@
 // Driver functions: streams, host functions and kernel launches.
+#include "ferro/base/bytes.h"
 #include "sim/driver/submission.h"
 #include "sim/streams/durations.h"
 
+#include <cstring>
+#include <optional>
+
 using ferro::sim::Context;
+using ferro::sim::Fill;
 using ferro::sim::HostCall;
 using ferro::sim::Kernel;
 using ferro::sim::Machine;
@@ -56,9 +61,26 @@ CUresult refuse_capturing(Machine& machine, Stream& stream) {
   return refuse_implicit_dependency(machine, stream);
 }
 
+// Programs read back small constants, as counts that a kernel would go on from. Larger ones would
+// take host memory for each byte, and nobody looks at them.
+constexpr std::size_t kMaxConstantBytes = 4 * ferro::kKiB;
+
+std::optional<Fill> constant_of(Machine& machine, CUfunction function, void** arguments) {
+  const std::size_t element = machine.modules().constant_bytes_of(function);
+  if (element == 0 || arguments == nullptr) {
+    return std::nullopt;
+  }
+  Fill fill;
+  fill.element = element;
+  fill.width = static_cast<std::size_t>(*static_cast<const int*>(arguments[0]));
+  std::memcpy(&fill.value, arguments[1], element);
+  std::memcpy(&fill.to, arguments[2], sizeof(fill.to));
+  return fill.width * element <= kMaxConstantBytes ? std::optional(fill) : std::nullopt;
+}
+
 // What a launch says about its duration; nothing where there is no clock.
-Kernel kernel_of(Machine& machine, CUfunction function, const Extent& grid, const Extent& block,
-                 void** arguments) {
+Kernel timed_kernel(Machine& machine, CUfunction function, const Extent& grid, const Extent& block,
+                    void** arguments) {
   if (!machine.scheduler().timed()) {
     return {};
   }
@@ -68,10 +90,10 @@ Kernel kernel_of(Machine& machine, CUfunction function, const Extent& grid, cons
     if (machine.config().program_factor != 0) {
       machine.scheduler().spend(product_host_microseconds(product));
     }
-    return {product_duration(card, product)};
+    return {.duration = product_duration(card, product)};
   }
-  return {kernel_duration(card, grid.volume() * block.volume(),
-                          machine.modules().bytes_of_thread(function))};
+  return {.duration = kernel_duration(card, grid.volume() * block.volume(),
+                                      machine.modules().bytes_of_thread(function))};
 }
 
 CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, const Extent& grid,
@@ -85,8 +107,10 @@ CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, c
     }
   }
   ferro::sim::GraphNode* node = nullptr;
-  const CUresult result = enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL,
-                                  kernel_of(machine, function, grid, block, arguments), &node);
+  Kernel kernel = timed_kernel(machine, function, grid, block, arguments);
+  kernel.constant = constant_of(machine, function, arguments);
+  const CUresult result =
+      enqueue(machine, stream, CU_GRAPH_NODE_TYPE_KERNEL, std::move(kernel), &node);
   if (node != nullptr) {
     node->kernel.func = function;
     node->kernel.gridDimX = grid.x;

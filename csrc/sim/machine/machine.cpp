@@ -38,10 +38,20 @@ struct ThreadSlot {
 };
 thread_local ThreadSlot thread_slot;
 
+std::unique_ptr<SharedCapacity> join_others(const std::string& sharing) {
+  if (sharing.empty()) {
+    return nullptr;
+  }
+  std::unique_ptr<SharedCapacity> joined =
+      sharing == "new" ? nullptr : SharedCapacity::open(sharing);
+  return joined != nullptr ? std::move(joined) : SharedCapacity::create();
+}
+
 }  // namespace
 
-Device::Device(AddressSpace& space, const MachineConfig& config, int index)
-    : memory(config.total_bytes(), config.backing), allocations(space, memory, index) {
+Device::Device(AddressSpace& space, const MachineConfig& config, SharedCapacity* sharing, int index)
+    : memory(config.total_bytes(), config.backing, sharing, index),
+      allocations(space, memory, index) {
   context.device = index;
   context.legacy.context = &context;
 }
@@ -49,11 +59,12 @@ Device::Device(AddressSpace& space, const MachineConfig& config, int index)
 Machine::Machine(const MachineConfig& config)
     : config_(config),
       generation_(++process().generation),
+      sharing_(join_others(config.sharing)),
       space_(config.address_space_bytes),
       scheduler_([this](const Work& work, int device) { perform(*this, work, device); },
                  process().lock, config) {
   for (int i = 0; i < config.devices; ++i) {
-    devices_.push_back(std::make_unique<Device>(space_, config, i));
+    devices_.push_back(std::make_unique<Device>(space_, config, sharing_.get(), i));
     devices_.back()->context.legacy.id = next_id();
   }
 }

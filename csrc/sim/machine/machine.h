@@ -14,6 +14,7 @@
 #include "sim/memory/allocations.h"
 #include "sim/memory/host_memory.h"
 #include "sim/memory/physical_memory.h"
+#include "sim/memory/shared_capacity.h"
 #include "sim/settings/config.h"
 #include "sim/streams/context.h"
 #include "sim/streams/scheduler.h"
@@ -30,7 +31,7 @@
 namespace ferro::sim {
 
 struct Device {
-  Device(AddressSpace& space, const MachineConfig& config, int index);
+  Device(AddressSpace& space, const MachineConfig& config, SharedCapacity* sharing, int index);
 
   PhysicalMemory memory;
   Allocations allocations;
@@ -71,6 +72,8 @@ class Machine {
   int device_count() const { return static_cast<int>(devices_.size()); }
   Device& device(int index) { return *devices_[static_cast<std::size_t>(index)]; }
   const Device& device(int index) const { return *devices_[static_cast<std::size_t>(index)]; }
+  // Null: no other process takes memory of the devices.
+  SharedCapacity* sharing() { return sharing_.get(); }
   AddressSpace& space() { return space_; }
   const AddressSpace& space() const { return space_; }
   HostMemory& host() { return host_; }
@@ -127,6 +130,7 @@ class Machine {
  private:
   const MachineConfig config_;
   const std::uint64_t generation_;
+  const std::unique_ptr<SharedCapacity> sharing_;
   AddressSpace space_;
   HostMemory host_;
   std::vector<std::unique_ptr<Device>> devices_;

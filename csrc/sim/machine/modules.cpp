@@ -1,6 +1,33 @@
 #include "sim/machine/modules.h"
 
+#include <string_view>
+#include <utility>
+
 namespace ferro::sim {
+namespace {
+
+// By the mangled name; 0 for every other kernel.
+std::size_t constant_bytes(std::string_view kernel) {
+  constexpr std::string_view kFunctor = "11FillFunctorI";
+  const std::size_t at = kernel.find(kFunctor);
+  if (at == std::string_view::npos ||
+      kernel.find("vectorized_elementwise_kernel") == std::string_view::npos) {
+    return 0;
+  }
+  const std::string_view type = kernel.substr(at + kFunctor.size());
+  if (type.starts_with("N3c108BFloat16E") || type.starts_with("N3c104HalfE")) {
+    return 2;
+  }
+  for (const auto& [letters, bytes] :
+       {std::pair<std::string_view, std::size_t>{"bah", 1}, {"st", 2}, {"ijf", 4}, {"lmxyd", 8}}) {
+    if (type.size() > 1 && type[1] == 'E' && letters.find(type[0]) != std::string_view::npos) {
+      return bytes;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
 
 Module* Modules::load(const void* image, int capability) {
   const auto versions = choose_code(image, capability);
@@ -38,6 +65,9 @@ Function* Modules::function(Module& module, const std::string& name) {
     functions_.emplace(slot.get(), slot.get());
     if (name == kProductKernel) {
       products_.insert(slot.get());
+    }
+    if (const std::size_t bytes = constant_bytes(name); bytes != 0) {
+      constant_bytes_.emplace(slot.get(), bytes);
     }
     if (const double bytes = thread_bytes(name); bytes != kThreadBytes) {
       bytes_of_thread_.emplace(slot.get(), bytes);

@@ -43,6 +43,12 @@ class Modules {
   Function* find_function(const void* handle) const;
   // Is it a stand-in of a matrix product, `kProductKernel`? Its first argument is a `Product`.
   bool is_product(const void* function) const { return products_.contains(function); }
+  // Of a kernel of PyTorch that writes one constant everywhere, the bytes of that, else 0. Its
+  // arguments are the number of elements, the constant and the address.
+  std::size_t constant_bytes_of(const void* function) const {
+    const auto found = constant_bytes_.find(function);
+    return found == constant_bytes_.end() ? 0 : found->second;
+  }
   // What a thread of that function takes, by its name: see `thread_bytes`.
   double bytes_of_thread(const void* function) const {
     const auto found = bytes_of_thread_.find(function);
@@ -53,6 +59,7 @@ class Modules {
   std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
   std::unordered_map<const void*, Function*> functions_;  // of all modules
   std::unordered_set<const void*> products_;
+  std::unordered_map<const void*, std::size_t> constant_bytes_;
   std::unordered_map<const void*, double> bytes_of_thread_;  // those that differ
 };
 

@@ -167,6 +167,8 @@ void perform(Machine& machine, const Work& work, int device) {
     legal = do_fill(machine, *fill, device);
   } else if (const InOrder* call = std::get_if<InOrder>(&work)) {
     call->function(call->argument);
+  } else if (const Kernel* kernel = std::get_if<Kernel>(&work)) {
+    legal = !kernel->constant || do_fill(machine, *kernel->constant, device);
   } else if (const FreeMemory* free = std::get_if<FreeMemory>(&work)) {
     machine.device(device).allocations.free(free->at);
   }

@@ -31,8 +31,9 @@ std::byte* map_file(int file, std::size_t offset, std::size_t bytes) {
 
 }  // namespace
 
-PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed)
-    : capacity_(capacity), backed_(backed) {
+PhysicalMemory::PhysicalMemory(std::size_t capacity, bool backed, SharedCapacity* sharing,
+                               int device)
+    : capacity_(capacity), sharing_(sharing), device_(device), backed_(backed) {
   free_.add(0, align_up(capacity * kOffsetsPerByte, kChunk));
 }
 
@@ -57,18 +58,36 @@ PhysicalMemory::~PhysicalMemory() {
 }
 
 std::optional<std::size_t> PhysicalMemory::allocate(std::size_t bytes) {
-  if (bytes > capacity_ - std::min(allocated_, capacity_)) {
+  const bool fits = sharing_ != nullptr ? sharing_->take(device_, bytes, capacity_)
+                                        : bytes <= capacity_ - std::min(allocated_, capacity_);
+  if (!fits) {
     return std::nullopt;
   }
   const auto offset = free_.take(bytes);
   if (offset) {
     add(bytes);
+  } else if (sharing_ != nullptr) {
+    sharing_->give_back(device_, bytes);
   }
   return offset;
 }
 
-void PhysicalMemory::free(std::size_t offset, std::size_t bytes) {
+void PhysicalMemory::take_overhead(std::size_t bytes) {
+  if (sharing_ != nullptr) {
+    sharing_->add(device_, bytes);
+  }
+  add(bytes);
+}
+
+void PhysicalMemory::return_overhead(std::size_t bytes) {
+  if (sharing_ != nullptr) {
+    sharing_->give_back(device_, bytes);
+  }
   allocated_ -= bytes;
+}
+
+void PhysicalMemory::free(std::size_t offset, std::size_t bytes) {
+  return_overhead(bytes);
   clear(offset, bytes);
   free_.add(offset, bytes);
 }

@@ -7,12 +7,14 @@
 // GiB as it grows: host addresses are what a program shares with the devices, and memory that nobody
 // wrote takes none. Not thread-safe; the machine's lock guards it.
 // Bytes are unknown from a `forget` until something is written there; a copy of them is unknown too.
-// Invariants: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity();
+// Invariants: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity(), of all
+// processes that share the device;
 // the bytes of a chunk without a place in the file are zero.
 #pragma once
 
 #include "sim/memory/byte_ranges.h"
 #include "sim/memory/free_ranges.h"
+#include "sim/memory/shared_capacity.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -26,8 +28,10 @@ namespace ferro::sim {
 
 class PhysicalMemory {
  public:
-  // Unbacked memory has offsets but no bytes: writes are dropped, reads give zeros.
-  PhysicalMemory(std::size_t capacity, bool backed);
+  // Unbacked memory has offsets but no bytes: writes are dropped, reads give zeros. With `sharing`,
+  // which must live longer, other processes take of the same capacity, as of this device.
+  PhysicalMemory(std::size_t capacity, bool backed, SharedCapacity* sharing = nullptr,
+                 int device = 0);
   // The first `bytes` of a file that other processes may write to, all of them handed out. The file
   // stays the caller's.
   static std::unique_ptr<PhysicalMemory> shared(int file, std::size_t bytes, bool backed);
@@ -36,12 +40,14 @@ class PhysicalMemory {
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   std::size_t capacity() const { return capacity_; }
-  std::size_t allocated() const { return allocated_; }
-  // The most that was ever allocated.
-  std::size_t peak() const { return peak_; }
+  // By all processes that share the device; the most that they ever had together.
+  std::size_t allocated() const { return sharing_ ? sharing_->allocated(device_) : allocated_; }
+  std::size_t peak() const { return sharing_ ? sharing_->peak(device_) : peak_; }
+  // By this process.
+  std::size_t own_allocated() const { return allocated_; }
   // Takes `bytes` of the capacity, or gives them back, without an offset.
-  void take_overhead(std::size_t bytes) { add(bytes); }
-  void return_overhead(std::size_t bytes) { allocated_ -= bytes; }
+  void take_overhead(std::size_t bytes);
+  void return_overhead(std::size_t bytes);
 
   // None when the capacity does not suffice. The bytes are zero.
   std::optional<std::size_t> allocate(std::size_t bytes);
@@ -96,6 +102,8 @@ class PhysicalMemory {
   void clear_piece(std::size_t offset, std::size_t bytes);
 
   const std::size_t capacity_;
+  SharedCapacity* const sharing_ = nullptr;
+  const int device_ = 0;  // there
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
   const bool backed_;  // by a file of its own

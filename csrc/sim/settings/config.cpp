@@ -103,6 +103,10 @@ bool set_value(std::string_view key, std::string_view value, MachineConfig& conf
     config.backing = value == "1";
     return value == "0" || value == "1";
   }
+  if (key == "sharing") {
+    config.sharing = value;
+    return true;
+  }
   known = false;
   return false;
 }

@@ -52,6 +52,9 @@ struct MachineConfig {
   double program_factor = 0;
   // Processor time of the calling thread, in microseconds, for that factor.
   double (*processor_time)() = thread_processor_time;
+  // Which processes take memory of the same cards. Empty: this one alone. "new": those that it tells.
+  // Else the path that another process tells; where it leads to nothing any more it means "new".
+  std::string sharing;
   // False: no bytes behind the pages. Copies check their addresses; device reads give zeros.
   bool backing = true;
 
@@ -64,7 +67,7 @@ struct MachineConfig {
 // Reads "key=value" pairs separated by commas, semicolons or blanks into `config`:
 // devices, card (a key, or the figures of `parse_card`), memory, context and address_space (bytes, or
 // with the suffix KiB, MiB, GiB, TiB), mode (eager, adversarial, clock), seed, turn, max_pending,
-// program (microseconds, or x and the factor), backing (0, 1).
+// program (microseconds, or x and the factor), backing (0, 1), sharing.
 // Returns one sentence about the first mistake, else nothing; on a mistake `config` is unchanged.
 std::string parse_config(std::string_view text, MachineConfig& config);
 

@@ -1,5 +1,8 @@
 #include "sim/settings/device_attributes.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace ferro::sim {
 
 int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, int device) {
@@ -65,7 +68,7 @@ int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, 
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       return card.compute_minor;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return 0x10 + device;
+      return pci_bus(device);
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
       return CU_COMPUTEMODE_DEFAULT;
     // The largest textures, which some libraries divide by.
@@ -106,5 +109,15 @@ int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, 
       return 0;
   }
 }
+
+std::array<unsigned char, 16> device_uuid(int device) {
+  std::array<unsigned char, 16> bytes{};
+  constexpr std::string_view kText = "ferro-simulated";
+  std::copy(kText.begin(), kText.end(), bytes.begin());
+  bytes.back() = static_cast<unsigned char>(device);
+  return bytes;
+}
+
+int pci_bus(int device) { return 0x10 + device; }
 
 }  // namespace ferro::sim

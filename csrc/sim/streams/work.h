@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -19,11 +20,6 @@ using Nanoseconds = std::int64_t;
 
 // Takes its place in the order and does nothing: event records and waits, joins.
 struct Marker {};
-
-// Does nothing either, and takes time.
-struct Kernel {
-  Nanoseconds duration = 0;
-};
 
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
 // host address, which is decided when the copy is submitted: addresses given back meanwhile do not
@@ -52,6 +48,12 @@ struct Fill {
   std::size_t width = 0;
   std::size_t height = 1;
   std::size_t pitch = 0;
+};
+
+// Takes time, and does nothing but for a constant that it writes, where that is known.
+struct Kernel {
+  Nanoseconds duration = 0;
+  std::optional<Fill> constant = std::nullopt;
 };
 
 struct HostCall {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,20 +46,22 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, struc
 """
 
 
-def fake_nvml(folder: Path, init: int) -> None:
+def fake_nvml(folder: Path, init: int, text: str = NVML) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler to build a stand-in for NVML with")
     source = folder / "nvml.c"
-    source.write_text(NVML)
+    source.write_text(text)
     target = folder / "libnvidia-ml.so.1"
-    command = [compiler, "-shared", "-fPIC", f"-DINIT={init}", str(source), "-o", str(target)]
+    flags = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", f"-DINIT={init}"]
+    command = [compiler, *flags, str(source), "-o", str(target)]
     subprocess.run(command, check=True)
 
 
 def lines_with(folder: Path, run: RunSimulated) -> str:
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
-    return run(FAIL, env={"LD_LIBRARY_PATH": path}, memory="1GiB").stdout
+    # Before the simulated GPU's, which has the same name.
+    preload = {"LD_PRELOAD": str(folder / "libnvidia-ml.so.1")}
+    return run(FAIL, env=preload, memory="1GiB").stdout
 
 
 def test_each_process_has_its_line(tmp_path: Path, run_simulated: RunSimulated) -> None:
@@ -79,5 +80,5 @@ def test_an_nvml_that_fails_is_left_out(tmp_path: Path, run_simulated: RunSimula
 def test_a_library_that_is_something_else_is_left_out(
     tmp_path: Path, run_simulated: RunSimulated
 ) -> None:
-    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    fake_nvml(tmp_path, init=0, text="int something_else;")
     assert lines_with(tmp_path, run_simulated) == "\n"

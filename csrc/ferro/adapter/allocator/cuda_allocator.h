@@ -216,8 +216,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Serving serving() const { return serving_.load(std::memory_order_acquire); }
   void choose_route();
   Destination destination(Device& device, StreamId stream) const;
-  void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream,
-                        const Request& request);
+  void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream, Request request);
   void* allocate_in_previous(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
   void free_elsewhere(void* ptr);
   // Tells the allocator before what this thread said of its requests.
@@ -260,6 +259,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const std::size_t page_bytes_;
   const Layout layout_;                    // as configured
   std::atomic<std::size_t> memory_limit_;  // that of `config_`
+  std::atomic<Layout> graph_layout_;       // the same
   PreviousAllocator previous_;
   UncachedAllocations uncached_;
   Mutex switch_mutex_;

@@ -17,6 +17,7 @@ CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
       page_bytes_(config.page_bytes),
       layout_(config.layout),
       memory_limit_(config.memory_limit),
+      graph_layout_(config.graph_layout),
       previous_(previous),
       enabled_(previous.isEnabled()),
       config_(config) {
@@ -55,13 +56,15 @@ CudaAllocator::Destination CudaAllocator::destination(Device& owner, StreamId st
 }
 
 void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, StreamId stream,
-                                     const Request& request) {
+                                     Request request) {
   const Destination to = destination(owner, stream);
   if (to.route == Route::kUncached) {
     return uncached_.allocate(request.requested);
   }
   if (to.pool != kDefaultPool) {
     refuse_if_sealed(to.pool);
+    request.plain |= graph_layout_.load(std::memory_order_relaxed) == Layout::kSegments &&
+                     owner.router.has_captures();
   }
   const auto allocate = [&] {
     if (to.route != Route::kOurs) {
@@ -155,6 +158,7 @@ void CudaAllocator::adjust(const AllocatorConfig& wanted) {
     config_ = wanted;
   }
   memory_limit_.store(wanted.memory_limit, std::memory_order_relaxed);
+  graph_layout_.store(wanted.graph_layout, std::memory_order_relaxed);
   for (int i = 0; i < device_count(); ++i) {
     core_of(i)->adjust(wanted);
     apply_limit(static_cast<c10::DeviceIndex>(i));

@@ -27,6 +27,9 @@ struct AllocatorConfig {
   std::size_t headroom = 0;    // bytes of the device that are left free for others
   std::size_t idle_bytes = 0;  // that `empty_cache` keeps (pages only)
   Layout layout = Layout::kPages;
+  // Of what is allocated while a graph is captured, in its pool; who makes requests sees to it
+  // (Request::plain).
+  Layout graph_layout = Layout::kPages;
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
   double in_flight_share = 0.3;

@@ -1,6 +1,6 @@
 // The register of functions that a program called and the simulated GPU does not have.
 //
-// It lives in libcuda.so.1 and serves all four libraries. Thread-safe. A name is printed on stderr
+// It lives in libcuda.so.1 and serves all libraries. Thread-safe. A name is printed on stderr
 // and kept the first time it is reported; names have static lifetime.
 #pragma once
 

@@ -1,0 +1,49 @@
+"""vLLM: the whole engine with a tiny model, and its custom all-reduce between two ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.python.client_sides import ALLOCATORS, run_sides
+from tests.python.torch_programs import simulated
+
+pytest.importorskip("vllm", reason="vllm is not installed: make test-clients")
+
+REFUSED = "invalid argument"
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled", "asleep"])
+def test_engine(how: str) -> None:
+    sides = run_sides("client_vllm_engine.py", how, allocators=("native", "pages"), memory="8GiB")
+    native, pages = sides["native"].value, sides["pages"].value
+    rounds = 3 if how == "asleep" else 1
+    assert native["generated"] == pages["generated"] == [[8] * 4] * rounds
+    assert pages["blocks"] >= native["blocks"] > 1000
+    if how == "asleep":
+        assert all(
+            value[f"frees at level {level}"] for value in (native, pages) for level in (1, 2)
+        )
+    assert sides["pages"].peak_reserved <= sides["native"].peak_reserved
+
+
+@pytest.mark.parametrize(
+    ("allocator", "how", "conf", "works"),
+    [
+        ("native", "", "", True),
+        ("expandable", "", "", False),
+        ("expandable", "setting", "", True),
+        ("pages", "", "", False),
+        ("pages", "setting", "", True),
+        ("pages", "", "graph_layout:segments", True),
+        ("segments", "", "layout:segments", True),
+    ],
+)
+def test_custom_all_reduce_in_a_graph(allocator: str, how: str, conf: str, works: bool) -> None:
+    settings = {**ALLOCATORS[allocator], "VLLM_SKIP_P2P_CHECK": "1"}
+    found = simulated("client_vllm_all_reduce.py", allocator, how, env=settings, conf=conf, count=2)
+    for rank in found["ranks"]:
+        assert not rank.get("disabled")
+        assert rank.get("shape") == ([1 << 18] if works else None), rank
+        assert (REFUSED in rank.get("error", "")) is not works, rank
+    if "graph_layout" in conf:
+        assert [rank["expandable"] for rank in found["ranks"]] == [[True], [True]]

@@ -1,0 +1,194 @@
+"""Tests ferro_alloc with the libraries that programs use on top of PyTorch, on the simulated GPU.
+
+    make test-clients                             all of them
+    make test-clients CLIENTS="trainer rmm"       these
+    python tools/clients.py --rounds 5 trainer    the same, each program five times, in turns
+
+A client has a folder under build/clients: an environment with the packages of its requirements,
+laid over the environment of its torch (tools/versions.py), so that torch is not installed again. It
+is made when it is asked for, kept, and skipped without a package index. At the end there is a table
+of what each client's run took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools import versions  # noqa: E402
+from tools.results import Result, add, read_junit, skip  # noqa: E402
+from tools.versions import Command, execute, find_installer, find_python, tail  # noqa: E402
+
+FOLDER = ROOT / "build" / "clients"
+TESTS = "tests/python/real_clients"
+
+
+@dataclass(frozen=True)
+class Client:
+    name: str
+    tests: tuple[str, ...]  # files of TESTS
+    torch: str = ""  # minor version; empty: the installed one
+    in_ci: bool = False  # `make test` runs it too
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.name
+
+    @property
+    def requirements(self) -> Path:
+        """All that it needs beside tools/requirements.txt, each with its version."""
+        return ROOT / TESTS / "requirements" / f"{self.name}.txt"
+
+
+CLIENTS = (
+    Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
+    Client("trainer", ("test_trainer.py",), in_ci=True),
+    Client("vllm", ("test_vllm.py", "test_vllm_sleep.py"), torch="2.14"),
+)
+
+
+def version_of(client: Client) -> versions.Version | None:
+    """The torch that the client runs with; None: the installed one, whichever that is."""
+    if client.torch in ("", versions.installed()):
+        return None
+    return next(known for known in versions.VERSIONS if known.minor == client.torch)
+
+
+def find_base(client: Client) -> Path | None:
+    version = version_of(client)
+    return Path(sys.executable) if version is None else find_python(version)
+
+
+def packages_of(python: Path) -> str:
+    """The folder that an environment has torch in."""
+    code = "import importlib.util, pathlib; "
+    code += "print(pathlib.Path(importlib.util.find_spec('torch').origin).parents[1])"
+    return subprocess.run(
+        [python, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def find_environment(client: Client, base: Path) -> Path | None:
+    """The interpreter of the client's environment; None where it can't be had."""
+    venv, stamp = client.folder / "venv", client.folder / "installed.txt"
+    python = venv / "bin" / "python"
+    wanted = f"# over {packages_of(base)}\n{client.requirements.read_text()}"
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return python
+    installer = find_installer()
+    if installer is None:
+        return None
+    log = client.folder / "environment.log"
+    made: Command = [installer, "venv", "--clear", "--python", base, venv]
+    if not execute(log, made):
+        return None
+    # Folders that a .pth file names come behind the environment's own.
+    (site,) = venv.glob("lib/python3.*/site-packages")
+    (site / "base.pth").write_text(packages_of(base) + "\n")
+    # So that processes that a client starts have the simulated GPU, as where it is installed.
+    shutil.copy(ROOT / "ferro_alloc.pth", site)
+    # The list is complete, so nothing asks for torch and what that needs.
+    alone = ("--no-deps", "--no-build-isolation")
+    fill: Command = [installer, "pip", "install", "--python", python, *alone]
+    if not execute(log, [*fill, "--requirements", client.requirements]):
+        return None
+    stamp.write_text(wanted)
+    return python
+
+
+def run_tests(client: Client, python: Path, tree: Path, rounds: int) -> Result:
+    log, report = client.folder / "test.log", client.folder / "test.xml"
+    figures = client.folder / "figures.jsonl"
+    for path in (report, figures):
+        path.unlink(missing_ok=True)
+    settings = ("env", f"FERRO_CLIENT_FIGURES={figures}", f"FERRO_CLIENT_ROUNDS={rounds}")
+    pytest: Command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    files = [f"{TESTS}/{name}" for name in client.tests]
+    if not (ok := execute(log, [*settings, *pytest, f"--junitxml={report}", *files], cwd=tree)):
+        print(f"{client.name} failed; the end of {log}:\n{tail(log)}", flush=True)
+    if not report.exists():
+        return Result(client.name, failed=1)
+    return read_junit(client.name, report, ok)
+
+
+def test(client: Client, rounds: int) -> Result:
+    """Tests one client; the logs and figures are in its folder."""
+    base = find_base(client)
+    if base is None:
+        return skip(client.name, f"torch {client.torch} is not here and can't be installed")
+    python = find_environment(client, base)
+    if python is None:
+        return skip(client.name, f"{client.name} is not here and can't be installed")
+    version = version_of(client)
+    if version is not None and not versions.build(version, base):
+        return Result(client.name, failed=1)
+    return run_tests(client, python, ROOT if version is None else version.tree, rounds)
+
+
+def test_in_ci(name: str) -> Result:
+    """For `make test`: those that fit into its time."""
+    results = [test(client, rounds=1) for client in CLIENTS if client.in_ci]
+    return replace(reduce(add, results, Result(name)), name=name)
+
+
+def figures_of(client: Client) -> list[dict[str, object]]:
+    path = client.folder / "figures.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def show_figures(clients: Sequence[Client]) -> None:
+    """Of each program under each allocator, in MiB and seconds."""
+    table = Table("program", "allocator", title="on the simulated GPU")
+    columns = ("peak reserved", "reserved less allocated", "wall time", "by native's")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for client in clients:
+        for row in figures_of(client):
+            table.add_row(*(str(row[key]) for key in ("program", "allocator", *columns)))
+    if table.row_count:
+        Console(highlight=False, width=120).print(table)
+
+
+def main() -> int:
+    known = {client.name: client for client in CLIENTS}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each program")
+    parser.add_argument("clients", nargs="*", help=f"of {', '.join(known)}; all if none is named")
+    arguments = parser.parse_args()
+    asked = arguments.clients or os.environ.get("CLIENTS", "").split() or list(known)
+    if unknown := [name for name in asked if name not in known]:
+        print(f"expected clients of {', '.join(known)}; got {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    total = Result("all")
+    for name in asked:
+        started = time.monotonic()
+        result = test(known[name], arguments.rounds)
+        seconds = time.monotonic() - started
+        reasons = "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
+        print(
+            f"{name}: {result.passed} passed, {result.failed} failed, "
+            f"{result.skipped} skipped ({seconds:.0f} s){reasons}",
+            flush=True,
+        )
+        total = add(total, result)
+    show_figures([known[name] for name in asked])
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
