@@ -21,6 +21,8 @@ MOST_NODES = 200_000
 """Of one autograd graph, that are looked at."""
 SHARE_OF_TIME = 0.05
 """Of the program's, that looking may take where nobody insists."""
+SLACK_S = 0.2
+"""That it may take besides, for short programs."""
 
 
 class Kinds:
@@ -47,7 +49,7 @@ class Kinds:
     def say_all(self, roots: Iterable[Any] | None = None, insist: bool = False) -> None:
         """Of what lives now; with `roots`, tensors, also what the graphs behind them saved."""
         began = time.monotonic()
-        if not insist and self._spent > SHARE_OF_TIME * (began - self._began) + 0.5:
+        if not insist and self._spent > SHARE_OF_TIME * (began - self._began) + SLACK_S:
             return
         groups: list[tuple[str, Iterable[Any]]] = [
             ("parameters", self._parameters()),

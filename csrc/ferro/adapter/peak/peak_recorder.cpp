@@ -116,7 +116,8 @@ void PeakRecorder::say_libraries() {
   for (auto* workspaces : {&at::cuda::cublas_handle_stream_to_workspace(),
                            &at::cuda::cublaslt_handle_stream_to_workspace()}) {
     const std::shared_lock guard(workspaces->mutex);
-    for (const auto& [key, data] : workspaces->map) {
+    for (const auto& [key, workspace] : workspaces->map) {
+      const c10::DataPtr& data = workspace_memory(workspace);
       found.emplace_back(data.device().index(), reinterpret_cast<std::size_t>(data.get()));
     }
   }

@@ -201,6 +201,12 @@ inline void add_later_statistics(
 #endif
 }
 
+// The memory of a workspace of cuBLAS, as the table of them has it: later versions with its size.
+inline const c10::DataPtr& workspace_memory(const c10::DataPtr& workspace) { return workspace; }
+inline const c10::DataPtr& workspace_memory(const std::pair<c10::DataPtr, std::size_t>& workspace) {
+  return workspace.first;
+}
+
 // The settings of the host allocator that a snapshot shows.
 inline void set_pinned_settings(
     [[maybe_unused]] c10::cuda::CUDACachingAllocator::AllocatorConfigInfo& info) {
