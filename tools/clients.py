@@ -57,7 +57,8 @@ class Client:
 CLIENTS = (
     Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
     Client("trainer", ("test_trainer.py",), in_ci=True),
-    Client("vllm", ("test_vllm.py", "test_vllm_sleep.py"), torch="2.14"),
+    Client("vllm", ("test_vllm.py",), torch="2.14"),
+    Client("vllm_sleep", ("test_vllm_sleep.py",), torch="2.14", in_ci=True),
 )
 
 

@@ -12,7 +12,17 @@ pytest.importorskip("vllm", reason="vllm is not installed: make test-clients")
 REFUSED = "invalid argument"
 
 
-@pytest.mark.parametrize("how", ["eager", "compiled", "asleep"])
+ASLEEP = pytest.param(
+    "asleep",
+    marks=pytest.mark.xfail(
+        reason="torchvision brings a libcudart of its own, which vLLM takes for its copies and the "
+        "simulated GPU does not serve (cuGetExportTable)",
+        strict=True,
+    ),
+)
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled", ASLEEP])
 def test_engine(how: str) -> None:
     sides = run_sides("client_vllm_engine.py", how, allocators=("native", "pages"), memory="8GiB")
     native, pages = sides["native"].value, sides["pages"].value
