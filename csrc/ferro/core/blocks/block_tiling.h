@@ -4,10 +4,11 @@
 // Invariants (check_invariants recounts them):
 //  * the blocks of a span tile it; prev/next mirror the addresses; the span's index holds exactly
 //    the starts of all blocks;
-//  * no two neighbours are both free or both gaps;
+//  * no two neighbours are both free, both gaps or both retired;
 //  * a free block is in the free index, an unmerged one in a bin, a gap in the gap index, and no
 //    other block in any;
-//  * backed_pages() == filled slots of all spans.
+//  * backed_pages() == filled slots of all spans, borrowed_pages() == those of borrowed handles;
+//  * retired_bytes() == bytes of retired blocks.
 #pragma once
 
 #include "ferro/core/blocks/block_slab.h"
@@ -85,6 +86,17 @@ class BlockTiling {
   // the caller's to set.
   Block* cut(Block* block, DevicePtr begin, std::size_t bytes);
 
+  // Retired memory. A block that is in no index becomes retired, with its retired neighbours.
+  Block* retire(Block* block);
+  // Cuts whole pages out of a retired block; their state is the caller's to set.
+  Block* cut_retired(Block* block, DevicePtr begin, std::size_t bytes);
+  // All that is retired is free again. O(blocks).
+  void unretire_all();
+  std::size_t retired_bytes() const { return retired_bytes_; }
+
+  // The next block becomes a part of this one, of the same state and in no index.
+  void join_next(Block* block) { absorb_next(block); }
+
   // Gaps.
   void make_gap(Block* block);
   void take_gap(Block* gap) { gaps_.remove(gap); }
@@ -116,10 +128,15 @@ class BlockTiling {
   // The handles behind a range of whole handles, in order of address.
   std::vector<HandleRange> handles_behind(const Span& span, const PageRun& run) const;
   // Puts handles behind addresses that have none.
-  void back(Span& span, DevicePtr begin, std::span<const HandleRange> handles);
+  enum class Owner { kHeap, kScratchSet };
+  void back(Span& span, DevicePtr begin, std::span<const HandleRange> handles,
+            Owner owner = Owner::kHeap);
+  // A borrowed handle is the heap's own from now on.
+  void keep(Span& span, DevicePtr begin);
   // Takes away the handles behind a range of whole ones.
   void unback(Span& span, const PageRun& run);
   std::size_t backed_pages() const { return backed_pages_; }
+  std::size_t borrowed_pages() const { return borrowed_pages_; }
   std::size_t page_bytes() const { return page_bytes_; }
 
   // `function(Block&)` in order of address; it must not change the tiling. O(blocks).
@@ -149,6 +166,8 @@ class BlockTiling {
   Spans spans_;
   std::size_t reserved_bytes_ = 0;
   std::size_t backed_pages_ = 0;
+  std::size_t borrowed_pages_ = 0;
+  std::size_t retired_bytes_ = 0;
   bool page_was_freed_ = false;
   FreeIndex free_;
   UnmergedBins unmerged_;

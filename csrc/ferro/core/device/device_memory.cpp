@@ -15,14 +15,16 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
     : config_(config),
       driver_(api, device),
       total_memory_(driver_.total_memory()),
+      addresses_(addresses),
       events_(driver_),
       store_(driver_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_.value()),
+      scratch_(driver_, store_, pools_),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,  driver_,   store_,    stale_,  pools_,       stats_,   segment_stats_,
-             imports_, searches_, captures_, layout_, on_shortage_, counters_},
+      parts_{config_,        driver_,  store_,    stale_,    pools_,  scratch_,     stats_,
+             segment_stats_, imports_, searches_, captures_, layout_, on_shortage_, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_),
@@ -31,7 +33,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
   pools_.set_context(
       std::make_unique<const HeapContext>(HeapContext{
           driver_, store_, stale_, events_, exports_, addresses, stats_, captures_, observer_,
-          segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending()}),
+          segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending(), &scratch_}),
       !config.stream_lasts);
   if (config.background_unmap) {
     unmap_thread_ = std::make_unique<UnmapThread>(stale_, driver_);
@@ -40,6 +42,10 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
 
 DeviceMemory::~DeviceMemory() {
   unmap_thread_.reset();
+  {
+    const RecursiveMutexLock lock(climb_mutex_);
+    scratch_.let_go_of_all();
+  }
   empty_cache();
   const RecursiveMutexLock lock(climb_mutex_);
   for (Heap* heap : pools_.all_heaps()) {
@@ -193,6 +199,9 @@ void DeviceMemory::empty_cache(const CallContext& context) {
   if (driver_.context_if_created() != nullptr) {
     session.emplace(driver_);
   }
+  if (captures_.load() == 0) {
+    scratch_.collect();
+  }
   reclaimer_.empty_cache(context);
 }
 
@@ -200,6 +209,9 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (pools_.use_count(id) == 0) {
     ++counters_.synchronisations;
+    if (captures_.load() == 0) {
+      scratch_.collect();
+    }
     reclaimer_.empty_pool(id, context);
   }
 }
@@ -250,6 +262,65 @@ void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (is_paged(span.heap()->kind())) {
     static_cast<ArenaHeap*>(span.heap())->change_pins(span, begin, bytes, -1);
+  }
+}
+
+SharingResult DeviceMemory::join_scratch(ScratchSharing::GroupId group, const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (captures_.load() != 0) {
+    return SharingResult::kCapturing;
+  }
+  return scratch_.join(group, pool);
+}
+
+SharingResult DeviceMemory::leave_scratch(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (captures_.load() != 0) {
+    return SharingResult::kCapturing;
+  }
+  return scratch_.leave(pool);
+}
+
+GroupBytes DeviceMemory::scratch_bytes(ScratchSharing::GroupId group) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return scratch_.bytes_of(group);
+}
+
+SharingResult DeviceMemory::begin_capture(const PoolId& pool) {
+  if (!scratch_.any()) {
+    return SharingResult::kOk;
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  return scratch_.begin_capture(pool);
+}
+
+bool DeviceMemory::note_captured(const PoolId& pool, DevicePtr ptr, std::size_t bytes) {
+  if (!scratch_.any()) {
+    return true;
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  Span* span = addresses_.find(ptr);
+  return span == nullptr || scratch_.note(pool, *span, ptr, bytes);
+}
+
+SharingResult DeviceMemory::end_capture(const PoolId& pool, ScratchSharing::Outcome outcome) {
+  if (!scratch_.any()) {
+    return SharingResult::kOk;
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  const Driver::Session session(driver_);
+  SharingResult result = scratch_.end_capture(pool, outcome);
+  if (result == SharingResult::kOutOfMemory) {
+    reclaimer_.empty_cache(nullptr);
+    result = scratch_.settle_again(pool);
+  }
+  return result;
+}
+
+void DeviceMemory::on_unheld(const PoolId& pool) {
+  if (scratch_.any()) {
+    const RecursiveMutexLock lock(climb_mutex_);
+    scratch_.on_unheld(pool);
   }
 }
 

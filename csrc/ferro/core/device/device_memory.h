@@ -8,7 +8,8 @@
 // a time, which costs nothing because the driver serialises these calls anyway. The host may wait
 // under climb_mutex_, and under no other lock.
 //
-// Invariants: held pages == sum over heaps of pages behind their spans + pages of the store; counters
+// Invariants: held pages == sum over heaps of pages behind their spans, but for borrowed ones + pages
+// of scratch sets + pages of the store; counters
 // of the device == sums over the heaps, of those that are gone too.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include "ferro/core/device/device_report.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
+#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/core/device/segment_ladder.h"
 #include "ferro/core/pages/unmap_thread.h"
 #include "ferro/core/stats/stats.h"
@@ -129,6 +131,21 @@ class DeviceMemory {
     }
   }
 
+  // Graphs that have the pages of their scratch in common: ScratchSharing, under the lock.
+  SharingResult join_scratch(ScratchSharing::GroupId group, const PoolId& pool)
+      FERRO_EXCLUDES(climb_mutex_);
+  SharingResult leave_scratch(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  GroupBytes scratch_bytes(ScratchSharing::GroupId group) FERRO_EXCLUDES(climb_mutex_);
+  SharingResult begin_capture(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // `ptr` was allocated in the pool. False: it is not live any more, and another one is to be asked
+  // for.
+  bool note_captured(const PoolId& pool, DevicePtr ptr, std::size_t bytes)
+      FERRO_EXCLUDES(climb_mutex_);
+  SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
+      FERRO_EXCLUDES(climb_mutex_);
+  // Nobody holds the pool any more.
+  void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+
   // Calls `function(const std::vector<Heap*>&)` with the heaps of one pool, in order of stream and
   // kind; none of them goes meanwhile.
   template <typename Function>
@@ -168,6 +185,7 @@ class DeviceMemory {
   AllocatorConfig config_;  // what `adjust` changes: under the climb lock
   Driver driver_;
   const std::size_t total_memory_;
+  AddressIndex& addresses_;
   EventPool events_;  // before those whose fences give their events back
   PageStore store_;
   StaleMappings stale_;
@@ -180,6 +198,7 @@ class DeviceMemory {
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   PoolTable pools_;
+  ScratchSharing scratch_;  // under the climb lock
   const MemoryShortageCallback on_shortage_;
 
   RecursiveMutex climb_mutex_;

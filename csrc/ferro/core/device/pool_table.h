@@ -47,6 +47,8 @@ class PoolTable {
   bool release(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // -1: unknown.
   int use_count(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  // Bytes of a scratch set that count as held by a pool, which exists.
+  void count_bytes(const PoolId& id, std::int64_t change) FERRO_EXCLUDES(mutex_);
   // Flags may be set before the pool exists.
   void set_no_split(const PoolId& id) FERRO_EXCLUDES(mutex_);
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(mutex_);
