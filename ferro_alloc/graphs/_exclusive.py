@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
+from ferro_alloc.graphs._groups import exclusive_groups
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, PoolLike, pool_of, pool_of_graph
 from ferro_alloc.graphs._streams import require_device
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 _lock = threading.RLock()
-_group_of_pool: weakref.WeakValueDictionary[PoolHandle, ExclusiveGroup]
 
 _REASONS = {
     "no memory": "there is no memory for scratch of its own. Free some and try again",
@@ -93,11 +93,11 @@ class ExclusiveGroup:
             for graph, pool in found:
                 handle = pool.handle
                 if handle not in self._pools:
-                    other = _group_of_pool.get(handle)
+                    other = exclusive_groups.get(handle)
                     reason = "member" if other is not None and other is not self else ""
                     self._check(reason or extension.join_scratch(self._number, handle), pool)
                     self._pools[handle] = pool
-                    _group_of_pool[handle] = self
+                    exclusive_groups[handle] = self
                 if graph is not None and not self._ordered and graph not in self._wrapped:
                     self._wrap(graph)
                     self._wrapped[graph] = handle
@@ -116,7 +116,7 @@ class ExclusiveGroup:
                 self._check("" if handle in self._pools else "no member", pool)
                 self._check(extension.leave_scratch(handle), pool)
                 del self._pools[handle]
-                _group_of_pool.pop(handle, None)
+                exclusive_groups.pop(handle, None)
                 for graph in [g for g, of in self._wrapped.items() if of == handle]:
                     del self._wrapped[graph]
                     graph.__dict__.pop("replay", None)
@@ -125,16 +125,22 @@ class ExclusiveGroup:
         shared, scratch = _require().scratch_bytes(self._number)
         return GroupSizes(shared_bytes=shared, scratch_bytes=scratch)
 
-    def launch(self, replay: Callable[[], None]) -> None:
-        """Calls `replay`, which launches a graph of a member on the current stream, behind the last
-        launch of the group and before the next one. The host waits for neither."""
+    def orders(self, graph: torch.cuda.CUDAGraph) -> bool:
+        """Whether each replay of this graph waits for the last one of the group, or none has to."""
+        return self._ordered or graph in self._wrapped
+
+    def launch(
+        self, replay: Callable[[], None], stream: torch.cuda.Stream | None = None
+    ) -> None:
+        """Calls `replay`, which launches a graph of a member on `stream`, or the current one, behind
+        the last launch of the group and before the next one. The host waits for neither."""
         import torch
 
         if self._ordered:
             replay()
             return
         with _lock:
-            stream = torch.cuda.current_stream()
+            stream = stream or torch.cuda.current_stream()
             last = self._last.get(stream.device_index)
             if last is None:
                 last = self._last[stream.device_index] = torch.cuda.Event()
@@ -166,9 +172,6 @@ class ExclusiveGroup:
         return f"<ExclusiveGroup {self._name!r}, {len(self._pools)} pools>"
 
 
-_group_of_pool = weakref.WeakValueDictionary()
-
-
 def exclusive(*members: Member, name: str = "", ordered: bool = False) -> ExclusiveGroup:
     """A group of graphs that never run at the same time: the pages of their scratch are shared.
 
@@ -193,10 +196,6 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
             group.leave(*group.pools)
         raise
     return group
-
-
-def group_of(pool: CapturePool) -> ExclusiveGroup | None:
-    return _group_of_pool.get(pool.handle) if _group_of_pool else None
 
 
 def _require() -> _C:

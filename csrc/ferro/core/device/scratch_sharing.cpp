@@ -37,8 +37,8 @@ void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& h
 
 SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
   const auto known = members_.find(pool);
-  if (known != members_.end() && (known->second.group == group ||
-                                  sets_.at(known->second.group).members.size() > 1)) {
+  const bool again = known != members_.end() && known->second.group == group;
+  if (known != members_.end() && !again && sets_.at(known->second.group).members.size() > 1) {
     return SharingResult::kMember;
   }
   if (known != members_.end() && known->second.is_running) {
@@ -49,6 +49,10 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
     return SharingResult::kCapturing;
   }
   Set& set = sets_[group];
+  if (again) {
+    fold(set);
+    return SharingResult::kOk;
+  }
   if (known != members_.end()) {
     // From a group of one.
     Set& before = sets_.at(known->second.group);

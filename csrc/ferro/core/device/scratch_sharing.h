@@ -58,7 +58,8 @@ class ScratchSharing final : public ScratchLender {
       : driver_(driver), store_(store), pools_(pools) {}
 
   // What is free in the pool, which its graphs may write, is shared from now on. Throws DriverError;
-  // then, and where the driver refuses to map, it is a member, and some of it is not shared.
+  // then, and where the driver refuses to map, it is a member, and some of it is not shared until it
+  // joins again.
   SharingResult join(GroupId group, const PoolId& pool);
   // The pool gets handles of its own for its scratch; it is a group of one then. On failure, also
   // when it throws DriverError, nothing changed.
