@@ -1,4 +1,4 @@
-"""Exclusive groups: graphs that never run at the same time have the pages of their scratch in common."""
+"""Exclusive groups: graphs that never run at the same time share the pages of their scratch."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups
-from ferro_alloc.graphs._pools import CapturePool, PoolHandle, PoolLike, pool_of, pool_of_graph
+from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
 from ferro_alloc.graphs._streams import require_device
 
 if TYPE_CHECKING:
     import torch
 
-    from ferro_alloc import _C
 
-    Member = torch.cuda.CUDAGraph | CapturedGraph | PoolLike
+Member = Any
+"""A `torch.cuda.CUDAGraph`, a `CapturedGraph`, or a pool in any form (`PoolLike`)."""
 
 _numbers = itertools.count(1)
 _lock = threading.RLock()
@@ -31,6 +32,7 @@ _REASONS = {
     "capturing": "a capture is running. End it first",
     "member": "it is in another group already. leave() that one first",
     "no member": "it is not in this group",
+    "checkpoints": "torch.compile keeps a tree of graphs in it, which reuse memory by themselves",
 }
 
 
@@ -83,9 +85,10 @@ class ExclusiveGroup:
         """Adds graphs and pools; those that are members already stay so.
 
         A graph brings its pool, with all that was captured into it. What was captured before and is
-        free by now is scratch from now on; later captures share theirs when they end. The host waits
-        for the device, and nothing of a member may be launched meanwhile. Raises `FerroError` while
-        a capture runs, for a member of another group, and for what is no member at all.
+        free by now is scratch from now on; later captures share theirs when they end. The host
+        waits for the device, and nothing of a member may be launched meanwhile. Raises `FerroError`
+        while a capture runs, for a member of another group, for the pool of `torch.compile`'s
+        trees, and for what is no member at all.
         """
         extension = _require()
         found = [_parts(member) for member in members]
@@ -129,11 +132,9 @@ class ExclusiveGroup:
         """Whether each replay of this graph waits for the last one of the group, or none has to."""
         return self._ordered or graph in self._wrapped
 
-    def launch(
-        self, replay: Callable[[], None], stream: torch.cuda.Stream | None = None
-    ) -> None:
-        """Calls `replay`, which launches a graph of a member on `stream`, or the current one, behind
-        the last launch of the group and before the next one. The host waits for neither."""
+    def launch(self, replay: Callable[[], None], stream: torch.cuda.Stream | None = None) -> None:
+        """Calls `replay`, which launches a graph of a member on `stream`, or the current one:
+        behind the last launch of the group and before the next one. The host waits for neither."""
         import torch
 
         if self._ordered:
@@ -183,10 +184,10 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
     partner: keep the tensors that you read, and let no partner run between the graphs of a forward
     pass and those of its backward pass.
 
-    Replays of members wait for one another on the device, not on the host: those of graphs that are
-    members, and each `CapturedGraph.launch()` of a graph whose pool is one. `ordered=True` says that
-    the program orders them itself. Raises as `join` does, and `FerroError` while ferro_alloc is not
-    in PyTorch's place.
+    Replays of members wait for one another on the device, not the host: those of graphs that are
+    members, and each `CapturedGraph.launch()` of a graph whose pool is one. `ordered=True` says
+    that the program orders them itself. Raises as `join` does, and `FerroError` while ferro_alloc
+    is not in PyTorch's place.
     """
     group = ExclusiveGroup(name, ordered)
     try:
@@ -198,11 +199,11 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
     return group
 
 
-def _require() -> _C:
+def _require() -> ModuleType:
     extension = require_device("an exclusive group")
     if not is_installed():
         raise FerroError(
-            "exclusive groups share pages of ferro_alloc: call ferro_alloc.install() before capturing"
+            "an exclusive group shares pages of ferro_alloc: call ferro_alloc.install() first"
         )
     import torch
 

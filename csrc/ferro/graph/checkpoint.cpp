@@ -56,6 +56,7 @@ CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
 CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
                                 PoolCheckpoint* checkpoint) {
   CheckpointError error = CheckpointError::kNone;
+  device.exclude_from_sharing(pool);
   device.with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
     error = check_pool(device, pool, heaps);
     if (error != CheckpointError::kNone) {

@@ -1,10 +1,19 @@
-"""Exclusive groups: memory, results in every order, replays on several streams, joining and leaving."""
+"""Exclusive groups: memory, results in every order, several streams, joining and leaving."""
 
 import gc
+import itertools
 import random
 
-from tests.python.feature_checks import MIB, check, check_invariants, error_of, filled, finish, take
-from tests.python.feature_checks import words
+from tests.python.feature_checks import (
+    MIB,
+    check,
+    check_invariants,
+    error_of,
+    filled,
+    finish,
+    take,
+    words,
+)
 
 import torch
 
@@ -23,7 +32,7 @@ class Step:
         with CaptureGuard(pool) as guard:
             scratch = [take(RESULT) for _ in range(size * MIB // RESULT)]
             scratch[0].view(torch.int32).copy_(self.source)
-            for before, after in zip(scratch, scratch[1:], strict=False):
+            for before, after in itertools.pairwise(scratch):
                 after.copy_(before)
             self.result = scratch[-1].clone()
             del before, after, scratch
@@ -133,6 +142,15 @@ def what_is_no_member_is_refused():
         errors.append(error_of(lambda: group.join(graphs.graph_pool_handle())))
     kinds = {kind for kind, _ in errors}
     return [sorted(kinds), ["another group" in errors[0][1], "not in this" in errors[1][1]]]
+
+
+@check
+def trees_of_torch_compile_are_refused():
+    handle = graphs.graph_pool_handle()
+    step = Step(4, handle)
+    torch._C._cuda_getCheckpointState(0, handle)
+    kind, text = error_of(lambda: graphs.exclusive(step.graph))
+    return [kind, "torch.compile" in text]
 
 
 @check

@@ -125,9 +125,10 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
 }
 
 void CudaAllocator::check_sharing(SharingResult result) {
-  TORCH_CHECK_WITH(OutOfMemoryError, result != SharingResult::kOutOfMemory,
-                   "CUDA out of memory. What the capture left alive needs pages that no other graph "
-                   "of its exclusive group uses, and there are none. Free memory and capture again.");
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, result != SharingResult::kOutOfMemory,
+      "CUDA out of memory. What the capture left alive needs pages that no other graph "
+      "of its exclusive group uses, and there are none. Free memory and capture again.");
 }
 
 namespace {
@@ -144,6 +145,8 @@ const char* text_of(SharingResult result) {
       return "member";
     case SharingResult::kNoMember:
       return "no member";
+    case SharingResult::kExcluded:
+      return "checkpoints";
   }
   return "";
 }

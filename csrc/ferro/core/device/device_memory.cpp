@@ -65,7 +65,7 @@ void DeviceMemory::adjust(const AllocatorConfig& wanted) {
 
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
   if (layout_ == Layout::kSegments || request.plain ||
-      (pool != kDefaultPool && pools_.has_special())) [[unlikely]] {
+      (pool != kDefaultPool && (pools_.has_special() || may_borrow(pool)))) [[unlikely]] {
     return allocate_specially(pool, stream, std::move(request));
   }
   return allocate_in_pages(pool, stream, request);
@@ -75,6 +75,9 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
                                                 Request request) {
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
+  if (may_borrow(id) && request.size > kSmallRequest) {
+    request.size = align_up(request.size, config_.page_bytes);
+  }
   return layout_ == Layout::kSegments || request.plain || traits.is_special
              ? allocate_in_segments(id, stream, request)
              : allocate_in_pages(id, stream, request);
@@ -294,13 +297,13 @@ SharingResult DeviceMemory::begin_capture(const PoolId& pool) {
   return scratch_.begin_capture(pool);
 }
 
-bool DeviceMemory::note_captured(const PoolId& pool, DevicePtr ptr, std::size_t bytes) {
+bool DeviceMemory::note_captured(const PoolId& pool, DevicePtr ptr) {
   if (!scratch_.any()) {
     return true;
   }
   const RecursiveMutexLock lock(climb_mutex_);
   Span* span = addresses_.find(ptr);
-  return span == nullptr || scratch_.note(pool, *span, ptr, bytes);
+  return span == nullptr || scratch_.note(pool, *span, ptr);
 }
 
 SharingResult DeviceMemory::end_capture(const PoolId& pool, ScratchSharing::Outcome outcome) {
@@ -315,6 +318,11 @@ SharingResult DeviceMemory::end_capture(const PoolId& pool, ScratchSharing::Outc
     result = scratch_.settle_again(pool);
   }
   return result;
+}
+
+void DeviceMemory::exclude_from_sharing(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  scratch_.exclude(pool);
 }
 
 void DeviceMemory::on_unheld(const PoolId& pool) {

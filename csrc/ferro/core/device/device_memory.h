@@ -139,10 +139,11 @@ class DeviceMemory {
   SharingResult begin_capture(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // `ptr` was allocated in the pool. False: it is not live any more, and another one is to be asked
   // for.
-  bool note_captured(const PoolId& pool, DevicePtr ptr, std::size_t bytes)
-      FERRO_EXCLUDES(climb_mutex_);
+  bool note_captured(const PoolId& pool, DevicePtr ptr) FERRO_EXCLUDES(climb_mutex_);
   SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
       FERRO_EXCLUDES(climb_mutex_);
+  // Checkpoints of the pool are taken (graph/checkpoint.h).
+  void exclude_from_sharing(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.
   void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
 
@@ -164,6 +165,11 @@ class DeviceMemory {
   // apart for good: eight captures from small to large held 850 MiB instead of 514.
   static bool is_small_in(const PoolId& pool, const Request& request) {
     return pool != kDefaultPool && request.size <= kSmallRequest;
+  }
+  // What is captured in a group begins and ends with pages, so that what lives has no more of them
+  // than it fills; the rest of a page that carries a live byte serves nobody.
+  bool may_borrow(const PoolId& pool) const {
+    return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;
   }
   AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request) {
     ArenaHeap& heap = pools_.arena(pool, stream, is_small_in(pool, request));

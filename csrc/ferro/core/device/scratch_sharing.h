@@ -42,8 +42,10 @@
 namespace ferro {
 
 // kOutOfMemory: no handles of its own could be had for what lives or stays. kCapturing: a capture
-// forbids to wait for the device. kMember, kNoMember: of a group.
-enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, kNoMember};
+// forbids to wait for the device. kMember, kNoMember: of a group. kExcluded: its graphs rely on which
+// memory is free after each.
+enum class [[nodiscard]] SharingResult{kOk,     kOutOfMemory, kCapturing,
+                                       kMember, kNoMember,    kExcluded};
 
 struct GroupBytes {
   std::size_t set = 0;      // of the handles of the set, each once
@@ -64,6 +66,8 @@ class ScratchSharing final : public ScratchLender {
   // The pool gets handles of its own for its scratch; it is a group of one then. On failure, also
   // when it throws DriverError, nothing changed.
   SharingResult leave(const PoolId& pool);
+  // A pool that is no member will be none.
+  void exclude(const PoolId& pool) { excluded_.insert(pool); }
   // Are there members? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
@@ -71,8 +75,8 @@ class ScratchSharing final : public ScratchLender {
   // A capture into the pool begins. Nothing for a pool that is no member. kOutOfMemory: what an
   // earlier one left alive still has none of its own.
   SharingResult begin_capture(const PoolId& pool);
-  // It was given a range of an arena. False: a graph of the pool may write there; it is retired.
-  bool note(const PoolId& pool, Span& span, DevicePtr ptr, std::size_t bytes);
+  // It was given a block. False: a graph of the pool may write there; it is retired.
+  bool note(const PoolId& pool, Span& span, DevicePtr ptr);
   // It has ended. kOutOfMemory and DriverError: what it left alive has no pages of its own; the next
   // capture tries again.
   enum class Outcome { kSucceeded, kFailed };
@@ -119,11 +123,11 @@ class ScratchSharing final : public ScratchLender {
   struct Member {
     GroupId group = 0;
     std::vector<Use> uses;
-    std::vector<Use> gone;           // of graphs that are no more
-    std::optional<User> capturing;   // or with live bytes on borrowed handles
+    std::vector<Use> gone;          // of graphs that are no more
+    std::optional<User> capturing;  // or with live bytes on borrowed handles
     bool is_running = false;
-    AddressRanges given;             // by the capture that runs
-    AddressRanges written;           // by graphs that there may be
+    AddressRanges given;    // by the capture that runs
+    AddressRanges written;  // by graphs that there may be
   };
   struct Remap {
     Use* use;
@@ -152,9 +156,19 @@ class ScratchSharing final : public ScratchLender {
   PoolTable& pools_;
   std::map<PoolId, Member> members_;
   std::map<GroupId, Set> sets_;
+  std::set<PoolId> excluded_;
   std::atomic<std::size_t> count_{0};  // of members
   User next_user_ = 1;
   GroupId next_lone_ = GroupId{1} << 63;  // of pools that have left
 };
+
+template <typename Function>
+void ScratchSharing::for_each_arena(const PoolId& pool, Function function) {
+  for (Heap* heap : pools_.heaps_of(pool)) {
+    if (is_paged(heap->kind())) {
+      function(static_cast<ArenaHeap&>(*heap));
+    }
+  }
+}
 
 }  // namespace ferro

@@ -199,7 +199,8 @@ TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
   PageRequest wanted;
   wanted.pages = missing;
   wanted.fit = from == GrowFrom::kStore ? Fit::kExactly : Fit::kAtLeast;
-  if (context_.lender != nullptr && context_.lender->lends_to(pool_)) {
+  // What a graph does not hold at the end of its capture may be shared, then or later, by the handle.
+  if (pool_ != kDefaultPool && context_.captures.load() != 0) {
     wanted.fit = Fit::kExactly;
     wanted.largest = largest_borrowed_handle(missing);
   }
@@ -241,8 +242,7 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
       }
     }
     growth.own_pages = growth.own.pages;
-    const std::size_t own_pages = growth.own_pages;
-    std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, own_pages);
+    std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
     if (borrows) {
       lent = context_.lender->lend(pool_, missing, from == GrowFrom::kStore);
       missing -= std::min(missing, pages_in(lent));
@@ -301,9 +301,8 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
     if (!borrows) {
       count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store * page_bytes_));
     }
-    notify_of_range(
-        begin, bytes, MemoryEvent::kMapped, request.context,
-        {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
+    notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
+                    {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
     remember_mapping(begin, request.context);
     tiling_.insert_merged(block);
     list_free_pages();

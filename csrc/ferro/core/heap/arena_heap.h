@@ -188,7 +188,7 @@ class ArenaHeap final : public Heap {
       FERRO_EXCLUDES(mutex_);
   // What is free of these addresses is retired.
   void retire_free(const AddressRanges& written) FERRO_EXCLUDES(mutex_);
-  AddressRanges free_ranges() FERRO_EXCLUDES(mutex_);
+  AddressRanges backed_ranges() FERRO_EXCLUDES(mutex_);
   // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
   // They are the caller's.
   std::vector<Aliased> alias_retired() FERRO_EXCLUDES(mutex_);

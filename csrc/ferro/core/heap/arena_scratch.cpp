@@ -1,6 +1,7 @@
 // Scratch of graphs: what a capture borrowed and does not hold, and what graphs have let go.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_heap.h"
+#include "ferro/driver/error.h"
 
 #include <algorithm>
 #include <utility>
@@ -78,8 +79,7 @@ void ArenaHeap::keep_borrowed(DevicePtr begin) {
   Span& span = *tiling_.span_around(begin);
   const std::size_t slot = span.page_slot(begin);
   tiling_.keep(span, begin);
-  count_pool_bytes(kLarge,
-                   static_cast<std::int64_t>((span.handle_end(slot) - slot) * page_bytes_));
+  count_pool_bytes(kLarge, static_cast<std::int64_t>((span.handle_end(slot) - slot) * page_bytes_));
 }
 
 Status ArenaHeap::remap(DevicePtr begin, std::span<const HandleRange> old,
@@ -118,13 +118,11 @@ void ArenaHeap::exchange_borrowed(DevicePtr begin, std::span<const HandleRange> 
   count_pool_bytes(kLarge, static_cast<std::int64_t>(bytes));
 }
 
-AddressRanges ArenaHeap::free_ranges() {
+AddressRanges ArenaHeap::backed_ranges() {
   const HeapLock lock(mutex_);
-  collect_locked();
-  tiling_.merge_all();
   AddressRanges ranges;
   tiling_.for_each_block([&](const Block& block) {
-    if (block.is_free()) {
+    if (block.is_backed()) {
       ranges.add(block.ptr, block.size);
     }
   });
@@ -221,8 +219,7 @@ bool ArenaHeap::remove_alias(Block* block) {
   }
   if (!context_.driver.unmap(block->ptr, block->size)) {
     const HeapLock lock(mutex_);
-    notify_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr,
-                    {.reason = "put_back"});
+    notify_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr, {.reason = "put_back"});
     return false;
   }
   on_mapping_removed(block);

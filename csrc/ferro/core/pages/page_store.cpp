@@ -123,8 +123,8 @@ std::vector<std::size_t> PageStore::choose_leaving(const PageRequest& request, s
   std::vector<std::size_t> after_a_wait;
   const auto choose = [&](std::size_t i) FERRO_REQUIRES(mutex_) {
     const std::size_t count = leaving_[i].range.pages;
-    if (*pages < wanted && (request.fit == Fit::kAtLeast ||
-                            (*pages + count <= wanted && count <= request.largest))) {
+    if (*pages < wanted &&
+        (request.fit == Fit::kAtLeast || (*pages + count <= wanted && count <= request.largest))) {
       chosen.push_back(i);
       *pages += count;
     }
