@@ -96,7 +96,8 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   if (whose == FilterOwner::kGraph && !previous) {
     try {
       host_pools_.hold(to_pool_id(id));
-      check_sharing(with_torch_errors([&] { return owner.core.begin_capture(to_pool_id(id)); }));
+      check_sharing(
+          with_torch_errors([&] { return owner.core.scratch().begin_capture(to_pool_id(id)); }));
     } catch (const c10::Error&) {
       owner.router.end(to_pool_id(id), EndOfCapture::kFailed);
       follow_released(owner);
@@ -111,9 +112,9 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
   const bool ended = owner.router.end(to_pool_id(id), how);
   const SharingResult settled = with_torch_errors([&] {
-    return owner.core.end_capture(to_pool_id(id), how == EndOfCapture::kSucceeded
-                                                      ? ScratchSharing::Outcome::kSucceeded
-                                                      : ScratchSharing::Outcome::kFailed);
+    return owner.core.scratch().end_capture(
+        to_pool_id(id), how == EndOfCapture::kSucceeded ? ScratchSharing::Outcome::kSucceeded
+                                                        : ScratchSharing::Outcome::kFailed);
   });
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
@@ -156,7 +157,7 @@ const char* text_of(SharingResult result) {
 std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
-    result = with_torch_errors([&] { return device(i).core.join_scratch(group, pool); });
+    result = with_torch_errors([&] { return device(i).core.scratch().join(group, pool); });
   }
   return text_of(result);
 }
@@ -164,7 +165,7 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
 std::string CudaAllocator::leave_scratch(const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
-    result = with_torch_errors([&] { return device(i).core.leave_scratch(pool); });
+    result = with_torch_errors([&] { return device(i).core.scratch().leave(pool); });
   }
   return text_of(result);
 }
@@ -172,7 +173,7 @@ std::string CudaAllocator::leave_scratch(const PoolId& pool) {
 GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
   GroupBytes bytes;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    const GroupBytes here = device(i).core.scratch_bytes(group);
+    const GroupBytes here = device(i).core.scratch().bytes_of(group);
     bytes.set += here.set;
     bytes.scratch += here.scratch;
   }
@@ -232,7 +233,7 @@ void CudaAllocator::follow_released(Device& owner) {
 
 // One that nobody ended.
 void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
-  static_cast<void>(owner.core.end_capture(id, ScratchSharing::Outcome::kFailed));
+  static_cast<void>(owner.core.scratch().end_capture(id, ScratchSharing::Outcome::kFailed));
 }
 
 void CudaAllocator::close_pool(const PoolId& id) {
@@ -246,7 +247,7 @@ void CudaAllocator::on_release(const PoolId& id) {
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).footprints.forget_pool(id);
-    device(i).core.on_unheld(id);
+    device(i).core.scratch().on_unheld(id);
   }
   pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
   if (pool_registry().find(id) == nullptr) {

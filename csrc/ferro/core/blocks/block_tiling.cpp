@@ -240,19 +240,19 @@ void BlockTiling::back(Span& span, DevicePtr begin, std::span<const HandleRange>
     span.put_handle(slot, range.handle, range.pages, borrowed);
     slot += range.pages;
     backed_pages_ += range.pages;
-    borrowed_pages_ += borrowed ? range.pages : 0;
+    scratch_.borrowed_pages += borrowed ? range.pages : 0;
   }
 }
 
 void BlockTiling::keep(Span& span, DevicePtr begin) {
   const std::size_t slot = span.page_slot(begin);
-  borrowed_pages_ -= span.handle_end(slot) - slot;
+  scratch_.borrowed_pages -= span.handle_end(slot) - slot;
   span.keep_handle(slot);
 }
 
 Block* BlockTiling::retire(Block* block) {
   block->state = BlockState::kRetired;
-  retired_bytes_ += block->size;
+  scratch_.retired_bytes += block->size;
   if (block->next != nullptr && block->next->state == BlockState::kRetired) {
     absorb_next(block);
   }
@@ -271,7 +271,7 @@ Block* BlockTiling::cut_retired(Block* block, DevicePtr begin, std::size_t bytes
   if (block->size > bytes) {
     split_tail(block, bytes, BlockState::kRetired);
   }
-  retired_bytes_ -= bytes;
+  scratch_.retired_bytes -= bytes;
   return block;
 }
 
@@ -283,7 +283,7 @@ void BlockTiling::unretire_all() {
     }
   });
   for (Block* block : retired) {
-    retired_bytes_ -= block->size;
+    scratch_.retired_bytes -= block->size;
     insert_merged(block);
   }
 }
@@ -293,7 +293,7 @@ void BlockTiling::unback(Span& span, const PageRun& run) {
   const std::size_t end = first + run.bytes / page_bytes_;
   for (std::size_t slot = first; slot < end;) {
     const std::size_t next = span.handle_end(slot);
-    borrowed_pages_ -= span.is_borrowed(slot) ? next - slot : 0;
+    scratch_.borrowed_pages -= span.is_borrowed(slot) ? next - slot : 0;
     span.remove_handle(slot);
     slot = next;
   }
@@ -317,7 +317,7 @@ void BlockTiling::check_invariants() const {
     FERRO_CHECK(base == span.base());
     reserved += span.bytes();
     backed += span.backed_pages();
-    for (std::size_t slot = 0; borrowed_pages_ != 0 && slot < span.page_slots(); ++slot) {
+    for (std::size_t slot = 0; scratch_.borrowed_pages != 0 && slot < span.page_slots(); ++slot) {
       borrowed += span.page(slot) != kNoPage && span.is_borrowed(slot) ? 1 : 0;
     }
     DevicePtr expected = span.base();
@@ -342,7 +342,7 @@ void BlockTiling::check_invariants() const {
   FERRO_CHECK(free_blocks == free_.count() && unmerged == unmerged_.count());
   FERRO_CHECK(gaps == gaps_.count());
   FERRO_CHECK(reserved == reserved_bytes_ && backed == backed_pages_);
-  FERRO_CHECK(borrowed == borrowed_pages_ && retired == retired_bytes_);
+  FERRO_CHECK(borrowed == scratch_.borrowed_pages && retired == scratch_.retired_bytes);
 }
 
 }  // namespace ferro

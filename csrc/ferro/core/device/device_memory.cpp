@@ -15,7 +15,6 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
     : config_(config),
       driver_(api, device),
       total_memory_(driver_.total_memory()),
-      addresses_(addresses),
       events_(driver_),
       store_(driver_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_),
@@ -27,6 +26,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
              segment_stats_, imports_, searches_, captures_, layout_, on_shortage_, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
+      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_),
       ladder_(parts_, reclaimer_),
       segment_ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
@@ -265,70 +265,6 @@ void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (is_paged(span.heap()->kind())) {
     static_cast<ArenaHeap*>(span.heap())->change_pins(span, begin, bytes, -1);
-  }
-}
-
-SharingResult DeviceMemory::join_scratch(ScratchSharing::GroupId group, const PoolId& pool) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  if (captures_.load() != 0) {
-    return SharingResult::kCapturing;
-  }
-  return scratch_.join(group, pool);
-}
-
-SharingResult DeviceMemory::leave_scratch(const PoolId& pool) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  if (captures_.load() != 0) {
-    return SharingResult::kCapturing;
-  }
-  return scratch_.leave(pool);
-}
-
-GroupBytes DeviceMemory::scratch_bytes(ScratchSharing::GroupId group) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  return scratch_.bytes_of(group);
-}
-
-SharingResult DeviceMemory::begin_capture(const PoolId& pool) {
-  if (!scratch_.any()) {
-    return SharingResult::kOk;
-  }
-  const RecursiveMutexLock lock(climb_mutex_);
-  return scratch_.begin_capture(pool);
-}
-
-bool DeviceMemory::note_captured(const PoolId& pool, DevicePtr ptr) {
-  if (!scratch_.any()) {
-    return true;
-  }
-  const RecursiveMutexLock lock(climb_mutex_);
-  Span* span = addresses_.find(ptr);
-  return span == nullptr || scratch_.note(pool, *span, ptr);
-}
-
-SharingResult DeviceMemory::end_capture(const PoolId& pool, ScratchSharing::Outcome outcome) {
-  if (!scratch_.any()) {
-    return SharingResult::kOk;
-  }
-  const RecursiveMutexLock lock(climb_mutex_);
-  const Driver::Session session(driver_);
-  SharingResult result = scratch_.end_capture(pool, outcome);
-  if (result == SharingResult::kOutOfMemory) {
-    reclaimer_.empty_cache(nullptr);
-    result = scratch_.settle_again(pool);
-  }
-  return result;
-}
-
-void DeviceMemory::exclude_from_sharing(const PoolId& pool) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  scratch_.exclude(pool);
-}
-
-void DeviceMemory::on_unheld(const PoolId& pool) {
-  if (scratch_.any()) {
-    const RecursiveMutexLock lock(climb_mutex_);
-    scratch_.on_unheld(pool);
   }
 }
 

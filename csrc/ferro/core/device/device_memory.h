@@ -17,9 +17,9 @@
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/device_report.h"
+#include "ferro/core/device/graph_scratch.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
-#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/core/device/segment_ladder.h"
 #include "ferro/core/pages/unmap_thread.h"
 #include "ferro/core/stats/stats.h"
@@ -75,6 +75,8 @@ class DeviceMemory {
   // Who holds pools, their flags, their heaps.
   PoolTable& pools() { return pools_; }
   DeviceReport& report() { return report_; }
+  // Graphs that have the pages of their scratch in common.
+  GraphScratch& scratch() { return graph_scratch_; }
 
   // Takes over the settings that may change while there is memory: headroom, idle bytes, the share
   // in flight and whether live bytes move. The limit is the store's; the others stay as they are.
@@ -131,30 +133,6 @@ class DeviceMemory {
     }
   }
 
-  // Graphs that have the pages of their scratch in common: ScratchSharing, under the lock.
-  SharingResult join_scratch(ScratchSharing::GroupId group, const PoolId& pool)
-      FERRO_EXCLUDES(climb_mutex_);
-  SharingResult leave_scratch(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
-  GroupBytes scratch_bytes(ScratchSharing::GroupId group) FERRO_EXCLUDES(climb_mutex_);
-  SharingResult begin_capture(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
-  // `ptr` was allocated in the pool. False: it is not live any more, and another one is to be asked
-  // for.
-  bool note_captured(const PoolId& pool, DevicePtr ptr) FERRO_EXCLUDES(climb_mutex_);
-  SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
-      FERRO_EXCLUDES(climb_mutex_);
-  // Checkpoints of the pool are taken (graph/checkpoint.h).
-  void exclude_from_sharing(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
-  // Nobody holds the pool any more.
-  void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
-
-  // Calls `function(const std::vector<Heap*>&)` with the heaps of one pool, in order of stream and
-  // kind; none of them goes meanwhile.
-  template <typename Function>
-  void with_heaps_of(const PoolId& id, Function function) FERRO_EXCLUDES(climb_mutex_) {
-    const RecursiveMutexLock lock(climb_mutex_);
-    function(pools_.heaps_of(id));
-  }
-
  private:
   // A device that works longer is taken to wait for something.
   static constexpr std::chrono::milliseconds kLongestRest{1000};
@@ -191,7 +169,6 @@ class DeviceMemory {
   AllocatorConfig config_;  // what `adjust` changes: under the climb lock
   Driver driver_;
   const std::size_t total_memory_;
-  AddressIndex& addresses_;
   EventPool events_;  // before those whose fences give their events back
   PageStore store_;
   StaleMappings stale_;
@@ -212,6 +189,7 @@ class DeviceMemory {
   const DeviceParts parts_;
   DeviceReport report_;
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
+  GraphScratch graph_scratch_;
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
   SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;

@@ -44,9 +44,9 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
     member.group = group;
     const User user = next_user_++;
     for_each_arena(pool, [&](ArenaHeap& heap) {
-      member.written.unite(heap.backed_ranges());
-      heap.retire_free(member.written);
-      add_uses(member, member.uses, heap, user, heap.alias_retired(), true);
+      member.written.unite(ArenaScratch(heap).backed_ranges());
+      ArenaScratch(heap).retire_free(member.written);
+      add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(), true);
     });
   }
   count_.store(members_.size(), std::memory_order_relaxed);
@@ -253,7 +253,7 @@ Status ScratchSharing::remap_all(std::span<const Remap> remaps) {
   const auto change = [this](const Remap& remap, const std::vector<HandleRange>& from,
                              const std::vector<HandleRange>& to) {
     const DevicePtr begin = address_of_handle(*remap.use, remap.first);
-    const Status status = remap.use->heap->remap(begin, from, to);
+    const Status status = ArenaScratch(*remap.use->heap).remap(begin, from, to);
     if (status == Status::kOk) {
       std::vector<HandleRange>& handles = remap.use->range.handles;
       const auto at = handles.begin() + static_cast<std::ptrdiff_t>(remap.first);
@@ -328,7 +328,7 @@ void ScratchSharing::check_invariants() const {
     }
     for (Heap* heap : pools_.heaps_of(pool)) {
       if (is_paged(heap->kind())) {
-        for (const auto& borrowed : static_cast<ArenaHeap*>(heap)->borrowed()) {
+        for (const auto& borrowed : ArenaScratch(static_cast<ArenaHeap&>(*heap)).borrowed()) {
           FERRO_CHECK(member.capturing.has_value());
           count(borrowed.range, *member.capturing);
         }

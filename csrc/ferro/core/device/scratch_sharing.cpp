@@ -12,9 +12,9 @@
 namespace ferro {
 
 void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
-                              std::vector<ArenaHeap::Aliased> found, bool may_fold) {
+                              std::vector<ArenaScratch::Aliased> found, bool may_fold) {
   Set& set = set_of(member);
-  for (ArenaHeap::Aliased& range : found) {
+  for (ArenaScratch::Aliased& range : found) {
     for (const HandleRange& handle : range.handles) {
       Shared& shared = set.handles[handle.handle];
       shared.pages = handle.pages;
@@ -30,8 +30,8 @@ void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& h
 // Whole handles of what was free when the capture began, and may be written by graphs.
 void ScratchSharing::share_what_died(const PoolId& pool, Member& member) {
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    heap.retire_free(member.written);
-    add_uses(member, member.uses, heap, next_user_++, heap.alias_retired(), false);
+    ArenaScratch(heap).retire_free(member.written);
+    add_uses(member, member.uses, heap, next_user_++, ArenaScratch(heap).alias_retired(), false);
   });
   settle_accounts(set_of(member));
 }
@@ -64,7 +64,7 @@ bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
   if (found->second.written.meets(ptr, bytes) && is_paged(span.heap()->kind())) {
     auto& heap = static_cast<ArenaHeap&>(*span.heap());
     FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
-    heap.retire_free(found->second.written);
+    ArenaScratch(heap).retire_free(found->second.written);
     return false;
   }
   found->second.given.add(ptr, bytes);
@@ -82,7 +82,7 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   for_each_arena(pool, [&](ArenaHeap& heap) {
     // Without a graph nobody may write there, and nothing has.
     add_uses(member, succeeded ? member.uses : member.gone, heap, *member.capturing,
-             heap.alias_borrowed(), true);
+             ArenaScratch(heap).alias_borrowed(), true);
   });
   if (succeeded) {
     member.written.unite(member.given);
@@ -90,7 +90,7 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   member.given.clear();
   const SharingResult result = settle(pool, member);
   if (succeeded) {
-    for_each_arena(pool, [&](ArenaHeap& heap) { heap.retire_free(member.written); });
+    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
   } else {
     Set& set = set_of(member);
     remove_uses(set, member.gone);
@@ -105,12 +105,12 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
   const User user = *member.capturing;
   SharingResult result = SharingResult::kOk;
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    for (const ArenaHeap::Borrowed& borrowed : heap.borrowed()) {
+    for (const ArenaScratch::Borrowed& borrowed : ArenaScratch(heap).borrowed()) {
       const HandleRange& range = borrowed.range;
       Shared& shared = set.handles.at(range.handle);
       if (shared.users.size() == 1) {
         set.handles.erase(range.handle);
-        heap.keep_borrowed(borrowed.begin);
+        ArenaScratch(heap).keep_borrowed(borrowed.begin);
         continue;
       }
       std::vector<StoredHandle> taken;
@@ -127,7 +127,7 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
         fresh.push_back(handle.range);
       }
       try {
-        if (heap.remap(borrowed.begin, {&range, 1}, fresh) != Status::kOk) {
+        if (ArenaScratch(heap).remap(borrowed.begin, {&range, 1}, fresh) != Status::kOk) {
           store_.put(taken);
           result = SharingResult::kOutOfMemory;
           continue;
@@ -139,7 +139,7 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
         settle_accounts(set);
         throw;
       }
-      heap.exchange_borrowed(borrowed.begin, fresh);
+      ArenaScratch(heap).exchange_borrowed(borrowed.begin, fresh);
       shared.users.erase(user);
     }
   });
@@ -159,7 +159,7 @@ void ScratchSharing::on_unheld(const PoolId& pool) {
   std::ranges::move(member.uses, std::back_inserter(member.gone));
   member.uses.clear();
   member.written.clear();
-  for_each_arena(pool, [](ArenaHeap& heap) { heap.unretire_all(); });
+  for_each_arena(pool, [](ArenaHeap& heap) { ArenaScratch(heap).unretire_all(); });
 }
 
 SharingResult ScratchSharing::settle_again(const PoolId& pool) {
@@ -190,7 +190,7 @@ void ScratchSharing::collect() {
 // False: the driver refused some, which stay.
 bool ScratchSharing::remove_uses(Set& set, std::vector<Use>& uses) {
   std::erase_if(uses, [&](Use& use) {
-    if (!use.heap->remove_alias(use.range.block)) {
+    if (!ArenaScratch(*use.heap).remove_alias(use.range.block)) {
       return false;
     }
     for (const HandleRange& range : use.range.handles) {

@@ -25,6 +25,7 @@
 #pragma once
 
 #include "ferro/core/device/pool_table.h"
+#include "ferro/core/heap/arena_scratch.h"
 #include "ferro/core/pages/scratch_lender.h"
 #include "ferro/core/types/address_ranges.h"
 #include "ferro/driver/driver.h"
@@ -117,7 +118,7 @@ class ScratchSharing final : public ScratchLender {
   struct Use {
     User user = 0;
     ArenaHeap* heap = nullptr;
-    ArenaHeap::Aliased range;
+    ArenaScratch::Aliased range;
     bool may_fold = true;
   };
   struct Member {
@@ -140,7 +141,7 @@ class ScratchSharing final : public ScratchLender {
   template <typename Function>
   void for_each_arena(const PoolId& pool, Function function);
   void add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
-                std::vector<ArenaHeap::Aliased> found, bool may_fold);
+                std::vector<ArenaScratch::Aliased> found, bool may_fold);
   void share_what_died(const PoolId& pool, Member& member);
   SharingResult settle(const PoolId& pool, Member& member);
   bool remove_uses(Set& set, std::vector<Use>& uses);

@@ -22,7 +22,6 @@
 #include "ferro/core/policy/live_moves.h"
 #include "ferro/core/policy/relocation.h"
 #include "ferro/core/policy/span_sizes.h"
-#include "ferro/core/types/address_ranges.h"
 
 #include <atomic>
 #include <cstddef>
@@ -163,40 +162,6 @@ class ArenaHeap final : public Heap {
   // Gives a peer access to all pages that are behind the arena now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
-  // Scratch of graphs (arena_scratch.cpp). Under the climb lock; see device/scratch_sharing.h.
-  struct Aliased {
-    Block* block = nullptr;  // not retired, nor merged with others
-    std::vector<HandleRange> handles;
-  };
-  // The whole borrowed handles that carry nothing but free memory become aliased blocks.
-  std::vector<Aliased> alias_borrowed() FERRO_EXCLUDES(mutex_);
-  struct Borrowed {
-    DevicePtr begin{};
-    HandleRange range;
-  };
-  // The borrowed handles.
-  std::vector<Borrowed> borrowed() FERRO_EXCLUDES(mutex_);
-  // The heap owns the borrowed handle at `begin`.
-  void keep_borrowed(DevicePtr begin) FERRO_EXCLUDES(mutex_);
-  // Maps others behind whole handles, at the same addresses. Contents are lost, so nothing may use
-  // them. On failure, also when it throws, the old ones are there; the driver that refuses that has
-  // left no state to return to.
-  Status remap(DevicePtr begin, std::span<const HandleRange> old,
-               std::span<const HandleRange> fresh) FERRO_EXCLUDES(mutex_);
-  // Says so of the handle at `begin`: `fresh` are the heap's own.
-  void exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh)
-      FERRO_EXCLUDES(mutex_);
-  // What is free of these addresses is retired.
-  void retire_free(const AddressRanges& written) FERRO_EXCLUDES(mutex_);
-  AddressRanges backed_ranges() FERRO_EXCLUDES(mutex_);
-  // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
-  // They are the caller's.
-  std::vector<Aliased> alias_retired() FERRO_EXCLUDES(mutex_);
-  // What is retired may be handed out.
-  void unretire_all() FERRO_EXCLUDES(mutex_);
-  // Unmaps an aliased block, which nobody uses any more. False: the driver refused, nothing changed.
-  bool remove_alias(Block* block) FERRO_EXCLUDES(mutex_);
-
   void on_mapping_removed(Block* block) override FERRO_EXCLUDES(mutex_);
   void check_invariants() override FERRO_EXCLUDES(mutex_);
 
@@ -312,7 +277,7 @@ class ArenaHeap final : public Heap {
   void finish_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
 
-  bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end) const FERRO_REQUIRES(mutex_);
+  friend class ArenaScratch;
 
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
   // Temporary mappings that the driver refused to remove when it should have.

@@ -90,7 +90,7 @@ class Heap : public MappingOwner {
   }
   // By handles of its own. Under the climb lock, under which alone it changes.
   std::size_t backed_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
-    return (tiling_.backed_pages() - tiling_.borrowed_pages()) * page_bytes_;
+    return (tiling_.backed_pages() - tiling_.scratch().borrowed_pages) * page_bytes_;
   }
   // Unused, and nothing is behind the addresses, nor an old mapping left.
   bool is_empty() FERRO_EXCLUDES(mutex_);

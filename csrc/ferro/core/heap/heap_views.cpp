@@ -134,8 +134,8 @@ HeapView Heap::view() {
   view.free_blocks = tiling_.free_blocks().count();
   view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
   view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
-  view.retired_bytes = tiling_.retired_bytes();
-  view.borrowed_bytes = tiling_.borrowed_pages() * page_bytes_;
+  view.retired_bytes = tiling_.scratch().retired_bytes;
+  view.borrowed_bytes = tiling_.scratch().borrowed_pages * page_bytes_;
   view.largest_free = largest != nullptr ? largest->size : 0;
   view.reserved_bytes = tiling_.reserved_bytes();
   return view;

@@ -111,11 +111,11 @@ bool capture(World& w, const PoolId& pool) {
     for (const DevicePtr block : blocks) {
       w.free(block);
     }
-    static_cast<void>(w.device->end_capture(pool, Outcome::kFailed));
+    static_cast<void>(w.device->scratch().end_capture(pool, Outcome::kFailed));
     return false;
   };
   try {
-    if (w.device->begin_capture(pool) != SharingResult::kOk) {
+    if (w.device->scratch().begin_capture(pool) != SharingResult::kOk) {
       return false;
     }
     for (const std::size_t pages : {1, 1, 2}) {
@@ -123,13 +123,14 @@ bool capture(World& w, const PoolId& pool) {
       if (block == kNull) {
         return fail();
       }
-      FERRO_CHECK(w.device->note_captured(pool, block));
+      FERRO_CHECK(w.device->scratch().note(pool, block));
       blocks.push_back(block);
     }
     w.free(blocks[0]);
     w.free(blocks[2]);
     blocks = {blocks[1]};
-    return w.device->end_capture(pool, Outcome::kSucceeded) == SharingResult::kOk || fail();
+    return w.device->scratch().end_capture(pool, Outcome::kSucceeded) == SharingResult::kOk ||
+           fail();
   } catch (const DriverError&) {
     fail();
     throw;
@@ -137,11 +138,11 @@ bool capture(World& w, const PoolId& pool) {
 }
 
 bool join(World& w) {
-  return w.device->join_scratch(kGroup, kPool) == SharingResult::kOk &&
-         w.device->join_scratch(kGroup, kOtherPool) == SharingResult::kOk;
+  return w.device->scratch().join(kGroup, kPool) == SharingResult::kOk &&
+         w.device->scratch().join(kGroup, kOtherPool) == SharingResult::kOk;
 }
 
-std::size_t shared_pages(World& w) { return w.device->scratch_bytes(kGroup).set / kPageBytes; }
+std::size_t shared_pages(World& w) { return w.device->scratch().bytes_of(kGroup).set / kPageBytes; }
 
 enum class Promise {
   kNothingChanged,   // a failure leaves the arena as it was
@@ -519,7 +520,7 @@ const std::vector<Scenario>& scenarios() {
          w.device->pools().hold(kOtherPool);
          FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
        },
-       [](World& w) { return w.device->leave_scratch(kPool) == SharingResult::kOk; }},
+       [](World& w) { return w.device->scratch().leave(kPool) == SharingResult::kOk; }},
       {"ScratchOfPoolsThatNobodyHolds", 64, Promise::kProgramUnharmed,
        [](World& w) {
          w.device->pools().hold(kPool);
@@ -527,7 +528,7 @@ const std::vector<Scenario>& scenarios() {
          FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
          for (const PoolId& pool : {kPool, kOtherPool}) {
            FERRO_CHECK(w.device->pools().release(pool));
-           w.device->on_unheld(pool);
+           w.device->scratch().on_unheld(pool);
          }
        },
        [](World& w) {

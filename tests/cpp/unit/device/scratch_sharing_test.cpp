@@ -45,7 +45,7 @@ class ScratchSharingTest : public testing::DeviceFixture {
   Graph capture(const PoolId& pool, const std::vector<std::size_t>& sizes) {
     Graph graph{pool, {}, {}};
     device_->set_captures(1);
-    EXPECT_EQ(device_->begin_capture(pool), SharingResult::kOk);
+    EXPECT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
     DevicePtr scratch = kNull;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const Graph::Range range = take(pool, sizes[i]);
@@ -62,7 +62,7 @@ class ScratchSharingTest : public testing::DeviceFixture {
     if (scratch != kNull) {
       free(scratch);
     }
-    EXPECT_EQ(device_->end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
+    EXPECT_EQ(device_->scratch().end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
     device_->set_captures(0);
     device_->report().check_invariants();
     return graph;
@@ -71,7 +71,7 @@ class ScratchSharingTest : public testing::DeviceFixture {
     for (;;) {
       const DevicePtr ptr = device_->allocate(pool, stream_, bytes(size)).ptr;
       EXPECT_NE(ptr, kNull);
-      if (device_->note_captured(pool, ptr)) {
+      if (device_->scratch().note(pool, ptr)) {
         return {ptr, size};
       }
     }
@@ -92,14 +92,14 @@ class ScratchSharingTest : public testing::DeviceFixture {
   }
   void join_all() {
     for (const PoolId& pool : kPools) {
-      ASSERT_EQ(device_->join_scratch(kGroup, pool), SharingResult::kOk);
+      ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
     }
   }
-  std::size_t set_pages() { return device_->scratch_bytes(kGroup).set / kPageBytes; }
+  std::size_t set_pages() { return device_->scratch().bytes_of(kGroup).set / kPageBytes; }
   std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
   void let_go(const PoolId& pool) {
     ASSERT_TRUE(device_->pools().release(pool));
-    device_->on_unheld(pool);
+    device_->scratch().on_unheld(pool);
     device_->pools().hold(pool);
   }
 };
@@ -113,7 +113,7 @@ TEST_F(ScratchSharingTest, CapturesOfAGroupCostTheirResultsAndTheLargestScratch)
   device_->empty_cache();
   EXPECT_EQ(set_pages(), 16U);
   EXPECT_EQ(held(), 16U + 3 * 2U);
-  EXPECT_EQ(device_->scratch_bytes(kGroup).scratch, (8 + 16 + 4) * kPageBytes);
+  EXPECT_EQ(device_->scratch().bytes_of(kGroup).scratch, (8 + 16 + 4) * kPageBytes);
 }
 
 TEST_F(ScratchSharingTest, TheSameOfPoolsThatJoinAfterTheirCaptures) {
@@ -137,7 +137,7 @@ TEST_F(ScratchSharingTest, APoolThatLeavesHasScratchOfItsOwn) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes, 8 * kPageBytes});
   const Graph b = capture(kPools[1], {8 * kPageBytes, kPageBytes});
-  ASSERT_EQ(device_->leave_scratch(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().leave(kPools[1]), SharingResult::kOk);
   device_->report().check_invariants();
   replay(a, 1);
   for (const Graph::Range& range : b.writes) {
@@ -146,12 +146,12 @@ TEST_F(ScratchSharingTest, APoolThatLeavesHasScratchOfItsOwn) {
   SimGpu::finish_all();
   EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
   EXPECT_EQ(SimGpu::peek(b.writes[0].ptr), 2);
-  EXPECT_EQ(device_->join_scratch(kGroup, kPools[1]), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().join(kGroup, kPools[1]), SharingResult::kOk);
   device_->report().check_invariants();
 }
 
 TEST_F(ScratchSharingTest, WhatDiesAfterItsCaptureServesLaterOnesAtOtherAddresses) {
-  ASSERT_EQ(device_->join_scratch(kGroup, kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {kPageBytes, 4 * kPageBytes});
   free(a.results[0].ptr);
   const std::size_t before = held();
@@ -164,23 +164,23 @@ TEST_F(ScratchSharingTest, WhatDiesAfterItsCaptureServesLaterOnesAtOtherAddresse
 }
 
 TEST_F(ScratchSharingTest, WhatDiesInACaptureIsNotGivenToIt) {
-  ASSERT_EQ(device_->join_scratch(kGroup, kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {kPageBytes, 4 * kPageBytes});
-  ASSERT_EQ(device_->begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
   free(a.results[0].ptr);
   const Graph::Range range = take(kPools[0], 4 * kPageBytes);
   EXPECT_NE(range.ptr, a.results[0].ptr);
-  EXPECT_EQ(device_->end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
 }
 
 TEST_F(ScratchSharingTest, AFailedCaptureLeavesNothing) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   const std::size_t before = held();
-  ASSERT_EQ(device_->begin_capture(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
   free(take(kPools[1], 6 * kPageBytes).ptr);
   const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
-  EXPECT_EQ(device_->end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
   device_->report().check_invariants();
   // A tensor of the failed capture that somebody kept is nobody else's.
   SimGpu::fill(stream_, kept, 9, 2 * kPageBytes);
@@ -194,13 +194,13 @@ TEST_F(ScratchSharingTest, AFailedCaptureLeavesNothing) {
 
 TEST_F(ScratchSharingTest, APoolIsAMemberOfOneGroup) {
   join_all();
-  EXPECT_EQ(device_->join_scratch(2, kPools[0]), SharingResult::kMember);
-  EXPECT_EQ(device_->leave_scratch({0, 99}), SharingResult::kNoMember);
+  EXPECT_EQ(device_->scratch().join(2, kPools[0]), SharingResult::kMember);
+  EXPECT_EQ(device_->scratch().leave({0, 99}), SharingResult::kNoMember);
 }
 
 TEST_F(ScratchSharingTest, NothingIsSharedWhileACaptureRuns) {
   device_->set_captures(1);
-  EXPECT_EQ(device_->join_scratch(kGroup, kPools[0]), SharingResult::kCapturing);
+  EXPECT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kCapturing);
   device_->set_captures(0);
 }
 
@@ -208,15 +208,16 @@ TEST_F(ScratchSharingTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   device_->store().set_limit(device_->report().held_bytes());
-  ASSERT_EQ(device_->begin_capture(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
   const DevicePtr kept = take(kPools[1], 4 * kPageBytes).ptr;
-  EXPECT_EQ(device_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOutOfMemory);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded),
+            SharingResult::kOutOfMemory);
   device_->report().check_invariants();
-  EXPECT_EQ(device_->begin_capture(kPools[1]), SharingResult::kOutOfMemory);
+  EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOutOfMemory);
   free(kept);
   device_->store().set_limit(PageStore::kNoLimit);
-  EXPECT_EQ(device_->begin_capture(kPools[1]), SharingResult::kOk);
-  EXPECT_EQ(device_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
 }
 
 class ScratchSharingRandom : public ScratchSharingTest,
@@ -248,10 +249,10 @@ TEST_P(ScratchSharingRandom, ResultsAreWhatTheirGraphsWrote) {
       });
       graphs.push_back({capture(pool, sizes)});
     } else if (what < 4) {
-      ASSERT_EQ(device_->join_scratch(kGroup, pool), SharingResult::kOk);
+      ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
       joined[index] = true;
     } else if (what < 5) {
-      static_cast<void>(device_->leave_scratch(pool));
+      static_cast<void>(device_->scratch().leave(pool));
     } else if (what < 6 && !graphs.empty()) {
       Graph& graph = graphs[below(graphs.size())].graph;
       if (!graph.results.empty()) {
