@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from benchmarks.models.decoding import Decoder, PoolHandle
+    from ferro_alloc.graphs import ExclusiveGroup
 
 ROUNDS = 6
 SECONDS_PER_CASE = 0.5
@@ -48,7 +49,10 @@ LONGEST = 1024
 class Record(turns.Record):
     bytes: dict[str, int] = field(default_factory=dict)
     """Reserved by the graphs in one "shared" pool and in "separate" ones, and "results": what their
-    results take of either."""
+    results take of either. "largest" is what the largest graph reserves alone. "exclusive,
+    separate" and "exclusive, shared" are the same pools in an exclusive group, for which "floor" is
+    the least: all results and the scratch of the largest graph. "exclusive, late": the group is
+    made when all graphs are captured."""
 
 
 def batches(smoke: bool) -> Sequence[int]:
@@ -147,13 +151,31 @@ def cases(smoke: bool) -> Mapping[str, turns.Case]:
 # ---- memory
 
 
-def measure_memory(decoder: Decoder, sizes: Sequence[int], pool: PoolHandle | None) -> list[int]:
-    """Bytes reserved by a graph for each size, and those of their results; nothing stays."""
+def measure_memory(
+    decoder: Decoder,
+    sizes: Sequence[int],
+    pool: PoolHandle | None,
+    group: ExclusiveGroup | None = None,
+    *,
+    late: bool = False,
+) -> list[int]:
+    """Bytes reserved by a graph for each size, and those of their results; nothing stays.
+
+    `group`: each graph joins it, all at the end if `late`.
+    """
     import torch
+
+    def capture(rows: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        captured = decoder.capture(rows, pool)
+        if group is not None and not late:
+            group.join(captured[0])
+        return captured
 
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    graphs = [decoder.capture(rows, pool) for rows in sizes]
+    graphs = [capture(rows) for rows in sizes]
+    if group is not None:
+        group.join(*(graph for graph, _ in graphs))
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     # Not the growth of `memory_allocated()`: native counts what it did not split off a block, too.
@@ -170,7 +192,20 @@ def memory_child(options: argparse.Namespace) -> int:
     decoder.warm_up(sizes)
     separate, _ = measure_memory(decoder, sizes, None)
     shared, results = measure_memory(decoder, sizes, torch.cuda.graph_pool_handle())
-    say(results=results, shared=shared, separate=separate)
+    largest, result = measure_memory(decoder, sizes[:1], None)
+    found = {"results": results, "largest": largest, "separate": separate, "shared": shared}
+    if options.child == "ferro_alloc":
+        from ferro_alloc.graphs import exclusive
+
+        handle = torch.cuda.graph_pool_handle()
+        for name, pool, group, late in (
+            ("exclusive, separate", None, exclusive(), False),
+            ("exclusive, late", None, exclusive(), True),
+            ("exclusive, shared", handle, exclusive(handle), False),
+        ):
+            found[name], _ = measure_memory(decoder, sizes, pool, group, late=late)
+        found["floor"] = results + largest - result
+    say(**found)
     return 0
 
 
@@ -188,8 +223,12 @@ def show_memory(records: Sequence[Record], count: int) -> None:
     working = [record for record in records if not record.problem]
     for record in working:
         table.add_column(record.allocator, justify="right")
-    for what in working[0].bytes if working else ():
-        table.add_row(what, *(f"{record.bytes[what] / (1 << 20):,.1f}" for record in working))
+    for what in dict.fromkeys(what for record in working for what in record.bytes):
+        cells = (
+            f"{record.bytes[what] / (1 << 20):,.1f}" if what in record.bytes else ""
+            for record in working
+        )
+        table.add_row(what, *cells)
     Console().print(table)
 
 

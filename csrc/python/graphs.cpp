@@ -82,6 +82,25 @@ py::list private_pools(c10::DeviceIndex device) {
   return pools;
 }
 
+// ---- exclusive groups
+
+std::string join_scratch(std::uint64_t group, const Handle& handle) {
+  CudaAllocator* allocator = installed_allocator();
+  return allocator == nullptr ? "" : allocator->join_scratch(group, to_pool_id(handle));
+}
+
+std::string leave_scratch(const Handle& handle) {
+  CudaAllocator* allocator = installed_allocator();
+  return allocator == nullptr ? "" : allocator->leave_scratch(to_pool_id(handle));
+}
+
+// (bytes of pages, bytes of addresses of scratch)
+std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
+  const CudaAllocator* allocator = installed_allocator();
+  const GroupBytes bytes = allocator == nullptr ? GroupBytes{} : allocator->scratch_bytes(group);
+  return {bytes.set, bytes.scratch};
+}
+
 // ---- captures and graphs
 
 int status_of(c10::DeviceIndex device, StreamNumber stream) {
@@ -151,6 +170,10 @@ void bind_pools(py::module_& module) {
   module.def("find_open_pool", &find_open_pool, py::arg("handle"));
   module.def("close_pool", &close_pool, py::arg("handle"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("join_scratch", wrap_pybind_function_no_gil(&join_scratch), py::arg("group"),
+             py::arg("handle"));
+  module.def("leave_scratch", wrap_pybind_function_no_gil(&leave_scratch), py::arg("handle"));
+  module.def("scratch_bytes", wrap_pybind_function_no_gil(&scratch_bytes), py::arg("group"));
   module.def("private_pools", &private_pools, py::arg("device"));
 }
 

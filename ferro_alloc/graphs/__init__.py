@@ -20,6 +20,7 @@ from ferro_alloc.graphs._capture import (
 )
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._device_scalar import DeviceScalar
+from ferro_alloc.graphs._exclusive import ExclusiveGroup, GroupSizes, exclusive
 from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
 from ferro_alloc.graphs._pools import (
     CapturePool,
@@ -38,8 +39,10 @@ __all__ = [
     "CaptureStatus",
     "CapturedGraph",
     "DeviceScalar",
+    "ExclusiveGroup",
     "GraphSizes",
     "GraphedCallable",
+    "GroupSizes",
     "PoolHandle",
     "PoolSizes",
     "PrivatePool",
@@ -47,6 +50,7 @@ __all__ = [
     "capture_pool_for_handle",
     "capture_status",
     "end_capture",
+    "exclusive",
     "graph_pool_handle",
     "is_stream_capturing",
     "make_graphed_callable",

@@ -56,7 +56,8 @@ CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
 CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
                                 PoolCheckpoint* checkpoint) {
   CheckpointError error = CheckpointError::kNone;
-  device.with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
+  device.scratch().exclude(pool);
+  device.scratch().with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
     error = check_pool(device, pool, heaps);
     if (error != CheckpointError::kNone) {
       return;
@@ -73,7 +74,7 @@ CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
 CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& checkpoint,
                                    CheckpointChange* change) {
   CheckpointError error = CheckpointError::kNone;
-  device.with_heaps_of(checkpoint.pool, [&](const std::vector<Heap*>& heaps) {
+  device.scratch().with_heaps_of(checkpoint.pool, [&](const std::vector<Heap*>& heaps) {
     error = check_pool(device, checkpoint.pool, heaps);
     if (error == CheckpointError::kNone) {
       error = check_restorable(checkpoint, heaps);

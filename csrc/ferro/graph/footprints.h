@@ -4,6 +4,7 @@
 
 #include "ferro/base/mutex.h"
 #include "ferro/core/heap/heap.h"
+#include "ferro/core/types/address_ranges.h"
 #include "ferro/core/types/pool_id.h"
 #include "ferro/driver/types.h"
 
@@ -13,19 +14,6 @@
 #include <vector>
 
 namespace ferro {
-
-// A set of addresses. Not thread-safe.
-class AddressRanges {
- public:
-  void add(DevicePtr ptr, std::size_t bytes);
-  std::size_t bytes() const;
-  // What both have.
-  AddressRanges intersection(const AddressRanges& other) const;
-  void unite(const AddressRanges& other);
-
- private:
-  std::map<std::uint64_t, std::uint64_t> ends_;  // by begin; apart from each other
-};
 
 // Of one graph: private_bytes + shared_bytes == live_bytes + scratch_bytes.
 struct GraphSizes {

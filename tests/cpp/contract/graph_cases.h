@@ -197,6 +197,53 @@ inline void fork_and_join(Env& env) {
   CONTRACT_CHECK(read_word(env, memory.at(2)) == 4);
 }
 
+// Each graph has the page at its own address, and one event orders all launches.
+inline void graphs_take_turns_on_an_aliased_page(Env& env) {
+  constexpr std::size_t kGraphs = 2;
+  const Reservation range(env, kGraphs * kPage);
+  const CUmemGenericAllocationHandle handle = create_page(env);
+  for (std::size_t i = 0; i < kGraphs; ++i) {
+    map_page(env, range.base() + i * kPage, handle);
+  }
+  CONTRACT_OK(env.api.mem_release(handle));
+  unsigned wrong = 0;
+  {
+    const Memory results(env, kGraphs);
+    const Stream first(env);
+    const Stream second(env);
+    const Event last(env);
+    const auto capture = [&](std::size_t i) {
+      CaptureScope scope(env, first);
+      const CUdeviceptr scratch = range.base() + i * kPage;
+      fill_words(env, scratch, static_cast<unsigned>(7 + i), kPage / 4, first);
+      CONTRACT_OK(env.api.memcpy_dtod_async(results.at(i), scratch, kPage, first));
+      return scope.finish();
+    };
+    const Executable a(env, capture(0));
+    const Executable b(env, capture(1));
+    for (int round = 0; round < 20; ++round) {
+      for (std::size_t i = 0; i < kGraphs; ++i) {
+        fill_words(env, results.at(i), 0, kPage / 4, i == 0 ? first : second);
+      }
+      for (std::size_t i = 0; i < kGraphs; ++i) {
+        const CUstream stream = i == 0 ? first : second;
+        CONTRACT_OK(env.api.stream_wait_event(stream, last, 0));
+        CONTRACT_OK(env.api.graph_launch(i == 0 ? a : b, stream));
+        CONTRACT_OK(env.api.event_record(last, stream));
+      }
+    }
+    CONTRACT_OK(env.api.stream_synchronize(first));
+    CONTRACT_OK(env.api.stream_synchronize(second));
+    for (std::size_t i = 0; i < kGraphs; ++i) {
+      for (std::size_t at = 0; at < kPage; at += kPage / 8) {
+        wrong += read_word(env, results.at(i) + at) != 7 + i ? 1 : 0;
+      }
+    }
+  }
+  CONTRACT_OK(env.api.mem_unmap(range.base(), kGraphs * kPage));
+  CONTRACT_CHECK(wrong == 0);
+}
+
 }  // namespace graph_cases
 
 inline std::vector<Case> graph_case_list() {
@@ -212,6 +259,7 @@ inline std::vector<Case> graph_case_list() {
       {"graph.destroyed_exec_finishes_its_replay", destroyed_exec_finishes_its_replay},
       {"graph.empty_capture_gives_an_empty_graph", empty_capture_gives_an_empty_graph},
       {"graph.fork_and_join", fork_and_join},
+      {"graph.take_turns_on_an_aliased_page", graphs_take_turns_on_an_aliased_page},
   };
 }
 

@@ -140,6 +140,12 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Nobody asks for the pool by its handle any more.
   void close_pool(const PoolId& id);
 
+  // Exclusive groups (core/device/scratch_sharing.h), on all devices. Empty, or why not: "member" of
+  // a group, "no member", "capturing", "no memory".
+  std::string join_scratch(std::uint64_t group, const PoolId& pool);
+  std::string leave_scratch(const PoolId& pool);
+  GroupBytes scratch_bytes(std::uint64_t group) const;
+
   // Sizes of pools and graphs (cuda_allocator_sizes.cpp).
   struct PrivatePool {
     PoolId id;
@@ -238,6 +244,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // A pool was let go of once: what is kept beside its memory goes when that was the last hold
   // (graph/footprints.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
+  static void end_failed_capture(Device& device, const PoolId& id);
+  static void check_sharing(SharingResult result);
   // The same for those that the device's router let go of.
   void follow_released(Device& device);
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);

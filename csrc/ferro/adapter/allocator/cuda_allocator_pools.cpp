@@ -96,6 +96,8 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   if (whose == FilterOwner::kGraph && !previous) {
     try {
       host_pools_.hold(to_pool_id(id));
+      check_sharing(
+          with_torch_errors([&] { return owner.core.scratch().begin_capture(to_pool_id(id)); }));
     } catch (const c10::Error&) {
       owner.router.end(to_pool_id(id), EndOfCapture::kFailed);
       follow_released(owner);
@@ -109,12 +111,73 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
   const bool ended = owner.router.end(to_pool_id(id), how);
+  const SharingResult settled = with_torch_errors([&] {
+    return owner.core.scratch().end_capture(
+        to_pool_id(id), how == EndOfCapture::kSucceeded ? ScratchSharing::Outcome::kSucceeded
+                                                        : ScratchSharing::Outcome::kFailed);
+  });
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
     return;
   }
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
   follow_released(owner);
+  check_sharing(settled);
+}
+
+void CudaAllocator::check_sharing(SharingResult result) {
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, result != SharingResult::kOutOfMemory,
+      "CUDA out of memory. What the capture left alive needs pages that no other graph "
+      "of its exclusive group uses, and there are none. Free memory and capture again.");
+}
+
+namespace {
+
+const char* text_of(SharingResult result) {
+  switch (result) {
+    case SharingResult::kOk:
+      return "";
+    case SharingResult::kOutOfMemory:
+      return "no memory";
+    case SharingResult::kCapturing:
+      return "capturing";
+    case SharingResult::kMember:
+      return "member";
+    case SharingResult::kNoMember:
+      return "no member";
+    case SharingResult::kExcluded:
+      return "checkpoints";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool) {
+  SharingResult result = SharingResult::kOk;
+  for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
+    result = with_torch_errors([&] { return device(i).core.scratch().join(group, pool); });
+  }
+  return text_of(result);
+}
+
+std::string CudaAllocator::leave_scratch(const PoolId& pool) {
+  SharingResult result = SharingResult::kOk;
+  for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
+    result = with_torch_errors([&] { return device(i).core.scratch().leave(pool); });
+  }
+  return text_of(result);
+}
+
+GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
+  GroupBytes bytes;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    const GroupBytes here = device(i).core.scratch().bytes_of(group);
+    bytes.set += here.set;
+    bytes.scratch += here.scratch;
+  }
+  return bytes;
 }
 
 void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
@@ -162,9 +225,15 @@ void CudaAllocator::let_go_of_failed_captures() {
 
 void CudaAllocator::follow_released(Device& owner) {
   for (const PoolId& id : owner.router.take_released()) {
+    with_torch_errors([&] { end_failed_capture(owner, id); });
     HostPools::settle_failed_capture(id);
     on_release(id);
   }
+}
+
+// One that nobody ended.
+void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
+  static_cast<void>(owner.core.scratch().end_capture(id, ScratchSharing::Outcome::kFailed));
 }
 
 void CudaAllocator::close_pool(const PoolId& id) {
@@ -178,6 +247,7 @@ void CudaAllocator::on_release(const PoolId& id) {
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).footprints.forget_pool(id);
+    device(i).core.scratch().on_unheld(id);
   }
   pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
   if (pool_registry().find(id) == nullptr) {

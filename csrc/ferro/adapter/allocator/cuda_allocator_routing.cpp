@@ -72,6 +72,9 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
     }
     void* ptr = allocate_here(owner, index, to.pool, stream, request);
     if (to.pool != kDefaultPool) {
+      while (!owner.core.scratch().note(to.pool, to_device_ptr(ptr))) {
+        ptr = allocate_here(owner, index, to.pool, stream, request);
+      }
       note_captured(owner, to.pool, stream, ptr, request.size);
     }
     return ptr;

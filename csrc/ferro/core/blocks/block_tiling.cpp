@@ -232,12 +232,59 @@ std::vector<HandleRange> BlockTiling::handles_behind(const Span& span, const Pag
   return handles;
 }
 
-void BlockTiling::back(Span& span, DevicePtr begin, std::span<const HandleRange> handles) {
+void BlockTiling::back(Span& span, DevicePtr begin, std::span<const HandleRange> handles,
+                       Owner owner) {
+  const bool borrowed = owner == Owner::kScratchSet;
   std::size_t slot = span.page_slot(begin);
   for (const HandleRange& range : handles) {
-    span.put_handle(slot, range.handle, range.pages);
+    span.put_handle(slot, range.handle, range.pages, borrowed);
     slot += range.pages;
     backed_pages_ += range.pages;
+    scratch_.borrowed_pages += borrowed ? range.pages : 0;
+  }
+}
+
+void BlockTiling::keep(Span& span, DevicePtr begin) {
+  const std::size_t slot = span.page_slot(begin);
+  scratch_.borrowed_pages -= span.handle_end(slot) - slot;
+  span.keep_handle(slot);
+}
+
+Block* BlockTiling::retire(Block* block) {
+  block->state = BlockState::kRetired;
+  scratch_.retired_bytes += block->size;
+  if (block->next != nullptr && block->next->state == BlockState::kRetired) {
+    absorb_next(block);
+  }
+  if (block->prev != nullptr && block->prev->state == BlockState::kRetired) {
+    block = block->prev;
+    absorb_next(block);
+  }
+  return block;
+}
+
+Block* BlockTiling::cut_retired(Block* block, DevicePtr begin, std::size_t bytes) {
+  if (block->ptr < begin) {
+    split_tail(block, distance(block->ptr, begin), BlockState::kRetired);
+    block = block->next;
+  }
+  if (block->size > bytes) {
+    split_tail(block, bytes, BlockState::kRetired);
+  }
+  scratch_.retired_bytes -= bytes;
+  return block;
+}
+
+void BlockTiling::unretire_all() {
+  std::vector<Block*> retired;
+  for_each_block([&](Block& block) {
+    if (block.state == BlockState::kRetired) {
+      retired.push_back(&block);
+    }
+  });
+  for (Block* block : retired) {
+    scratch_.retired_bytes -= block->size;
+    insert_merged(block);
   }
 }
 
@@ -246,6 +293,7 @@ void BlockTiling::unback(Span& span, const PageRun& run) {
   const std::size_t end = first + run.bytes / page_bytes_;
   for (std::size_t slot = first; slot < end;) {
     const std::size_t next = span.handle_end(slot);
+    scratch_.borrowed_pages -= span.is_borrowed(slot) ? next - slot : 0;
     span.remove_handle(slot);
     slot = next;
   }
@@ -262,11 +310,16 @@ void BlockTiling::check_invariants() const {
   std::size_t gaps = 0;
   std::size_t reserved = 0;
   std::size_t backed = 0;
+  std::size_t borrowed = 0;
+  std::size_t retired = 0;
   for (const auto& [base, owned] : spans_) {
     const Span& span = *owned;
     FERRO_CHECK(base == span.base());
     reserved += span.bytes();
     backed += span.backed_pages();
+    for (std::size_t slot = 0; scratch_.borrowed_pages != 0 && slot < span.page_slots(); ++slot) {
+      borrowed += span.page(slot) != kNoPage && span.is_borrowed(slot) ? 1 : 0;
+    }
     DevicePtr expected = span.base();
     const Block* prev = nullptr;
     for (const Block* block = span.first; block != nullptr; prev = block, block = block->next) {
@@ -274,7 +327,9 @@ void BlockTiling::check_invariants() const {
       FERRO_CHECK(block->size > 0 && is_aligned(block->size, kBlockAlignment));
       FERRO_CHECK(span.block_at(block->ptr) == block);
       FERRO_CHECK(prev == nullptr || prev->state != block->state ||
-                  (block->state != BlockState::kGap && block->state != BlockState::kFree));
+                  (block->state != BlockState::kGap && block->state != BlockState::kFree &&
+                   block->state != BlockState::kRetired));
+      retired += block->state == BlockState::kRetired ? block->size : 0;
       ++blocks;
       free_blocks += block->is_free() ? 1 : 0;
       unmerged += block->state == BlockState::kUnmerged ? 1 : 0;
@@ -287,6 +342,7 @@ void BlockTiling::check_invariants() const {
   FERRO_CHECK(free_blocks == free_.count() && unmerged == unmerged_.count());
   FERRO_CHECK(gaps == gaps_.count());
   FERRO_CHECK(reserved == reserved_bytes_ && backed == backed_pages_);
+  FERRO_CHECK(borrowed == scratch_.borrowed_pages && retired == scratch_.retired_bytes);
 }
 
 }  // namespace ferro

@@ -4,10 +4,11 @@
 // Invariants (check_invariants recounts them):
 //  * the blocks of a span tile it; prev/next mirror the addresses; the span's index holds exactly
 //    the starts of all blocks;
-//  * no two neighbours are both free or both gaps;
+//  * no two neighbours are both free, both gaps or both retired;
 //  * a free block is in the free index, an unmerged one in a bin, a gap in the gap index, and no
 //    other block in any;
-//  * backed_pages() == filled slots of all spans.
+//  * backed_pages() == filled slots of all spans, scratch().borrowed_pages == those of borrowed
+//    handles, scratch().retired_bytes == bytes of retired blocks.
 #pragma once
 
 #include "ferro/core/blocks/block_slab.h"
@@ -36,6 +37,8 @@ struct Hole {
 
 // A gap as the policy sees it, with the free blocks that touch it.
 GapView view_of_gap(const Block& gap);
+
+class ArenaScratch;
 
 class BlockTiling {
  public:
@@ -116,11 +119,18 @@ class BlockTiling {
   // The handles behind a range of whole handles, in order of address.
   std::vector<HandleRange> handles_behind(const Span& span, const PageRun& run) const;
   // Puts handles behind addresses that have none.
-  void back(Span& span, DevicePtr begin, std::span<const HandleRange> handles);
+  enum class Owner { kHeap, kScratchSet };
+  void back(Span& span, DevicePtr begin, std::span<const HandleRange> handles,
+            Owner owner = Owner::kHeap);
   // Takes away the handles behind a range of whole ones.
   void unback(Span& span, const PageRun& run);
   std::size_t backed_pages() const { return backed_pages_; }
-  std::size_t page_bytes() const { return page_bytes_; }
+  // Of graphs.
+  struct Scratch {
+    std::size_t borrowed_pages = 0;
+    std::size_t retired_bytes = 0;
+  };
+  const Scratch& scratch() const { return scratch_; }
 
   // `function(Block&)` in order of address; it must not change the tiling. O(blocks).
   template <typename Function>
@@ -135,6 +145,20 @@ class BlockTiling {
   void check_invariants() const;
 
  private:
+  friend class ArenaScratch;
+
+  // Retired memory. A block that is in no index becomes retired, with its retired neighbours.
+  Block* retire(Block* block);
+  // Cuts whole pages out of a retired block; their state is the caller's to set.
+  Block* cut_retired(Block* block, DevicePtr begin, std::size_t bytes);
+  // All that is retired is free again. O(blocks).
+  void unretire_all();
+
+  // The next block becomes a part of this one, of the same state and in no index.
+  void join_next(Block* block) { absorb_next(block); }
+  // A borrowed handle is the heap's own from now on.
+  void keep(Span& span, DevicePtr begin);
+
   // More gaps than this are not looked at for one request.
   static constexpr std::size_t kMaxCandidates = 64;
   static constexpr std::size_t kMergedTogether = 8;
@@ -149,6 +173,7 @@ class BlockTiling {
   Spans spans_;
   std::size_t reserved_bytes_ = 0;
   std::size_t backed_pages_ = 0;
+  Scratch scratch_;
   bool page_was_freed_ = false;
   FreeIndex free_;
   UnmergedBins unmerged_;

@@ -49,9 +49,10 @@ class Span {
   PageHandle page(std::size_t slot) const { return pages_[slot].handle; }
   std::size_t page_slots() const { return pages_.size(); }
   // Puts a handle behind `pages` empty slots.
-  void put_handle(std::size_t first, PageHandle handle, std::size_t pages) {
+  void put_handle(std::size_t first, PageHandle handle, std::size_t pages, bool borrowed = false) {
     for (std::size_t slot = first; slot < first + pages; ++slot) {
-      pages_[slot] = {handle, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(pages)};
+      pages_[slot] = {handle, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(pages),
+                      borrowed};
     }
     backed_pages_ += pages;
   }
@@ -66,6 +67,14 @@ class Span {
   // The slots of the handle that is behind `slot`, a filled one: from the first up to the end.
   std::size_t handle_begin(std::size_t slot) const { return pages_[slot].first; }
   std::size_t handle_end(std::size_t slot) const { return pages_[slot].first + pages_[slot].pages; }
+  // Is the handle behind a filled slot one of a scratch set?
+  bool is_borrowed(std::size_t slot) const { return pages_[slot].borrowed; }
+  // Of all slots of the handle that begins at `first`.
+  void keep_handle(std::size_t first) {
+    for (std::size_t slot = first; slot < handle_end(first); ++slot) {
+      pages_[slot].borrowed = false;
+    }
+  }
   std::size_t backed_pages() const { return backed_pages_; }
 
   // Blocks. `first` is the block at base, from which the tiling can be walked.
@@ -109,6 +118,7 @@ class Span {
     PageHandle handle = kNoPage;
     std::uint32_t first = 0;  // slot of the handle
     std::uint32_t pages = 0;  // of the handle
+    bool borrowed = false;
   };
 
   // 64 block starts, 512 bytes of host memory, made when the first block starts there. A flat table

@@ -20,18 +20,20 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       stale_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_.value()),
+      scratch_(driver_, store_, pools_),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,  driver_,   store_,    stale_,  pools_,       stats_,   segment_stats_,
-             imports_, searches_, captures_, layout_, on_shortage_, counters_},
+      parts_{config_,        driver_,  store_,    stale_,    pools_,  scratch_,     stats_,
+             segment_stats_, imports_, searches_, captures_, layout_, on_shortage_, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
+      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_),
       ladder_(parts_, reclaimer_),
       segment_ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
   pools_.set_context(
       std::make_unique<const HeapContext>(HeapContext{
           driver_, store_, stale_, events_, exports_, addresses, stats_, captures_, observer_,
-          segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending()}),
+          segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending(), &scratch_}),
       !config.stream_lasts);
   if (config.background_unmap) {
     unmap_thread_ = std::make_unique<UnmapThread>(stale_, driver_);
@@ -40,6 +42,10 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
 
 DeviceMemory::~DeviceMemory() {
   unmap_thread_.reset();
+  {
+    const RecursiveMutexLock lock(climb_mutex_);
+    scratch_.let_go_of_all();
+  }
   empty_cache();
   const RecursiveMutexLock lock(climb_mutex_);
   for (Heap* heap : pools_.all_heaps()) {
@@ -59,7 +65,7 @@ void DeviceMemory::adjust(const AllocatorConfig& wanted) {
 
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
   if (layout_ == Layout::kSegments || request.plain ||
-      (pool != kDefaultPool && pools_.has_special())) [[unlikely]] {
+      (pool != kDefaultPool && (pools_.has_special() || may_borrow(pool)))) [[unlikely]] {
     return allocate_specially(pool, stream, std::move(request));
   }
   return allocate_in_pages(pool, stream, request);
@@ -69,6 +75,9 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
                                                 Request request) {
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
+  if (may_borrow(id) && request.size > kSmallRequest) {
+    request.size = align_up(request.size, config_.page_bytes);
+  }
   return layout_ == Layout::kSegments || request.plain || traits.is_special
              ? allocate_in_segments(id, stream, request)
              : allocate_in_pages(id, stream, request);
@@ -193,6 +202,9 @@ void DeviceMemory::empty_cache(const CallContext& context) {
   if (driver_.context_if_created() != nullptr) {
     session.emplace(driver_);
   }
+  if (captures_.load() == 0) {
+    scratch_.collect();
+  }
   reclaimer_.empty_cache(context);
 }
 
@@ -200,6 +212,9 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (pools_.use_count(id) == 0) {
     ++counters_.synchronisations;
+    if (captures_.load() == 0) {
+      scratch_.collect();
+    }
     reclaimer_.empty_pool(id, context);
   }
 }

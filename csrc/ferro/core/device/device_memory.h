@@ -8,7 +8,8 @@
 // a time, which costs nothing because the driver serialises these calls anyway. The host may wait
 // under climb_mutex_, and under no other lock.
 //
-// Invariants: held pages == sum over heaps of pages behind their spans + pages of the store; counters
+// Invariants: held pages == sum over heaps of pages behind their spans, but for borrowed ones + pages
+// of scratch sets + pages of the store; counters
 // of the device == sums over the heaps, of those that are gone too.
 #pragma once
 
@@ -16,6 +17,7 @@
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/device_report.h"
+#include "ferro/core/device/graph_scratch.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/device/segment_ladder.h"
@@ -73,6 +75,8 @@ class DeviceMemory {
   // Who holds pools, their flags, their heaps.
   PoolTable& pools() { return pools_; }
   DeviceReport& report() { return report_; }
+  // Graphs that have the pages of their scratch in common.
+  GraphScratch& scratch() { return graph_scratch_; }
 
   // Takes over the settings that may change while there is memory: headroom, idle bytes, the share
   // in flight and whether live bytes move. The limit is the store's; the others stay as they are.
@@ -129,14 +133,6 @@ class DeviceMemory {
     }
   }
 
-  // Calls `function(const std::vector<Heap*>&)` with the heaps of one pool, in order of stream and
-  // kind; none of them goes meanwhile.
-  template <typename Function>
-  void with_heaps_of(const PoolId& id, Function function) FERRO_EXCLUDES(climb_mutex_) {
-    const RecursiveMutexLock lock(climb_mutex_);
-    function(pools_.heaps_of(id));
-  }
-
  private:
   // A device that works longer is taken to wait for something.
   static constexpr std::chrono::milliseconds kLongestRest{1000};
@@ -147,6 +143,11 @@ class DeviceMemory {
   // apart for good: eight captures from small to large held 850 MiB instead of 514.
   static bool is_small_in(const PoolId& pool, const Request& request) {
     return pool != kDefaultPool && request.size <= kSmallRequest;
+  }
+  // What is captured in a group begins and ends with pages, so that what lives has no more of them
+  // than it fills; the rest of a page that carries a live byte serves nobody.
+  bool may_borrow(const PoolId& pool) const {
+    return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;
   }
   AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request) {
     ArenaHeap& heap = pools_.arena(pool, stream, is_small_in(pool, request));
@@ -180,6 +181,7 @@ class DeviceMemory {
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   PoolTable pools_;
+  ScratchSharing scratch_;  // under the climb lock
   const MemoryShortageCallback on_shortage_;
 
   RecursiveMutex climb_mutex_;
@@ -187,6 +189,7 @@ class DeviceMemory {
   const DeviceParts parts_;
   DeviceReport report_;
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
+  GraphScratch graph_scratch_;
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
   SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;

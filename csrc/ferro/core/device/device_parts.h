@@ -4,6 +4,7 @@
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/counters.h"
 #include "ferro/core/device/pool_table.h"
+#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/imports.h"
@@ -24,6 +25,7 @@ struct DeviceParts {
   PageStore& store;
   StaleMappings& stale;
   PoolTable& pools;
+  ScratchSharing& scratch;  // under the climb lock
   DeviceStats& stats;
   SegmentStats& segment_stats;
   Imports& imports;

@@ -190,7 +190,8 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   std::map<StreamId, StreamShare> streams;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView view = heap->view();
-    const std::size_t live = view.backed_bytes - view.free_bytes - view.pending_bytes;
+    const std::size_t live =
+        view.backed_bytes - view.free_bytes - view.pending_bytes - view.retired_bytes;
     const bool is_default = heap->pool() == kDefaultPool;
     facts.live += live;
     facts.pending += view.pending_bytes;
@@ -225,16 +226,19 @@ void DeviceReport::check_invariants() {
     for (const auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
-      (is_paged(heap->kind()) ? backed : in_segments) += view.backed_bytes;
-      live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes);
+      (is_paged(heap->kind()) ? backed : in_segments) += view.backed_bytes - view.borrowed_bytes;
+      live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes -
+                                        view.retired_bytes);
     }
     FERRO_CHECK(id == kDefaultPool ||
                 static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==
-                    backed + in_segments - before);
+                    backed + in_segments - before +
+                        parts_.scratch.pages_of(id) * parts_.store.page_bytes());
   });
   const PageCounts pages = parts_.store.counts();
   FERRO_CHECK(pages.held * parts_.store.page_bytes() ==
-              backed + pages.idle * parts_.store.page_bytes());
+              backed + (parts_.scratch.pages() + pages.idle) * parts_.store.page_bytes());
+  parts_.scratch.check_invariants();
   FERRO_CHECK(pages.charged_bytes == in_segments);
   const SegmentTable segments = parts_.segment_stats.read();
   FERRO_CHECK(segments.of[kSegmentBytes][kAll].current == static_cast<std::int64_t>(in_segments));

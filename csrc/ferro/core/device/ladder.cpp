@@ -290,6 +290,9 @@ bool Ladder::release_segments_of(const std::vector<Heap*>& heaps, const CallCont
 }
 
 DevicePtr Ladder::reclaim(Climb& climb) {
+  if (parts_.captures.load() == 0) {
+    parts_.scratch.collect();
+  }
   // A callback frees memory through the ordinary way in; no heap is locked here.
   if (parts_.ask_program_for_memory()) {
     if (const DevicePtr ptr = climb.heap.allocate_collected(climb.request); ptr != kNull) {

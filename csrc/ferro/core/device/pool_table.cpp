@@ -60,6 +60,11 @@ int PoolTable::use_count(const PoolId& id) {
   return pool == pools_.end() ? -1 : pool->second.use_count;
 }
 
+void PoolTable::count_bytes(const PoolId& id, std::int64_t change) {
+  const MutexLock lock(mutex_);
+  pools_.at(id).bytes.change(kLarge, change);
+}
+
 void PoolTable::set_no_split(const PoolId& id) {
   const MutexLock lock(mutex_);
   Pool& pool = pools_[id];

@@ -349,6 +349,11 @@ void ArenaHeap::grant(DeviceId to) {
         }
         slot = end + 1;
       }
+      for (const Block* block = span->first; block != nullptr; block = block->next) {
+        if (block->state == BlockState::kAliased) {
+          mapped.push_back({block->ptr, block->size});
+        }
+      }
     }
   }
   for (const PageRun& run : mapped) {

@@ -1,6 +1,7 @@
 // How an arena grows: a gap gets pages. arena_release.cpp has the other direction.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/policy/span_sizes.h"
 
 #include <algorithm>
@@ -198,6 +199,11 @@ TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
   PageRequest wanted;
   wanted.pages = missing;
   wanted.fit = from == GrowFrom::kStore ? Fit::kExactly : Fit::kAtLeast;
+  // What a graph does not hold at the end of its capture may be shared, then or later, by the handle.
+  if (pool_ != kDefaultPool && context_.captures.load() != 0) {
+    wanted.fit = Fit::kExactly;
+    wanted.largest = largest_borrowed_handle(missing);
+  }
   wanted.may_create = from != GrowFrom::kIdlePages;
   wanted.may_wait = from == GrowFrom::kWaitedPages;
   wanted.taker = this;
@@ -216,10 +222,15 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   const std::size_t gap_pages = growth.gap->size / page_bytes_;
   FenceRef fence;
   std::vector<StoredHandle> taken;
+  std::vector<HandleRange> lent;
   std::vector<HandleRange> handles;
+  const bool borrows = context_.lender != nullptr && context_.lender->lends_to(pool_);
   std::optional<GrowthPlan> place;
   const auto undo = [&] {
     context_.store.put(taken);
+    if (borrows) {
+      context_.lender->take_back(pool_, lent);
+    }
     undo_growth(growth);
   };
   try {
@@ -230,15 +241,20 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
         return std::nullopt;
       }
     }
-    const std::size_t own_pages = growth.own.pages;
-    if (const std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, own_pages);
-        missing != 0) {
+    growth.own_pages = growth.own.pages;
+    std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
+    if (borrows) {
+      lent = context_.lender->lend(pool_, missing, from == GrowFrom::kStore);
+      missing -= std::min(missing, pages_in(lent));
+    }
+    if (missing != 0) {
       if (const TakeResult result = take_missing(missing, from, taken); result != TakeResult::kOk) {
         undo();
         return result_of(result);
       }
     }
     handles = growth.own.handles;
+    handles.insert(handles.end(), lent.begin(), lent.end());
     for (const StoredHandle& handle : taken) {
       handles.push_back(handle.range);
     }
@@ -280,16 +296,21 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
       tiling_.make_gap(block->next);
     }
     const DevicePtr begin = block->ptr;
-    tiling_.back(span, begin, handles);
-    count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store * page_bytes_));
-    notify_of_range(
-        begin, bytes, MemoryEvent::kMapped, request.context,
-        {name_of(request.step), place->pages - from_store, static_cast<std::uint64_t>(took)});
+    tiling_.back(span, begin, handles,
+                 borrows ? BlockTiling::Owner::kScratchSet : BlockTiling::Owner::kHeap);
+    if (!borrows) {
+      count_pool_bytes(kLarge, static_cast<std::int64_t>(from_store * page_bytes_));
+    }
+    notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
+                    {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
     remember_mapping(begin, request.context);
     tiling_.insert_merged(block);
     list_free_pages();
   }
-  pages_moved_.fetch_add(place->pages - from_store, std::memory_order_relaxed);
+  pages_moved_.fetch_add(growth.own_pages, std::memory_order_relaxed);
+  if (borrows) {
+    context_.lender->adopt(pool_, std::span(handles).subspan(lent.size()));
+  }
   hand_to_store(std::move(left), MovedHandles::kAreMapped);
   return GrowResult::kGrown;
 }

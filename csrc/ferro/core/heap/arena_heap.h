@@ -9,8 +9,9 @@
 // Thread-safe as Heap is. Mappings are made and removed without the heap's lock.
 //
 // Invariants beside those of Heap:
-//  * a handle is behind addresses of one heap, or in the store; those of an exported unit are behind
-//    its addresses, and no other handle was exported;
+//  * a handle is behind addresses of one heap, or in the store, or one of a scratch set, and those may
+//    be behind several; those of an exported unit are behind its addresses, and no other handle was
+//    exported;
 //  * reserved bytes <= address_budget(most bytes mapped at one time), but for spans that one request
 //    needed or that live blocks keep (policy/span_sizes.h).
 #pragma once
@@ -179,6 +180,7 @@ class ArenaHeap final : public Heap {
     Block* gap = nullptr;
     GrowthPlan plan;
     SetAside own;
+    std::size_t own_pages = 0;  // of `own`, which is empty at the end
   };
 
   // Growing (arena_growth.cpp).
@@ -274,6 +276,8 @@ class ArenaHeap final : public Heap {
   Status exchange_used(const Vacating& move) FERRO_EXCLUDES(mutex_);
   void finish_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
+
+  friend class ArenaScratch;
 
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
   // Temporary mappings that the driver refused to remove when it should have.

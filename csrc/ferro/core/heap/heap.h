@@ -11,9 +11,10 @@
 //
 // Invariants (check_invariants recounts them, between climbs):
 //  * those of BlockTiling;
-//  * a block is a gap or in transit exactly when no handle is behind any of its bytes, all others
-//    are backed wholly; transit blocks are never handed out;
-//  * backed bytes == live + pending + free + unmerged bytes;
+//  * a block is a gap, in transit or aliased exactly when no handle of the heap, or that it borrowed,
+//    is behind any of its bytes, all others are backed wholly; of those that are not backed none is
+//    handed out;
+//  * backed bytes == live + pending + free + unmerged + retired bytes;
 //  * the counters equal the recount of the blocks.
 #pragma once
 
@@ -87,9 +88,9 @@ class Heap : public MappingOwner {
     return stats_.current(&ClassStats::bytes, cls) +
            stats_.current(&ClassStats::pending_bytes, cls);
   }
-  // Under the climb lock, under which alone it changes.
+  // By handles of its own. Under the climb lock, under which alone it changes.
   std::size_t backed_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
-    return tiling_.backed_pages() * page_bytes_;
+    return (tiling_.backed_pages() - tiling_.scratch().borrowed_pages) * page_bytes_;
   }
   // Unused, and nothing is behind the addresses, nor an old mapping left.
   bool is_empty() FERRO_EXCLUDES(mutex_);

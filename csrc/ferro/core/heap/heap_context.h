@@ -4,6 +4,7 @@
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/heap/heap_list.h"
 #include "ferro/core/pages/page_store.h"
+#include "ferro/core/pages/scratch_lender.h"
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/exports.h"
 #include "ferro/core/stats/segment_stats.h"
@@ -34,6 +35,7 @@ struct HeapContext {
   const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock
   HeapList& with_free_pages;                   // heaps that may have whole free pages
   HeapList& with_pending;                      // heaps that may have pending frees
+  ScratchLender* lender = nullptr;             // null: no arena borrows
 };
 
 struct Request {

@@ -56,7 +56,7 @@ bool Heap::is_empty() {
       tiling_.backed_pages() != 0) {
     return false;
   }
-  // Without pages there are gaps and transit blocks alone, and gaps are merged.
+  // Without pages there are gaps, transit and aliased blocks alone, and gaps are merged.
   return std::ranges::all_of(tiling_.spans(), [](const auto& entry) {
     const Block* first = entry.second->first;
     return first->state == BlockState::kGap && first->next == nullptr;
@@ -134,6 +134,8 @@ HeapView Heap::view() {
   view.free_blocks = tiling_.free_blocks().count();
   view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
   view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
+  view.retired_bytes = tiling_.scratch().retired_bytes;
+  view.borrowed_bytes = tiling_.scratch().borrowed_pages * page_bytes_;
   view.largest_free = largest != nullptr ? largest->size : 0;
   view.reserved_bytes = tiling_.reserved_bytes();
   return view;
@@ -168,6 +170,7 @@ void Heap::check_invariants() {
     sum.backed_bytes += backed ? block.size : 0;
     sum.free_bytes += block.is_free() ? block.size : 0;
     sum.unmerged_bytes += block.state == BlockState::kUnmerged ? block.size : 0;
+    FERRO_CHECK(block.state != BlockState::kRetired || pool_ != kDefaultPool);
     const bool live = block.state == BlockState::kLive;
     const bool pending = block.state == BlockState::kPending;
     FERRO_CHECK(!block.is_free() || block.requested == 0);

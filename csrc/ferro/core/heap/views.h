@@ -49,6 +49,8 @@ struct HeapView {
   std::size_t free_blocks = 0;
   std::size_t live_blocks = 0;
   std::size_t pending_bytes = 0;  // waiting for other streams
+  std::size_t retired_bytes = 0;
+  std::size_t borrowed_bytes = 0;  // of backed_bytes, handles of a scratch set
   std::size_t largest_free = 0;
   std::size_t reserved_bytes = 0;  // of addresses
 };

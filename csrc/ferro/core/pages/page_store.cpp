@@ -11,7 +11,7 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
   std::size_t usable = cached_pages_;
   std::size_t too_large = 0;
   if (request.fit == Fit::kExactly) {
-    const std::size_t fitting = bring_to_end(request.pages);
+    const std::size_t fitting = bring_to_end(request.pages, request.largest);
     too_large = cached_.size() - fitting;
     usable = pages_in(std::span(cached_).subspan(too_large));
   }
@@ -23,9 +23,9 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
     if (!request.may_create) {
       return TakeResult::kTooFew;
     }
-    TakeResult result = create(missing);
+    TakeResult result = create(missing, request.largest);
     if (result != TakeResult::kOk && too_large != 0 && release_first(too_large) != 0) {
-      result = create(missing);
+      result = create(missing, request.largest);
     }
     if (result != TakeResult::kOk) {
       return result;
@@ -123,7 +123,8 @@ std::vector<std::size_t> PageStore::choose_leaving(const PageRequest& request, s
   std::vector<std::size_t> after_a_wait;
   const auto choose = [&](std::size_t i) FERRO_REQUIRES(mutex_) {
     const std::size_t count = leaving_[i].range.pages;
-    if (*pages < wanted && (request.fit == Fit::kAtLeast || *pages + count <= wanted)) {
+    if (*pages < wanted &&
+        (request.fit == Fit::kAtLeast || (*pages + count <= wanted && count <= request.largest))) {
       chosen.push_back(i);
       *pages += count;
     }
@@ -180,7 +181,7 @@ void PageStore::complete_unmapped() {
 }
 
 // Appends new handles of `count` pages together to the cached ones.
-TakeResult PageStore::create(std::size_t count) {
+TakeResult PageStore::create(std::size_t count, std::size_t largest) {
   if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
     return room;
   }
@@ -193,7 +194,9 @@ TakeResult PageStore::create(std::size_t count) {
     }
     pages.room = std::min(on_device, limit_ - std::min(limit_, used_bytes())) / page_bytes_;
   }
-  const std::vector<std::size_t> sizes = plan_handles(pages, handles_, page_bytes_);
+  HandleRules rules = handles_;
+  rules.max_bytes = std::min(rules.max_bytes / page_bytes_, largest) * page_bytes_;
+  const std::vector<std::size_t> sizes = plan_handles(pages, rules, page_bytes_);
   cached_.reserve(cached_.size() + sizes.size());
   const std::size_t cached_before = cached_pages_;
   try {
@@ -216,12 +219,13 @@ TakeResult PageStore::create(std::size_t count) {
   return TakeResult::kOk;
 }
 
-// Moves handles of at most `count` pages together behind the other cached ones; how many there are.
-std::size_t PageStore::bring_to_end(std::size_t count) {
+// Moves handles of at most `count` pages together, and none of more than `largest`, behind the other
+// cached ones; how many there are.
+std::size_t PageStore::bring_to_end(std::size_t count, std::size_t largest) {
   std::vector<HandleRange> others;
   std::vector<HandleRange> fitting;
   for (auto range = cached_.rbegin(); range != cached_.rend(); ++range) {
-    const bool fits = range->pages <= count;
+    const bool fits = range->pages <= std::min(count, largest);
     (fits ? fitting : others).push_back(*range);
     count -= fits ? range->pages : 0;
   }

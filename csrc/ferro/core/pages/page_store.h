@@ -58,6 +58,8 @@ struct StoredHandle {
 struct PageRequest {
   std::size_t pages = 0;
   Fit fit = Fit::kAtLeast;
+  // Pages of a handle at most; for an exact fit.
+  std::size_t largest = ~std::size_t{0};
   bool may_create = false;
   // Handles that leave: those of this stream are ready for it. With `may_wait` others may be had
   // too, and the stream waits for their fences; the host does not. None: only what has passed.
@@ -144,8 +146,8 @@ class PageStore {
       FERRO_REQUIRES(mutex_);
   bool try_release(const HandleRange& handle) FERRO_REQUIRES(mutex_);
   void release_down_to(std::size_t cached_left) FERRO_REQUIRES(mutex_);
-  TakeResult create(std::size_t count) FERRO_REQUIRES(mutex_);
-  std::size_t bring_to_end(std::size_t count) FERRO_REQUIRES(mutex_);
+  TakeResult create(std::size_t count, std::size_t largest) FERRO_REQUIRES(mutex_);
+  std::size_t bring_to_end(std::size_t count, std::size_t largest) FERRO_REQUIRES(mutex_);
   std::size_t release_first(std::size_t handles) FERRO_REQUIRES(mutex_);
   void take_last(std::size_t count, std::vector<StoredHandle>& out) FERRO_REQUIRES(mutex_);
 

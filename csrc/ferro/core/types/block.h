@@ -19,6 +19,12 @@
 //  fence     A point of a stream, behind the last work that may touch some memory.
 //  pending   Freed by the program while another stream may still use it.
 //  unmerged  Free, and kept apart from its free neighbours for the next request of its size.
+//  retired   Free, and never handed out again: a graph that may replay writes it.
+//  scratch   What a graph was given in its capture and holds nothing at its end. Its addresses stay
+//            the graph's; the handles behind them serve other graphs too (scratch_sharing.h).
+//  set       The handles that several graphs have as their scratch.
+//  aliased   A block of scratch: the handles behind it belong to a set. Always whole handles.
+//  borrowed  A handle of a set behind an arena of a pool that captures, until the capture ends.
 //  unit      A handle that stays behind its addresses: other processes may map it, or the program
 //            pinned it (exported_units.h).
 //  capture   CUDA's recording of a graph. CaptureOrder is its order, CapturePool its memory,
@@ -49,6 +55,8 @@ enum class BlockState : std::uint8_t {
   kUnmerged,  // free, and kept in a bin for the next request of its size
   kLive,      // handed out
   kPending,   // freed; waits for other streams
+  kRetired,   // freed, and not handed out while its pool is held; no neighbour is retired
+  kAliased,   // no handle of its heap is behind it, but handles of a set
 };
 
 // A stream other than the heap's own that uses a live block (`record_stream`).
@@ -91,7 +99,11 @@ struct Block {
              return use.capture_id == 0;
            });
   }
-  bool is_backed() const { return state != BlockState::kGap && state != BlockState::kTransit; }
+  // By handles of its heap, or such as it borrowed.
+  bool is_backed() const {
+    return state != BlockState::kGap && state != BlockState::kTransit &&
+           state != BlockState::kAliased;
+  }
 };
 
 }  // namespace ferro

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -26,6 +27,8 @@ using testing::kPageBytes;
 using testing::SimGpu;
 
 constexpr PoolId kPool{0, 7};
+constexpr PoolId kOtherPool{0, 8};
+constexpr std::uint64_t kGroup = 1;
 
 // Heaps are visited in the order of their streams' handles, which are addresses. In one order for all
 // runs of a scenario, so that each makes the same calls.
@@ -98,6 +101,48 @@ struct World {
   PoolCheckpoint checkpoint;
   SharedRange shared;
 };
+
+// What a capture into a pool leaves: a page that lives, and scratch of three. False: out of memory,
+// and nothing is left.
+bool capture(World& w, const PoolId& pool) {
+  using Outcome = ScratchSharing::Outcome;
+  std::vector<DevicePtr> blocks;
+  const auto fail = [&] {
+    for (const DevicePtr block : blocks) {
+      w.free(block);
+    }
+    static_cast<void>(w.device->scratch().end_capture(pool, Outcome::kFailed));
+    return false;
+  };
+  try {
+    if (w.device->scratch().begin_capture(pool) != SharingResult::kOk) {
+      return false;
+    }
+    for (const std::size_t pages : {1, 1, 2}) {
+      const DevicePtr block = w.allocate(pages * kPageBytes, w.stream, pool);
+      if (block == kNull) {
+        return fail();
+      }
+      FERRO_CHECK(w.device->scratch().note(pool, block));
+      blocks.push_back(block);
+    }
+    w.free(blocks[0]);
+    w.free(blocks[2]);
+    blocks = {blocks[1]};
+    return w.device->scratch().end_capture(pool, Outcome::kSucceeded) == SharingResult::kOk ||
+           fail();
+  } catch (const DriverError&) {
+    fail();
+    throw;
+  }
+}
+
+bool join(World& w) {
+  return w.device->scratch().join(kGroup, kPool) == SharingResult::kOk &&
+         w.device->scratch().join(kGroup, kOtherPool) == SharingResult::kOk;
+}
+
+std::size_t shared_pages(World& w) { return w.device->scratch().bytes_of(kGroup).set / kPageBytes; }
 
 enum class Promise {
   kNothingChanged,   // a failure leaves the arena as it was
@@ -449,6 +494,46 @@ const std::vector<Scenario>& scenarios() {
        [](World& w) {
          CheckpointChange change;
          return restore_checkpoint(*w.device, w.checkpoint, &change) == CheckpointError::kNone;
+       }},
+      {"JoinAGroup", 64, Promise::kProgramUnharmed,
+       [](World& w) {
+         for (const PoolId& pool : {kPool, kOtherPool}) {
+           w.device->pools().hold(pool);
+           FERRO_CHECK(capture(w, pool));
+         }
+       },
+       [](World& w) {
+         const std::size_t before = w.device->report().held_bytes();
+         return join(w) && shared_pages(w) <= 4 && w.device->report().held_bytes() <= before;
+       }},
+      {"CaptureInAGroup", 64, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.device->pools().hold(kPool);
+         w.device->pools().hold(kOtherPool);
+         FERRO_CHECK(join(w) && capture(w, kOtherPool));
+       },
+       // A page that a failed attempt left serves the next one.
+       [](World& w) { return capture(w, kPool) && shared_pages(w) <= 5; }},
+      {"LeaveAGroup", 64, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.device->pools().hold(kPool);
+         w.device->pools().hold(kOtherPool);
+         FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
+       },
+       [](World& w) { return w.device->scratch().leave(kPool) == SharingResult::kOk; }},
+      {"ScratchOfPoolsThatNobodyHolds", 64, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.device->pools().hold(kPool);
+         w.device->pools().hold(kOtherPool);
+         FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
+         for (const PoolId& pool : {kPool, kOtherPool}) {
+           FERRO_CHECK(w.device->pools().release(pool));
+           w.device->scratch().on_unheld(pool);
+         }
+       },
+       [](World& w) {
+         w.device->empty_cache();
+         return shared_pages(w) == 0;
        }},
   };
   return all;

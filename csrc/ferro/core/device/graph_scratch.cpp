@@ -1,0 +1,69 @@
+#include "ferro/core/device/graph_scratch.h"
+
+namespace ferro {
+
+SharingResult GraphScratch::join(ScratchSharing::GroupId group, const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (parts_.captures.load() != 0) {
+    return SharingResult::kCapturing;
+  }
+  return parts_.scratch.join(group, pool);
+}
+
+SharingResult GraphScratch::leave(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  if (parts_.captures.load() != 0) {
+    return SharingResult::kCapturing;
+  }
+  return parts_.scratch.leave(pool);
+}
+
+GroupBytes GraphScratch::bytes_of(ScratchSharing::GroupId group) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.bytes_of(group);
+}
+
+SharingResult GraphScratch::begin_capture(const PoolId& pool) {
+  if (!parts_.scratch.any()) {
+    return SharingResult::kOk;
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.begin_capture(pool);
+}
+
+bool GraphScratch::note(const PoolId& pool, DevicePtr ptr) {
+  if (!parts_.scratch.any()) {
+    return true;
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  Span* span = addresses_.find(ptr);
+  return span == nullptr || parts_.scratch.note(pool, *span, ptr);
+}
+
+SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outcome outcome) {
+  if (!parts_.scratch.any()) {
+    return SharingResult::kOk;
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  const Driver::Session session(parts_.driver);
+  SharingResult result = parts_.scratch.end_capture(pool, outcome);
+  if (result == SharingResult::kOutOfMemory) {
+    reclaimer_.empty_cache(nullptr);
+    result = parts_.scratch.settle_again(pool);
+  }
+  return result;
+}
+
+void GraphScratch::exclude(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  parts_.scratch.exclude(pool);
+}
+
+void GraphScratch::on_unheld(const PoolId& pool) {
+  if (parts_.scratch.any()) {
+    const RecursiveMutexLock lock(climb_mutex_);
+    parts_.scratch.on_unheld(pool);
+  }
+}
+
+}  // namespace ferro

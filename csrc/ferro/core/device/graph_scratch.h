@@ -1,0 +1,53 @@
+// What graphs ask of the memory of one device: the scratch that they have in common, which is
+// ScratchSharing under the climb lock, and the heaps of their pools. Each function takes the lock. Nothing but one load where no pool is a
+// member of a group.
+#pragma once
+
+#include "ferro/base/mutex.h"
+#include "ferro/core/blocks/address_index.h"
+#include "ferro/core/device/device_parts.h"
+#include "ferro/core/device/reclaimer.h"
+#include "ferro/core/device/scratch_sharing.h"
+
+#include <vector>
+
+namespace ferro {
+
+class GraphScratch {
+ public:
+  GraphScratch(const DeviceParts& parts, Reclaimer& reclaimer, const AddressIndex& addresses,
+               RecursiveMutex& climb_mutex)
+      : parts_(parts), reclaimer_(reclaimer), addresses_(addresses), climb_mutex_(climb_mutex) {}
+
+  SharingResult join(ScratchSharing::GroupId group, const PoolId& pool)
+      FERRO_EXCLUDES(climb_mutex_);
+  SharingResult leave(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  GroupBytes bytes_of(ScratchSharing::GroupId group) FERRO_EXCLUDES(climb_mutex_);
+  SharingResult begin_capture(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // `ptr` was allocated in the pool. False: it is not live any more, and another one is to be asked
+  // for.
+  bool note(const PoolId& pool, DevicePtr ptr) FERRO_EXCLUDES(climb_mutex_);
+  // Where memory lacks, free memory of others goes to the driver before it fails.
+  SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
+      FERRO_EXCLUDES(climb_mutex_);
+  // Checkpoints of the pool are taken (graph/checkpoint.h).
+  void exclude(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // Nobody holds the pool any more.
+  void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+
+  // Calls `function(const std::vector<Heap*>&)` with the heaps of one pool, in order of stream and
+  // kind; none of them goes meanwhile.
+  template <typename Function>
+  void with_heaps_of(const PoolId& id, Function function) FERRO_EXCLUDES(climb_mutex_) {
+    const RecursiveMutexLock lock(climb_mutex_);
+    function(parts_.pools.heaps_of(id));
+  }
+
+ private:
+  const DeviceParts& parts_;
+  Reclaimer& reclaimer_;
+  const AddressIndex& addresses_;
+  RecursiveMutex& climb_mutex_;
+};
+
+}  // namespace ferro

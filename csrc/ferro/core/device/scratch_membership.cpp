@@ -1,0 +1,348 @@
+// Pools that join and leave a group, and the pages that are shared then.
+#include "ferro/base/check.h"
+#include "ferro/core/device/scratch_sharing.h"
+#include "ferro/core/policy/scratch_folds.h"
+#include "ferro/driver/error.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+namespace ferro {
+
+SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
+  const auto known = members_.find(pool);
+  if (known == members_.end() && excluded_.contains(pool)) {
+    return SharingResult::kExcluded;
+  }
+  const bool again = known != members_.end() && known->second.group == group;
+  if (known != members_.end() && !again && sets_.at(known->second.group).members.size() > 1) {
+    return SharingResult::kMember;
+  }
+  if (known != members_.end() && known->second.is_running) {
+    return SharingResult::kCapturing;
+  }
+  collect();
+  if (!driver_.try_wait_for_device()) {
+    return SharingResult::kCapturing;
+  }
+  Set& set = sets_[group];
+  if (again) {
+    fold(set);
+    return SharingResult::kOk;
+  }
+  if (known != members_.end()) {
+    // From a group of one.
+    Set& before = sets_.at(known->second.group);
+    pools_.count_bytes(pool, -static_cast<std::int64_t>(before.home_pages * store_.page_bytes()));
+    set.handles.merge(before.handles);
+    sets_.erase(known->second.group);
+    known->second.group = group;
+  } else {
+    Member& member = members_[pool];
+    member.group = group;
+    const User user = next_user_++;
+    for_each_arena(pool, [&](ArenaHeap& heap) {
+      member.written.unite(ArenaScratch(heap).backed_ranges());
+      ArenaScratch(heap).retire_free(member.written);
+      add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(), true);
+    });
+  }
+  count_.store(members_.size(), std::memory_order_relaxed);
+  set.members.push_back(pool);
+  settle_accounts(set);
+  fold(set);
+  return SharingResult::kOk;
+}
+
+SharingResult ScratchSharing::leave(const PoolId& pool) {
+  const auto found = members_.find(pool);
+  if (found == members_.end()) {
+    return SharingResult::kNoMember;
+  }
+  Member& member = found->second;
+  Set& set = set_of(member);
+  if (set.members.size() == 1) {
+    return SharingResult::kOk;
+  }
+  if (member.capturing || !driver_.try_wait_for_device()) {
+    return SharingResult::kCapturing;
+  }
+  collect();
+  std::vector<Use*> uses;
+  std::set<User> users;
+  for (std::vector<Use>* list : {&member.uses, &member.gone}) {
+    for (Use& use : *list) {
+      uses.push_back(&use);
+      users.insert(use.user);
+    }
+  }
+  // One of its own for each handle that others have too, behind the same addresses.
+  std::map<PageHandle, HandleRange> own;
+  std::map<PageHandle, Shared> left;
+  std::vector<HandleRange> created;
+  const auto give_back = [&] { store_.put_cached(created); };
+  try {
+    for (const auto& [handle, shared] : set.handles) {
+      Shared of_pool{shared.pages, {}, shared.only};
+      std::ranges::set_intersection(shared.users, users,
+                                    std::inserter(of_pool.users, of_pool.users.end()));
+      if (of_pool.users.empty()) {
+        continue;
+      }
+      PageHandle mine = handle;
+      if (of_pool.users.size() != shared.users.size()) {
+        TakeResult result = store_.create_one(shared.pages, &mine);
+        if (result != TakeResult::kOk && store_.trim(shared.pages) != 0) {
+          result = store_.create_one(shared.pages, &mine);
+        }
+        if (result != TakeResult::kOk) {
+          give_back();
+          return SharingResult::kOutOfMemory;
+        }
+        created.push_back({mine, shared.pages});
+        own[handle] = created.back();
+      }
+      left[mine] = std::move(of_pool);
+    }
+    std::vector<Remap> remaps;
+    for (Use* use : uses) {
+      const std::vector<HandleRange>& handles = use->range.handles;
+      for (std::size_t i = 0; i < handles.size(); ++i) {
+        if (const auto mine = own.find(handles[i].handle); mine != own.end()) {
+          remaps.push_back({use, i, {handles[i]}, {mine->second}});
+        }
+      }
+    }
+    if (remap_all(remaps) != Status::kOk) {
+      give_back();
+      return SharingResult::kOutOfMemory;
+    }
+  } catch (const DriverError&) {
+    give_back();
+    throw;
+  }
+  for (auto shared = set.handles.begin(); shared != set.handles.end();) {
+    std::erase_if(shared->second.users, [&](User user) { return users.contains(user); });
+    shared = shared->second.users.empty() ? set.handles.erase(shared) : std::next(shared);
+  }
+  std::erase(set.members, pool);
+  member.group = next_lone_++;
+  Set& lone = sets_[member.group];
+  lone.handles = std::move(left);
+  lone.members = {pool};
+  settle_accounts(lone);
+  settle_accounts(set);
+  fold(set);
+  return SharingResult::kOk;
+}
+
+GroupBytes ScratchSharing::bytes_of(GroupId group) const {
+  GroupBytes bytes;
+  const auto set = sets_.find(group);
+  if (set == sets_.end()) {
+    return bytes;
+  }
+  for (const auto& [handle, shared] : set->second.handles) {
+    bytes.set += shared.pages * store_.page_bytes();
+  }
+  for (const PoolId& pool : set->second.members) {
+    for (const Use& use : members_.at(pool).uses) {
+      bytes.scratch += use.range.block->size;
+    }
+  }
+  return bytes;
+}
+
+// The user with the most scratch keeps its handles, and the others get those where they fit.
+void ScratchSharing::fold(Set& set) {
+  struct Scratch {
+    User user;
+    std::size_t bytes = 0;
+    std::vector<std::pair<PoolId, Use*>> uses;
+  };
+  std::vector<Scratch> users;
+  std::set<PageHandle> kept;
+  for (const PoolId& pool : set.members) {
+    Member& member = members_.at(pool);
+    for (Use& use : member.uses) {
+      if (!use.may_fold) {
+        continue;
+      }
+      auto user = std::ranges::find(users, use.user, &Scratch::user);
+      if (user == users.end()) {
+        user = users.insert(users.end(), Scratch{use.user, 0, {}});
+      }
+      user->bytes += use.range.block->size;
+      user->uses.emplace_back(pool, &use);
+    }
+  }
+  // What stays behind its addresses, whatever is folded.
+  std::set<User> folding;
+  for (const Scratch& user : users) {
+    folding.insert(user.user);
+  }
+  for (const auto& [handle, shared] : set.handles) {
+    if (!std::ranges::includes(folding, shared.users)) {
+      kept.insert(handle);
+    }
+  }
+  std::ranges::stable_sort(users, std::ranges::greater{}, &Scratch::bytes);
+  try {
+    for (Scratch& user : users) {
+      for (auto& [pool, use] : user.uses) {
+        fold_use(set, pool, *use, kept);
+      }
+    }
+  } catch (...) {
+    settle_accounts(set);
+    throw;
+  }
+  settle_accounts(set);
+}
+
+void ScratchSharing::fold_use(Set& set, const PoolId& pool, Use& use, std::set<PageHandle>& kept) {
+  std::vector<HandleRange>& handles = use.range.handles;
+  for (std::size_t first = 0; first < handles.size();) {
+    std::vector<std::size_t> own;
+    while (first + own.size() < handles.size() &&
+           !kept.contains(handles[first + own.size()].handle)) {
+      own.push_back(handles[first + own.size()].pages);
+    }
+    std::vector<HandleRange> available;
+    std::vector<std::size_t> sizes;
+    for (const auto& [handle, shared] : set.handles) {
+      if (!own.empty() && kept.contains(handle) && !shared.users.contains(use.user) &&
+          (!shared.only || *shared.only == pool)) {
+        available.push_back({handle, shared.pages});
+        sizes.push_back(shared.pages);
+      }
+    }
+    const FoldPlan plan = plan_fold(own, sizes);
+    Remap remap{&use, first, {}, {}};
+    const auto begin = handles.begin() + static_cast<std::ptrdiff_t>(first);
+    remap.old.assign(begin, begin + static_cast<std::ptrdiff_t>(plan.replaced));
+    for (const std::size_t i : plan.taken) {
+      remap.fresh.push_back(available[i]);
+    }
+    std::size_t next = first + own.size() + 1;
+    if (plan.replaced != 0 && remap_all({&remap, 1}) == Status::kOk) {
+      for (const HandleRange& range : remap.old) {
+        set.handles.at(range.handle).users.erase(use.user);
+      }
+      for (const HandleRange& range : remap.fresh) {
+        set.handles.at(range.handle).users.insert(use.user);
+      }
+      next += remap.fresh.size() - remap.old.size();
+    }
+    for (; first < std::min(next, handles.size()); ++first) {
+      kept.insert(handles[first].handle);
+    }
+  }
+}
+
+DevicePtr ScratchSharing::address_of_handle(const Use& use, std::size_t index) const {
+  const std::span<const HandleRange> handles = use.range.handles;
+  return use.range.block->ptr + pages_in(handles.first(index)) * store_.page_bytes();
+}
+
+// All or nothing.
+Status ScratchSharing::remap_all(std::span<const Remap> remaps) {
+  std::size_t done = 0;
+  const auto change = [this](const Remap& remap, const std::vector<HandleRange>& from,
+                             const std::vector<HandleRange>& to) {
+    const DevicePtr begin = address_of_handle(*remap.use, remap.first);
+    const Status status = ArenaScratch(*remap.use->heap).remap(begin, from, to);
+    if (status == Status::kOk) {
+      std::vector<HandleRange>& handles = remap.use->range.handles;
+      const auto at = handles.begin() + static_cast<std::ptrdiff_t>(remap.first);
+      const auto next = handles.erase(at, at + static_cast<std::ptrdiff_t>(from.size()));
+      handles.insert(next, to.begin(), to.end());
+    }
+    return status;
+  };
+  const auto undo = [&] {
+    bool undone = true;
+    for (; done > 0; --done) {
+      const Remap& remap = remaps[done - 1];
+      try {
+        undone = change(remap, remap.fresh, remap.old) == Status::kOk && undone;
+      } catch (const DriverError&) {
+        undone = false;
+      }
+    }
+    FERRO_CHECK(undone, "the driver refused to map the pages of a graph again");
+  };
+  try {
+    for (const Remap& remap : remaps) {
+      if (const Status status = change(remap, remap.old, remap.fresh); status != Status::kOk) {
+        undo();
+        return status;
+      }
+      ++done;
+    }
+  } catch (const InternalError&) {
+    throw;
+  } catch (...) {
+    undo();
+    throw;
+  }
+  return Status::kOk;
+}
+
+std::size_t ScratchSharing::pages_of(const PoolId& pool) const {
+  const auto found = members_.find(pool);
+  if (found == members_.end()) {
+    return 0;
+  }
+  const Set& set = sets_.at(found->second.group);
+  return set.home == pool ? set.home_pages : 0;
+}
+
+std::size_t ScratchSharing::pages() const {
+  std::size_t pages = 0;
+  for (const auto& [group, set] : sets_) {
+    pages += set.home_pages;
+  }
+  return pages;
+}
+
+void ScratchSharing::check_invariants() const {
+  std::map<PageHandle, std::set<User>> users;
+  for (const auto& [pool, member] : members_) {
+    const auto count = [&](const HandleRange& range, User user) {
+      const Set& set = sets_.at(member.group);
+      FERRO_CHECK(set.handles.contains(range.handle) &&
+                  set.handles.at(range.handle).pages == range.pages);
+      FERRO_CHECK(users[range.handle].insert(user).second);
+    };
+    for (const std::vector<Use>* uses : {&member.uses, &member.gone}) {
+      for (const Use& use : *uses) {
+        FERRO_CHECK(use.range.block->state == BlockState::kAliased);
+        FERRO_CHECK(pages_in(use.range.handles) * store_.page_bytes() == use.range.block->size);
+        for (const HandleRange& range : use.range.handles) {
+          count(range, use.user);
+        }
+      }
+    }
+    for (Heap* heap : pools_.heaps_of(pool)) {
+      if (is_paged(heap->kind())) {
+        for (const auto& borrowed : ArenaScratch(static_cast<ArenaHeap&>(*heap)).borrowed()) {
+          FERRO_CHECK(member.capturing.has_value());
+          count(borrowed.range, *member.capturing);
+        }
+      }
+    }
+  }
+  for (const auto& [group, set] : sets_) {
+    std::size_t pages = 0;
+    for (const auto& [handle, shared] : set.handles) {
+      FERRO_CHECK(!shared.users.empty() && shared.users == users[handle]);
+      pages += shared.pages;
+    }
+    FERRO_CHECK(pages == set.home_pages && (pages == 0 || set.home.has_value()));
+  }
+}
+
+}  // namespace ferro

@@ -1,0 +1,284 @@
+// Captures into members: what they are lent, and what becomes of it.
+#include "ferro/core/device/scratch_sharing.h"
+
+#include "ferro/base/check.h"
+#include "ferro/core/policy/scratch_folds.h"
+#include "ferro/driver/error.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace ferro {
+
+void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
+                              std::vector<ArenaScratch::Aliased> found, bool may_fold) {
+  Set& set = set_of(member);
+  for (ArenaScratch::Aliased& range : found) {
+    for (const HandleRange& handle : range.handles) {
+      Shared& shared = set.handles[handle.handle];
+      shared.pages = handle.pages;
+      shared.users.insert(user);
+      if (!may_fold) {
+        shared.only = heap.pool();
+      }
+    }
+    to.push_back({user, &heap, std::move(range), may_fold});
+  }
+}
+
+// Whole handles of what was free when the capture began, and may be written by graphs.
+void ScratchSharing::share_what_died(const PoolId& pool, Member& member) {
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    ArenaScratch(heap).retire_free(member.written);
+    add_uses(member, member.uses, heap, next_user_++, ArenaScratch(heap).alias_retired(), false);
+  });
+  settle_accounts(set_of(member));
+}
+
+SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
+  const auto found = members_.find(pool);
+  if (found == members_.end()) {
+    return SharingResult::kOk;
+  }
+  Member& member = found->second;
+  if (member.capturing) {
+    if (const SharingResult result = settle(pool, member); result != SharingResult::kOk) {
+      return result;
+    }
+  }
+  share_what_died(pool, member);
+  member.capturing = next_user_++;
+  member.is_running = true;
+  member.given.clear();
+  return SharingResult::kOk;
+}
+
+bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
+  const auto found = members_.find(pool);
+  if (found == members_.end() || !found->second.is_running) {
+    return true;
+  }
+  const std::optional<BlockView> block = span.heap()->live_block_at(span, ptr);
+  const std::size_t bytes = block ? block->size : 0;
+  if (found->second.written.meets(ptr, bytes) && is_paged(span.heap()->kind())) {
+    auto& heap = static_cast<ArenaHeap&>(*span.heap());
+    FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
+    ArenaScratch(heap).retire_free(found->second.written);
+    return false;
+  }
+  found->second.given.add(ptr, bytes);
+  return true;
+}
+
+SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
+  const auto found = members_.find(pool);
+  if (found == members_.end() || !found->second.is_running) {
+    return SharingResult::kOk;
+  }
+  Member& member = found->second;
+  member.is_running = false;
+  const bool succeeded = outcome == Outcome::kSucceeded;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    // Without a graph nobody may write there, and nothing has.
+    add_uses(member, succeeded ? member.uses : member.gone, heap, *member.capturing,
+             ArenaScratch(heap).alias_borrowed(), true);
+  });
+  if (succeeded) {
+    member.written.unite(member.given);
+  }
+  member.given.clear();
+  const SharingResult result = settle(pool, member);
+  if (succeeded) {
+    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+  } else {
+    Set& set = set_of(member);
+    remove_uses(set, member.gone);
+    settle_accounts(set);
+  }
+  return result;
+}
+
+// What lives on borrowed handles gets handles that nobody else has.
+SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
+  Set& set = set_of(member);
+  const User user = *member.capturing;
+  SharingResult result = SharingResult::kOk;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    for (const ArenaScratch::Borrowed& borrowed : ArenaScratch(heap).borrowed()) {
+      const HandleRange& range = borrowed.range;
+      Shared& shared = set.handles.at(range.handle);
+      if (shared.users.size() == 1) {
+        set.handles.erase(range.handle);
+        ArenaScratch(heap).keep_borrowed(borrowed.begin);
+        continue;
+      }
+      std::vector<StoredHandle> taken;
+      PageRequest wanted;
+      wanted.pages = range.pages;
+      wanted.fit = Fit::kExactly;
+      wanted.may_create = true;
+      if (store_.take(wanted, taken) != TakeResult::kOk) {
+        result = SharingResult::kOutOfMemory;
+        continue;
+      }
+      std::vector<HandleRange> fresh;
+      for (const StoredHandle& handle : taken) {
+        fresh.push_back(handle.range);
+      }
+      try {
+        if (ArenaScratch(heap).remap(borrowed.begin, {&range, 1}, fresh) != Status::kOk) {
+          store_.put(taken);
+          result = SharingResult::kOutOfMemory;
+          continue;
+        }
+      } catch (const InternalError&) {
+        throw;
+      } catch (...) {
+        store_.put(taken);
+        settle_accounts(set);
+        throw;
+      }
+      ArenaScratch(heap).exchange_borrowed(borrowed.begin, fresh);
+      shared.users.erase(user);
+    }
+  });
+  if (result == SharingResult::kOk) {
+    member.capturing.reset();
+  }
+  settle_accounts(set);
+  return result;
+}
+
+void ScratchSharing::on_unheld(const PoolId& pool) {
+  const auto found = members_.find(pool);
+  if (found == members_.end() || found->second.is_running) {
+    return;
+  }
+  Member& member = found->second;
+  std::ranges::move(member.uses, std::back_inserter(member.gone));
+  member.uses.clear();
+  member.written.clear();
+  for_each_arena(pool, [](ArenaHeap& heap) { ArenaScratch(heap).unretire_all(); });
+}
+
+SharingResult ScratchSharing::settle_again(const PoolId& pool) {
+  const auto found = members_.find(pool);
+  return found != members_.end() && found->second.capturing ? settle(pool, found->second)
+                                                            : SharingResult::kOk;
+}
+
+void ScratchSharing::let_go_of_all() {
+  for (const auto& [pool, member] : members_) {
+    on_unheld(pool);
+  }
+}
+
+void ScratchSharing::collect() {
+  const bool any =
+      std::ranges::any_of(members_, [](const auto& entry) { return !entry.second.gone.empty(); });
+  if (!any || !driver_.try_wait_for_device()) {
+    return;
+  }
+  for (auto& [pool, member] : members_) {
+    Set& set = set_of(member);
+    remove_uses(set, member.gone);
+    settle_accounts(set);
+  }
+}
+
+// False: the driver refused some, which stay.
+bool ScratchSharing::remove_uses(Set& set, std::vector<Use>& uses) {
+  std::erase_if(uses, [&](Use& use) {
+    if (!ArenaScratch(*use.heap).remove_alias(use.range.block)) {
+      return false;
+    }
+    for (const HandleRange& range : use.range.handles) {
+      set.handles.at(range.handle).users.erase(use.user);
+    }
+    return true;
+  });
+  return uses.empty();
+}
+
+// Handles without a user go to the store, and the first member that has any takes the others into
+// account.
+void ScratchSharing::settle_accounts(Set& set) {
+  trim(set);
+  std::size_t pages = 0;
+  for (const auto& [handle, shared] : set.handles) {
+    pages += shared.pages;
+  }
+  std::optional<PoolId> home;
+  for (const PoolId& pool : set.members) {
+    const Member& member = members_.at(pool);
+    if (!home && (!member.uses.empty() || !member.gone.empty() || member.capturing)) {
+      home = pool;
+    }
+  }
+  const auto bytes = [this](std::size_t count) {
+    return static_cast<std::int64_t>(count * store_.page_bytes());
+  };
+  if (set.home && set.home != home) {
+    pools_.count_bytes(*set.home, -bytes(std::exchange(set.home_pages, 0)));
+  }
+  set.home = home;
+  if (home && pages != set.home_pages) {
+    pools_.count_bytes(*home, bytes(pages) - bytes(std::exchange(set.home_pages, pages)));
+  }
+}
+
+void ScratchSharing::trim(Set& set) {
+  for (auto shared = set.handles.begin(); shared != set.handles.end();) {
+    if (shared->second.users.empty()) {
+      const HandleRange range{shared->first, shared->second.pages};
+      store_.put_cached({&range, 1});
+      shared = set.handles.erase(shared);
+    } else {
+      ++shared;
+    }
+  }
+}
+
+bool ScratchSharing::lends_to(const PoolId& pool) const {
+  const auto found = members_.find(pool);
+  return found != members_.end() && found->second.is_running;
+}
+
+std::vector<HandleRange> ScratchSharing::lend(const PoolId& pool, std::size_t pages, bool exactly) {
+  const Member& member = members_.at(pool);
+  std::vector<HandleRange> available;
+  std::vector<std::size_t> sizes;
+  Set& set = set_of(member);
+  for (const auto& [handle, shared] : set.handles) {
+    if (!shared.users.contains(*member.capturing) && (!shared.only || *shared.only == pool)) {
+      available.push_back({handle, shared.pages});
+      sizes.push_back(shared.pages);
+    }
+  }
+  std::vector<HandleRange> lent;
+  for (const std::size_t i :
+       plan_lending(pages, sizes, exactly ? LastHandle::kFits : LastHandle::kMayBeLarger)) {
+    lent.push_back(available[i]);
+    set.handles.at(available[i].handle).users.insert(*member.capturing);
+  }
+  return lent;
+}
+
+void ScratchSharing::take_back(const PoolId& pool, std::span<const HandleRange> handles) {
+  const Member& member = members_.at(pool);
+  for (const HandleRange& range : handles) {
+    set_of(member).handles.at(range.handle).users.erase(*member.capturing);
+  }
+}
+
+void ScratchSharing::adopt(const PoolId& pool, std::span<const HandleRange> handles) {
+  const Member& member = members_.at(pool);
+  Set& set = set_of(member);
+  for (const HandleRange& range : handles) {
+    set.handles[range.handle] = {range.pages, {*member.capturing}, std::nullopt};
+  }
+  settle_accounts(set);
+}
+
+}  // namespace ferro

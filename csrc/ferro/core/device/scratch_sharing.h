@@ -1,0 +1,175 @@
+// Graphs that never run at the same time have the pages of their scratch in common.
+//
+// A capture executes nothing, so memory can be arranged after its lifetimes are known. A pool is a
+// *member* of a group, which has one set of handles. While a graph is captured into it, its arenas
+// grow by handles of the set that this capture has not got yet, at new addresses; where there are
+// not enough, new ones join the set. When the capture has ended,
+//  * a handle without a live byte is the graph's scratch: its addresses stay mapped and are never
+//    handed out again, and the handle serves the next capture too;
+//  * one with a live byte leaves the set; where other graphs have it as scratch it is exchanged for
+//    a new one behind the same addresses. Contents do not matter: nothing was executed;
+//  * what the capture was given, of the pool's own handles, is retired when it is free.
+// So addresses are never shared between graphs, and pages are. A group costs what lives and, of
+// each user's scratch, the most: a *user* is one capture, or all that was captured before a pool
+// joined.
+//
+// Of what dies after its capture, whole handles serve later captures of the same pool, as they do
+// without a group; they are behind the same addresses for good, as another graph of the pool may
+// read there what this one has written.
+//
+// Belongs to the climb lock of the device. No replay of a member may be in flight while it joins or
+// leaves; both wait for the device themselves. Invariants (check_invariants recounts them):
+//  * a handle of a set is behind aliased blocks and borrowed slots alone, and at most once for a user;
+//  * a handle of a set has a user;
+//  * pages(id) of the first member of a group that has any == pages of its set, of others 0.
+#pragma once
+
+#include "ferro/core/device/pool_table.h"
+#include "ferro/core/heap/arena_scratch.h"
+#include "ferro/core/pages/scratch_lender.h"
+#include "ferro/core/types/address_ranges.h"
+#include "ferro/driver/driver.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+namespace ferro {
+
+// kOutOfMemory: no handles of its own could be had for what lives or stays. kCapturing: a capture
+// forbids to wait for the device. kMember, kNoMember: of a group. kExcluded: its graphs rely on which
+// memory is free after each.
+enum class [[nodiscard]] SharingResult{kOk,     kOutOfMemory, kCapturing,
+                                       kMember, kNoMember,    kExcluded};
+
+struct GroupBytes {
+  std::size_t set = 0;      // of the handles of the set, each once
+  std::size_t scratch = 0;  // of addresses of scratch, which they are behind
+};
+
+class ScratchSharing final : public ScratchLender {
+ public:
+  using GroupId = std::uint64_t;
+
+  ScratchSharing(Driver& driver, PageStore& store, PoolTable& pools)
+      : driver_(driver), store_(store), pools_(pools) {}
+
+  // What is free in the pool, which its graphs may write, is shared from now on. Throws DriverError;
+  // then, and where the driver refuses to map, it is a member, and some of it is not shared until it
+  // joins again.
+  SharingResult join(GroupId group, const PoolId& pool);
+  // The pool gets handles of its own for its scratch; it is a group of one then. On failure, also
+  // when it throws DriverError, nothing changed.
+  SharingResult leave(const PoolId& pool);
+  // A pool that is no member will be none.
+  void exclude(const PoolId& pool) { excluded_.insert(pool); }
+  // Are there members? Without the lock.
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  GroupBytes bytes_of(GroupId group) const;
+
+  // A capture into the pool begins. Nothing for a pool that is no member. kOutOfMemory: what an
+  // earlier one left alive still has none of its own.
+  SharingResult begin_capture(const PoolId& pool);
+  // It was given a block. False: a graph of the pool may write there; it is retired.
+  bool note(const PoolId& pool, Span& span, DevicePtr ptr);
+  // It has ended. kOutOfMemory and DriverError: what it left alive has no pages of its own; the next
+  // capture tries again.
+  enum class Outcome { kSucceeded, kFailed };
+  SharingResult end_capture(const PoolId& pool, Outcome outcome);
+  // What an earlier call of `end_capture` could not do.
+  SharingResult settle_again(const PoolId& pool);
+  // Nobody holds the pool: it has no graphs. `collect` takes their scratch away.
+  void on_unheld(const PoolId& pool);
+  void let_go_of_all();
+  // Waits for the device, unless a capture forbids it or there is nothing to collect.
+  void collect();
+
+  // Of pools that take their pages into account (class comment).
+  std::size_t pages_of(const PoolId& pool) const;
+  std::size_t pages() const;
+  void check_invariants() const;
+
+  // ScratchLender.
+  bool lends_to(const PoolId& pool) const override;
+  std::vector<HandleRange> lend(const PoolId& pool, std::size_t pages, bool exactly) override;
+  void take_back(const PoolId& pool, std::span<const HandleRange> handles) override;
+  void adopt(const PoolId& pool, std::span<const HandleRange> handles) override;
+
+ private:
+  using User = std::uint64_t;
+  struct Shared {
+    std::size_t pages = 0;
+    std::set<User> users;
+    // Lent to captures of this pool alone.
+    std::optional<PoolId> only;
+  };
+  struct Set {
+    std::map<PageHandle, Shared> handles;
+    std::vector<PoolId> members;  // in the order in which they joined
+    std::optional<PoolId> home;   // that takes the pages into account
+    std::size_t home_pages = 0;
+  };
+  struct Use {
+    User user = 0;
+    ArenaHeap* heap = nullptr;
+    ArenaScratch::Aliased range;
+    bool may_fold = true;
+  };
+  struct Member {
+    GroupId group = 0;
+    std::vector<Use> uses;
+    std::vector<Use> gone;          // of graphs that are no more
+    std::optional<User> capturing;  // or with live bytes on borrowed handles
+    bool is_running = false;
+    AddressRanges given;    // by the capture that runs
+    AddressRanges written;  // by graphs that there may be
+  };
+  struct Remap {
+    Use* use;
+    std::size_t first;  // of its handles
+    std::vector<HandleRange> old;
+    std::vector<HandleRange> fresh;
+  };
+
+  Set& set_of(const Member& member) { return sets_.at(member.group); }
+  template <typename Function>
+  void for_each_arena(const PoolId& pool, Function function);
+  void add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
+                std::vector<ArenaScratch::Aliased> found, bool may_fold);
+  void share_what_died(const PoolId& pool, Member& member);
+  SharingResult settle(const PoolId& pool, Member& member);
+  bool remove_uses(Set& set, std::vector<Use>& uses);
+  void fold(Set& set);
+  void fold_use(Set& set, const PoolId& pool, Use& use, std::set<PageHandle>& kept);
+  DevicePtr address_of_handle(const Use& use, std::size_t index) const;
+  Status remap_all(std::span<const Remap> remaps);
+  void settle_accounts(Set& set);
+  void trim(Set& set);
+
+  Driver& driver_;
+  PageStore& store_;
+  PoolTable& pools_;
+  std::map<PoolId, Member> members_;
+  std::map<GroupId, Set> sets_;
+  std::set<PoolId> excluded_;
+  std::atomic<std::size_t> count_{0};  // of members
+  User next_user_ = 1;
+  GroupId next_lone_ = GroupId{1} << 63;  // of pools that have left
+};
+
+template <typename Function>
+void ScratchSharing::for_each_arena(const PoolId& pool, Function function) {
+  for (Heap* heap : pools_.heaps_of(pool)) {
+    if (is_paged(heap->kind())) {
+      function(static_cast<ArenaHeap&>(*heap));
+    }
+  }
+}
+
+}  // namespace ferro

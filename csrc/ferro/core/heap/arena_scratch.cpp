@@ -1,0 +1,234 @@
+// Scratch of graphs: what a capture borrowed and does not hold, and what graphs have let go.
+#include "ferro/core/heap/arena_scratch.h"
+
+#include "ferro/base/check.h"
+#include "ferro/driver/error.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ferro {
+
+bool ArenaScratch::is_all_free(const Span& span, DevicePtr begin, DevicePtr end) {
+  for (const Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
+       block = block->next) {
+    if (!block->is_free() && block->state != BlockState::kRetired) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<ArenaScratch::Borrowed> ArenaScratch::borrowed() {
+  const HeapLock lock(heap_.mutex_);
+  std::vector<Borrowed> found;
+  if (heap_.tiling_.scratch().borrowed_pages == 0) {
+    return found;
+  }
+  for (const auto& [base, span] : heap_.tiling_.spans()) {
+    for (std::size_t slot = 0; slot < span->page_slots();) {
+      if (span->page(slot) == kNoPage) {
+        ++slot;
+        continue;
+      }
+      const std::size_t end = span->handle_end(slot);
+      if (span->is_borrowed(slot)) {
+        found.push_back({base + slot * heap_.page_bytes_, {span->page(slot), end - slot}});
+      }
+      slot = end;
+    }
+  }
+  return found;
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_borrowed() {
+  std::vector<Aliased> found;
+  const std::vector<Borrowed> handles = borrowed();
+  const HeapLock lock(heap_.mutex_);
+  heap_.collect_locked();
+  heap_.tiling_.merge_all();
+  for (std::size_t i = 0; i < handles.size();) {
+    const DevicePtr begin = handles[i].begin;
+    Span& span = *heap_.tiling_.span_around(begin);
+    Block* block = span.block_around(begin);
+    DevicePtr end = begin;
+    std::vector<HandleRange> run;
+    while (i < handles.size() && (run.empty() || handles[i].begin == end)) {
+      const DevicePtr next = handles[i].begin + handles[i].range.pages * heap_.page_bytes_;
+      if (!block->is_free() || next > block->end()) {
+        break;
+      }
+      run.push_back(handles[i].range);
+      end = next;
+      ++i;
+    }
+    if (run.empty()) {
+      ++i;
+      continue;
+    }
+    const PageRun range{begin, distance(begin, end)};
+    block = heap_.tiling_.cut(block, range.begin, range.bytes);
+    block->state = BlockState::kAliased;
+    heap_.tiling_.unback(span, range);
+    found.push_back({block, std::move(run)});
+  }
+  return found;
+}
+
+void ArenaScratch::keep_borrowed(DevicePtr begin) {
+  const HeapLock lock(heap_.mutex_);
+  Span& span = *heap_.tiling_.span_around(begin);
+  const std::size_t slot = span.page_slot(begin);
+  heap_.tiling_.keep(span, begin);
+  heap_.count_pool_bytes(
+      kLarge, static_cast<std::int64_t>((span.handle_end(slot) - slot) * heap_.page_bytes_));
+}
+
+Status ArenaScratch::remap(DevicePtr begin, std::span<const HandleRange> old,
+                           std::span<const HandleRange> fresh) {
+  const std::size_t bytes = pages_in(old) * heap_.page_bytes_;
+  if (!heap_.context_.driver.unmap(begin, bytes)) {
+    return Status::kOutOfMemory;
+  }
+  const auto restore = [&] {
+    Status status = Status::kOutOfMemory;
+    try {
+      status = heap_.map(begin, old);
+    } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the check says it
+    }
+    FERRO_CHECK(status == Status::kOk, "the driver refused to map the pages of a graph again");
+  };
+  Status status = Status::kOk;
+  try {
+    status = heap_.map(begin, fresh);
+  } catch (const DriverError&) {
+    restore();
+    throw;
+  }
+  if (status != Status::kOk) {
+    restore();
+  }
+  return status;
+}
+
+void ArenaScratch::exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh) {
+  const HeapLock lock(heap_.mutex_);
+  Span& span = *heap_.tiling_.span_around(begin);
+  const std::size_t bytes = pages_in(fresh) * heap_.page_bytes_;
+  heap_.tiling_.unback(span, {begin, bytes});
+  heap_.tiling_.back(span, begin, fresh);
+  heap_.count_pool_bytes(kLarge, static_cast<std::int64_t>(bytes));
+}
+
+AddressRanges ArenaScratch::backed_ranges() {
+  const HeapLock lock(heap_.mutex_);
+  AddressRanges ranges;
+  heap_.tiling_.for_each_block([&](const Block& block) {
+    if (block.is_backed()) {
+      ranges.add(block.ptr, block.size);
+    }
+  });
+  return ranges;
+}
+
+void ArenaScratch::retire_free(const AddressRanges& written) {
+  const HeapLock lock(heap_.mutex_);
+  heap_.collect_locked();
+  heap_.tiling_.merge_all();
+  std::vector<std::pair<DevicePtr, std::size_t>> parts;
+  heap_.tiling_.for_each_block([&](const Block& block) {
+    if (block.is_free()) {
+      written.for_each_inside(block.ptr, block.size, [&](DevicePtr ptr, std::size_t bytes) {
+        parts.emplace_back(ptr, bytes);
+      });
+    }
+  });
+  for (const auto& [ptr, bytes] : parts) {
+    heap_.tiling_.retire(
+        heap_.tiling_.cut(heap_.tiling_.span_around(ptr)->block_around(ptr), ptr, bytes));
+  }
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired() {
+  const HeapLock lock(heap_.mutex_);
+  struct Handle {
+    DevicePtr begin;
+    HandleRange range;
+  };
+  std::vector<Handle> handles;
+  DevicePtr seen{};
+  heap_.tiling_.for_each_block([&](const Block& block) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    if (block.state != BlockState::kRetired) {
+      return;
+    }
+    const Span& span = *block.span;
+    const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
+    for (std::size_t slot = span.page_slot(block.ptr); slot <= last;) {
+      const std::size_t first = span.handle_begin(slot);
+      const std::size_t end = span.handle_end(slot);
+      const DevicePtr begin = span.base() + first * heap_.page_bytes_;
+      if (begin >= seen && !span.is_borrowed(slot) &&
+          heap_.exported_.around(begin) == heap_.exported_.all().end() &&
+          is_all_free(span, begin, span.base() + end * heap_.page_bytes_)) {
+        handles.push_back({begin, {span.page(slot), end - first}});
+      }
+      seen = span.base() + end * heap_.page_bytes_;
+      slot = end;
+    }
+  });
+  std::vector<Aliased> found;
+  DevicePtr end{};
+  for (const Handle& handle : handles) {
+    const DevicePtr until = handle.begin + handle.range.pages * heap_.page_bytes_;
+    Span& span = *heap_.tiling_.span_around(handle.begin);
+    for (DevicePtr at = handle.begin; at < until;) {
+      Block* block = span.block_around(at);
+      at = block->end();
+      if (block->is_free()) {
+        const DevicePtr first = std::max(block->ptr, handle.begin);
+        block = heap_.tiling_.cut(block, first, distance(first, std::min(until, block->end())));
+        at = heap_.tiling_.retire(block)->end();
+      }
+    }
+    const PageRun range{handle.begin, distance(handle.begin, until)};
+    Block* block =
+        heap_.tiling_.cut_retired(span.block_around(range.begin), range.begin, range.bytes);
+    block->state = BlockState::kAliased;
+    heap_.tiling_.unback(span, range);
+    heap_.count_pool_bytes(kLarge, -static_cast<std::int64_t>(range.bytes));
+    if (!found.empty() && handle.begin == end && found.back().block->next == block) {
+      Block* before = found.back().block;
+      heap_.tiling_.join_next(before);
+      found.back().handles.push_back(handle.range);
+    } else {
+      found.push_back({block, {handle.range}});
+    }
+    end = until;
+  }
+  return found;
+}
+
+void ArenaScratch::unretire_all() {
+  const HeapLock lock(heap_.mutex_);
+  heap_.tiling_.unretire_all();
+  heap_.list_free_pages();
+}
+
+bool ArenaScratch::remove_alias(Block* block) {
+  {
+    const HeapLock lock(heap_.mutex_);
+    heap_.notify_of_range(block->ptr, block->size, MemoryEvent::kUnmapped, nullptr,
+                          {.reason = "released"});
+    heap_.forget_mapping(block->ptr, block->size);
+  }
+  if (!heap_.context_.driver.unmap(block->ptr, block->size)) {
+    const HeapLock lock(heap_.mutex_);
+    heap_.notify_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr,
+                          {.reason = "put_back"});
+    return false;
+  }
+  heap_.on_mapping_removed(block);
+  return true;
+}
+
+}  // namespace ferro

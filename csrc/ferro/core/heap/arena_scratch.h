@@ -1,0 +1,57 @@
+// Scratch of graphs in one arena: what a capture borrowed and does not hold, and what graphs have let
+// go. A view of the heap, whose lock each function takes. Under the climb lock; what for is in
+// device/scratch_sharing.h.
+#pragma once
+
+#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/types/address_ranges.h"
+
+#include <span>
+#include <vector>
+
+namespace ferro {
+
+class ArenaScratch {
+ public:
+  struct Aliased {
+    Block* block = nullptr;  // not retired, nor merged with others
+    std::vector<HandleRange> handles;
+  };
+
+  explicit ArenaScratch(ArenaHeap& heap) : heap_(heap) {}
+
+  // The whole borrowed handles that carry nothing but free memory become aliased blocks.
+  std::vector<Aliased> alias_borrowed();
+  struct Borrowed {
+    DevicePtr begin{};
+    HandleRange range;
+  };
+  // The borrowed handles.
+  std::vector<Borrowed> borrowed();
+  // The heap owns the borrowed handle at `begin`.
+  void keep_borrowed(DevicePtr begin);
+  // Maps others behind whole handles, at the same addresses. Contents are lost, so nothing may use
+  // them. On failure, also when it throws, the old ones are there; the driver that refuses that has
+  // left no state to return to.
+  Status remap(DevicePtr begin, std::span<const HandleRange> old,
+               std::span<const HandleRange> fresh);
+  // Says so of the handle at `begin`: `fresh` are the heap's own.
+  void exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh);
+  // What is free of these addresses is retired.
+  void retire_free(const AddressRanges& written);
+  AddressRanges backed_ranges();
+  // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
+  // They are the caller's.
+  std::vector<Aliased> alias_retired();
+  // What is retired may be handed out.
+  void unretire_all();
+  // Unmaps an aliased block, which nobody uses any more. False: the driver refused, nothing changed.
+  bool remove_alias(Block* block);
+
+ private:
+  static bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end);
+
+  ArenaHeap& heap_;
+};
+
+}  // namespace ferro

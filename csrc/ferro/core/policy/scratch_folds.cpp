@@ -1,0 +1,64 @@
+#include "ferro/core/policy/scratch_folds.h"
+
+#include <functional>
+#include <numeric>
+
+namespace ferro {
+namespace {
+
+std::vector<std::size_t> largest_first(std::span<const std::size_t> sizes) {
+  std::vector<std::size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) { return sizes[i]; });
+  return order;
+}
+
+}  // namespace
+
+FoldPlan plan_fold(std::span<const std::size_t> own, std::span<const std::size_t> available) {
+  const std::size_t pages = std::accumulate(own.begin(), own.end(), std::size_t{0});
+  FoldPlan plan;
+  std::size_t filled = 0;
+  for (const std::size_t i : largest_first(available)) {
+    if (available[i] <= pages - filled) {
+      plan.taken.push_back(i);
+      filled += available[i];
+    }
+  }
+  // Back to where handles of both end.
+  plan.replaced = own.size();
+  std::size_t end = pages;
+  while (end != filled) {
+    if (end > filled) {
+      end -= own[--plan.replaced];
+    } else {
+      filled -= available[plan.taken.back()];
+      plan.taken.pop_back();
+    }
+  }
+  return plan;
+}
+
+std::vector<std::size_t> plan_lending(std::size_t wanted, std::span<const std::size_t> available,
+                                      LastHandle last) {
+  std::vector<std::size_t> chosen;
+  std::size_t smallest_larger = available.size();
+  for (const std::size_t i : largest_first(available)) {
+    if (available[i] <= wanted) {
+      chosen.push_back(i);
+      wanted -= available[i];
+    } else {
+      smallest_larger = i;
+    }
+    if (wanted == 0) {
+      return chosen;
+    }
+  }
+  // A handle that was larger than what was missing then is larger than what is missing now.
+  if (last == LastHandle::kMayBeLarger && smallest_larger != available.size()) {
+    chosen.push_back(smallest_larger);
+  }
+  return chosen;
+}
+
+}  // namespace ferro

@@ -1,0 +1,221 @@
+"""Exclusive groups: graphs that never run at the same time share the pages of their scratch."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc.allocator import is_installed
+from ferro_alloc.graphs._captured_graph import CapturedGraph
+from ferro_alloc.graphs._groups import exclusive_groups
+from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
+from ferro_alloc.graphs._streams import require_device
+
+if TYPE_CHECKING:
+    import torch
+
+
+Member = Any
+"""A `torch.cuda.CUDAGraph`, a `CapturedGraph`, or a pool in any form (`PoolLike`)."""
+
+_numbers = itertools.count(1)
+_lock = threading.RLock()
+
+_REASONS = {
+    "no memory": "there is no memory for scratch of its own. Free some and try again",
+    "capturing": "a capture is running. End it first",
+    "member": "it is in another group already. leave() that one first",
+    "no member": "it is not in this group",
+    "checkpoints": "torch.compile keeps a tree of graphs in it, which reuse memory by themselves",
+}
+
+
+@dataclass(frozen=True)
+class GroupSizes:
+    """What the scratch of a group takes, in bytes, on all devices together.
+
+    `memory_stats()` counts each shared page once; in the sizes of pools the shared pages are those
+    of the member that has any and joined first.
+    """
+
+    shared_bytes: int
+    """Of the pages that the members share: about the largest scratch of one graph."""
+    scratch_bytes: int
+    """Of the addresses that these pages are behind: what the scratch would take without a group."""
+
+
+class ExclusiveGroup:
+    """Members run one after the other on each device, whatever streams they are launched on.
+
+    Its pools stay members until they leave, also when this object is gone; only the order between
+    their replays goes with it. Thread-safe.
+    """
+
+    def __init__(self, name: str, ordered: bool) -> None:
+        self._name = name
+        self._ordered = ordered
+        self._number = next(_numbers)
+        self._pools: dict[PoolHandle, CapturePool] = {}
+        self._wrapped: weakref.WeakKeyDictionary[torch.cuda.CUDAGraph, PoolHandle] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._last: dict[int, torch.cuda.Event] = {}
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def is_ordered_by_user(self) -> bool:
+        """Whether it was made with `ordered=True`."""
+        return self._ordered
+
+    @property
+    def pools(self) -> tuple[CapturePool, ...]:
+        """In the order in which they joined."""
+        return tuple(self._pools.values())
+
+    def join(self, *members: Member) -> None:
+        """Adds graphs and pools; those that are members already stay so.
+
+        A graph brings its pool, with all that was captured into it. What was captured before and is
+        free by now is scratch from now on; later captures share theirs when they end. The host
+        waits for the device, and nothing of a member may be launched meanwhile. Raises `FerroError`
+        while a capture runs, for a member of another group, for the pool of `torch.compile`'s
+        trees, and for what is no member at all.
+        """
+        extension = _require()
+        found = [_parts(member) for member in members]
+        with _lock:
+            for graph, pool in found:
+                handle = pool.handle
+                if handle not in self._pools:
+                    other = exclusive_groups.get(handle)
+                    reason = "member" if other is not None and other is not self else ""
+                    self._check(reason or extension.join_scratch(self._number, handle), pool)
+                    self._pools[handle] = pool
+                    exclusive_groups[handle] = self
+                if graph is not None and not self._ordered and graph not in self._wrapped:
+                    self._wrap(graph)
+                    self._wrapped[graph] = handle
+
+    def leave(self, *members: Member) -> None:
+        """Gives the pools of these members scratch of their own again, with all of their graphs.
+
+        The host waits for the device. Raises `FerroError` while a capture runs, where there is no
+        memory for that, and for what is no member; then it is still one.
+        """
+        extension = _require()
+        found = [_parts(member) for member in members]
+        with _lock:
+            for _, pool in found:
+                handle = pool.handle
+                self._check("" if handle in self._pools else "no member", pool)
+                self._check(extension.leave_scratch(handle), pool)
+                del self._pools[handle]
+                exclusive_groups.pop(handle, None)
+                for graph in [g for g, of in self._wrapped.items() if of == handle]:
+                    del self._wrapped[graph]
+                    graph.__dict__.pop("replay", None)
+
+    def sizes(self) -> GroupSizes:
+        shared, scratch = _require().scratch_bytes(self._number)
+        return GroupSizes(shared_bytes=shared, scratch_bytes=scratch)
+
+    def orders(self, graph: torch.cuda.CUDAGraph) -> bool:
+        """Whether each replay of this graph waits for the last one of the group, or none has to."""
+        return self._ordered or graph in self._wrapped
+
+    def launch(self, replay: Callable[[], None], stream: torch.cuda.Stream | None = None) -> None:
+        """Calls `replay`, which launches a graph of a member on `stream`, or the current one:
+        behind the last launch of the group and before the next one. The host waits for neither."""
+        import torch
+
+        if self._ordered:
+            replay()
+            return
+        with _lock:
+            stream = stream or torch.cuda.current_stream()
+            last = self._last.get(stream.device_index)
+            if last is None:
+                last = self._last[stream.device_index] = torch.cuda.Event()
+            else:
+                last.wait(stream)
+            replay()
+            last.record(stream)
+
+    def _wrap(self, graph: torch.cuda.CUDAGraph) -> None:
+        group = weakref.ref(self)
+        of_class = type(graph).replay
+        known = weakref.ref(graph)
+
+        def replay() -> None:
+            found, own = known(), group()
+            assert found is not None
+            if own is None:
+                of_class(found)
+            else:
+                own.launch(lambda: of_class(found))
+
+        graph.__dict__["replay"] = replay
+
+    def _check(self, reason: str, pool: CapturePool) -> None:
+        if reason:
+            raise FerroError(f"{pool} and the exclusive group {self._name!r}: {_REASONS[reason]}.")
+
+    def __repr__(self) -> str:
+        return f"<ExclusiveGroup {self._name!r}, {len(self._pools)} pools>"
+
+
+def exclusive(*members: Member, name: str = "", ordered: bool = False) -> ExclusiveGroup:
+    """A group of graphs that never run at the same time: the pages of their scratch are shared.
+
+    Members are graphs (`torch.cuda.CUDAGraph`, `CapturedGraph`), handles of pools, `CapturePool`s
+    and MemPools; `ExclusiveGroup.join` has what happens. A group takes its results and state, and
+    the largest scratch of one graph, instead of the sum. What is alive at the end of a capture has
+    pages that nothing else uses, so graphs may replay in any order, those of one pool too. What a
+    graph leaves in memory that the program has let go of may be gone after the next replay of a
+    partner: keep the tensors that you read, and let no partner run between the graphs of a forward
+    pass and those of its backward pass.
+
+    Replays of members wait for one another on the device, not the host: those of graphs that are
+    members, and each `CapturedGraph.launch()` of a graph whose pool is one. `ordered=True` says
+    that the program orders them itself. Raises as `join` does, and `FerroError` while ferro_alloc
+    is not in PyTorch's place.
+    """
+    group = ExclusiveGroup(name, ordered)
+    try:
+        group.join(*members)
+    except BaseException:
+        if group.pools:
+            group.leave(*group.pools)
+        raise
+    return group
+
+
+def _require() -> ModuleType:
+    extension = require_device("an exclusive group")
+    if not is_installed():
+        raise FerroError(
+            "an exclusive group shares pages of ferro_alloc: call ferro_alloc.install() first"
+        )
+    import torch
+
+    torch.cuda.init()
+    return extension
+
+
+def _parts(member: Member) -> tuple[torch.cuda.CUDAGraph | None, CapturePool]:
+    import torch
+
+    if isinstance(member, CapturedGraph):
+        return member.cuda_graph, member.pool
+    if isinstance(member, torch.cuda.CUDAGraph):
+        return member, pool_of_graph(member)
+    return None, pool_of(member)

@@ -1,0 +1,293 @@
+// Scratch that graphs have in common: what a group holds, and that nobody else has what lives.
+#include "ferro/core/device/scratch_sharing.h"
+
+#include "support/device_fixture.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::kPageBytes;
+using testing::SimGpu;
+using Outcome = ScratchSharing::Outcome;
+
+constexpr std::array kPools = {PoolId{0, 11}, PoolId{0, 12}, PoolId{0, 13}};
+constexpr ScratchSharing::GroupId kGroup = 1;
+
+// What a graph writes at each replay, and what of that lives.
+struct Graph {
+  PoolId pool;
+  struct Range {
+    DevicePtr ptr;
+    std::size_t size;
+  };
+  std::vector<Range> writes;
+  std::vector<Range> results;
+};
+
+class ScratchSharingTest : public testing::DeviceFixture {
+ protected:
+  ScratchSharingTest() : DeviceFixture(512) {
+    for (const PoolId& pool : kPools) {
+      device_->pools().hold(pool);
+    }
+  }
+
+  // `sizes` in pages of which every other one is freed in between.
+  Graph capture(const PoolId& pool, const std::vector<std::size_t>& sizes) {
+    Graph graph{pool, {}, {}};
+    device_->set_captures(1);
+    EXPECT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+    DevicePtr scratch = kNull;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const Graph::Range range = take(pool, sizes[i]);
+      graph.writes.push_back(range);
+      if (i % 2 == 1) {
+        graph.results.push_back(range);
+      } else {
+        if (scratch != kNull) {
+          free(scratch);
+        }
+        scratch = range.ptr;
+      }
+    }
+    if (scratch != kNull) {
+      free(scratch);
+    }
+    EXPECT_EQ(device_->scratch().end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
+    device_->set_captures(0);
+    device_->report().check_invariants();
+    return graph;
+  }
+  Graph::Range take(const PoolId& pool, std::size_t size) {
+    for (;;) {
+      const DevicePtr ptr = device_->allocate(pool, stream_, bytes(size)).ptr;
+      EXPECT_NE(ptr, kNull);
+      if (device_->scratch().note(pool, ptr)) {
+        return {ptr, size};
+      }
+    }
+  }
+  void replay(const Graph& graph, unsigned char value) {
+    for (const Graph::Range& range : graph.writes) {
+      SimGpu::fill(stream_, range.ptr, value, range.size);
+    }
+    SimGpu::finish_all();
+  }
+  static void expect_bytes(const Graph& graph, unsigned char value) {
+    for (const Graph::Range& range : graph.results) {
+      for (std::size_t at = 0; at < range.size; at += kPageBytes / 4) {
+        ASSERT_EQ(SimGpu::peek(range.ptr + at), value);
+      }
+      ASSERT_EQ(SimGpu::peek(range.ptr + (range.size - 1)), value);
+    }
+  }
+  void join_all() {
+    for (const PoolId& pool : kPools) {
+      ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
+    }
+  }
+  std::size_t set_pages() { return device_->scratch().bytes_of(kGroup).set / kPageBytes; }
+  std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
+  void let_go(const PoolId& pool) {
+    ASSERT_TRUE(device_->pools().release(pool));
+    device_->scratch().on_unheld(pool);
+    device_->pools().hold(pool);
+  }
+};
+
+TEST_F(ScratchSharingTest, CapturesOfAGroupCostTheirResultsAndTheLargestScratch) {
+  join_all();
+  std::vector<Graph> graphs;
+  for (const std::size_t pages : {8, 16, 4}) {
+    graphs.push_back(capture(kPools[graphs.size()], {pages * kPageBytes, 2 * kPageBytes}));
+  }
+  device_->empty_cache();
+  EXPECT_EQ(set_pages(), 16U);
+  EXPECT_EQ(held(), 16U + 3 * 2U);
+  EXPECT_EQ(device_->scratch().bytes_of(kGroup).scratch, (8 + 16 + 4) * kPageBytes);
+}
+
+TEST_F(ScratchSharingTest, TheSameOfPoolsThatJoinAfterTheirCaptures) {
+  std::vector<Graph> graphs;
+  for (const std::size_t pages : {8, 16, 4}) {
+    graphs.push_back(capture(kPools[graphs.size()], {pages * kPageBytes, 2 * kPageBytes}));
+  }
+  EXPECT_EQ(held(), 8U + 16U + 4U + 3 * 2U);
+  join_all();
+  device_->empty_cache();
+  EXPECT_EQ(held(), 16U + 3 * 2U);
+  for (std::size_t i = 0; i < graphs.size(); ++i) {
+    replay(graphs[i], static_cast<unsigned char>(i + 1));
+  }
+  for (std::size_t i = 0; i < graphs.size(); ++i) {
+    expect_bytes(graphs[i], static_cast<unsigned char>(i + 1));
+  }
+}
+
+TEST_F(ScratchSharingTest, APoolThatLeavesHasScratchOfItsOwn) {
+  join_all();
+  const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes, 8 * kPageBytes});
+  const Graph b = capture(kPools[1], {8 * kPageBytes, kPageBytes});
+  ASSERT_EQ(device_->scratch().leave(kPools[1]), SharingResult::kOk);
+  device_->report().check_invariants();
+  replay(a, 1);
+  for (const Graph::Range& range : b.writes) {
+    SimGpu::fill(stream_, range.ptr, 2, range.size);
+  }
+  SimGpu::finish_all();
+  EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
+  EXPECT_EQ(SimGpu::peek(b.writes[0].ptr), 2);
+  EXPECT_EQ(device_->scratch().join(kGroup, kPools[1]), SharingResult::kOk);
+  device_->report().check_invariants();
+}
+
+TEST_F(ScratchSharingTest, WhatDiesAfterItsCaptureServesLaterOnesAtOtherAddresses) {
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  const Graph a = capture(kPools[0], {kPageBytes, 4 * kPageBytes});
+  free(a.results[0].ptr);
+  const std::size_t before = held();
+  const Graph b = capture(kPools[0], {4 * kPageBytes});
+  EXPECT_EQ(held(), before);
+  for (const Graph::Range& range : b.writes) {
+    EXPECT_FALSE(range.ptr + range.size > a.results[0].ptr &&
+                 range.ptr < a.results[0].ptr + a.results[0].size);
+  }
+}
+
+TEST_F(ScratchSharingTest, WhatDiesInACaptureIsNotGivenToIt) {
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  const Graph a = capture(kPools[0], {kPageBytes, 4 * kPageBytes});
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  free(a.results[0].ptr);
+  const Graph::Range range = take(kPools[0], 4 * kPageBytes);
+  EXPECT_NE(range.ptr, a.results[0].ptr);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+}
+
+TEST_F(ScratchSharingTest, AFailedCaptureLeavesNothing) {
+  join_all();
+  const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
+  const std::size_t before = held();
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  free(take(kPools[1], 6 * kPageBytes).ptr);
+  const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
+  device_->report().check_invariants();
+  // A tensor of the failed capture that somebody kept is nobody else's.
+  SimGpu::fill(stream_, kept, 9, 2 * kPageBytes);
+  replay(a, 1);
+  EXPECT_EQ(SimGpu::peek(kept), 9);
+  free(kept);
+  let_go(kPools[1]);
+  device_->empty_cache();
+  EXPECT_LE(held(), before + 2);
+}
+
+TEST_F(ScratchSharingTest, APoolIsAMemberOfOneGroup) {
+  join_all();
+  EXPECT_EQ(device_->scratch().join(2, kPools[0]), SharingResult::kMember);
+  EXPECT_EQ(device_->scratch().leave({0, 99}), SharingResult::kNoMember);
+}
+
+TEST_F(ScratchSharingTest, NothingIsSharedWhileACaptureRuns) {
+  device_->set_captures(1);
+  EXPECT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kCapturing);
+  device_->set_captures(0);
+}
+
+TEST_F(ScratchSharingTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
+  join_all();
+  const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
+  device_->store().set_limit(device_->report().held_bytes());
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  const DevicePtr kept = take(kPools[1], 4 * kPageBytes).ptr;
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded),
+            SharingResult::kOutOfMemory);
+  device_->report().check_invariants();
+  EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOutOfMemory);
+  free(kept);
+  device_->store().set_limit(PageStore::kNoLimit);
+  EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
+}
+
+class ScratchSharingRandom : public ScratchSharingTest,
+                             public ::testing::WithParamInterface<unsigned> {};
+
+// Graphs of three pools that join, leave, are captured, replayed and let go of in any order: after a
+// replay every byte of every result is what its own graph wrote last.
+TEST_P(ScratchSharingRandom, ResultsAreWhatTheirGraphsWrote) {
+  std::mt19937 random(GetParam());
+  const auto below = [&random](std::size_t n) { return random() % n; };
+  struct Known {
+    Graph graph;
+    int value = -1;  // of its last replay
+  };
+  std::vector<Known> graphs;
+  std::array<bool, kPools.size()> joined{};
+  for (int step = 0; step < 150; ++step) {
+    const std::size_t index = below(kPools.size());
+    const PoolId pool = kPools[index];
+    const std::size_t what = below(16);
+    // Graphs of one pool may replay in any order once it is a member.
+    const bool any_order = joined[index] || std::ranges::none_of(graphs, [&](const Known& known) {
+                             return known.graph.pool == pool;
+                           });
+    if (what < 3 && graphs.size() < 10 && any_order) {
+      std::vector<std::size_t> sizes(1 + below(6));
+      std::ranges::generate(sizes, [&] {
+        return below(2) == 0 ? (1 + below(8)) * kPageBytes : (1 + below(3000)) * 512;
+      });
+      graphs.push_back({capture(pool, sizes)});
+    } else if (what < 4) {
+      ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
+      joined[index] = true;
+    } else if (what < 5) {
+      static_cast<void>(device_->scratch().leave(pool));
+    } else if (what < 6 && !graphs.empty()) {
+      Graph& graph = graphs[below(graphs.size())].graph;
+      if (!graph.results.empty()) {
+        free(graph.results.back().ptr);
+        graph.results.pop_back();
+      }
+    } else if (what < 7 && below(4) == 0) {
+      for (const Known& known : graphs) {
+        for (const Graph::Range& range : known.graph.results) {
+          if (known.graph.pool == pool) {
+            free(range.ptr);
+          }
+        }
+      }
+      std::erase_if(graphs, [&](const Known& known) { return known.graph.pool == pool; });
+      let_go(pool);
+    } else if (what < 8) {
+      device_->empty_cache();
+    } else if (!graphs.empty()) {
+      Known& known = graphs[below(graphs.size())];
+      known.value = static_cast<int>(1 + below(250));
+      replay(known.graph, static_cast<unsigned char>(known.value));
+    }
+    device_->report().check_invariants();
+    ASSERT_EQ(SimGpu::used_pages() * kPageBytes, device_->report().held_bytes());
+    for (const Known& known : graphs) {
+      if (known.value >= 0) {
+        ASSERT_NO_FATAL_FAILURE(expect_bytes(known.graph, static_cast<unsigned char>(known.value)))
+            << "step " << step;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, ScratchSharingRandom, ::testing::Range(1U, 41U));
+
+}  // namespace
+}  // namespace ferro

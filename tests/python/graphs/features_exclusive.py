@@ -1,0 +1,244 @@
+"""Exclusive groups: memory, results in every order, several streams, joining and leaving."""
+
+import gc
+import itertools
+import random
+
+from tests.python.feature_checks import (
+    MIB,
+    check,
+    check_invariants,
+    error_of,
+    filled,
+    finish,
+    take,
+    words,
+)
+
+import torch
+
+from ferro_alloc import graphs
+from ferro_alloc.graphs import CaptureGuard
+
+SIZES = (16, 12, 8, 4)
+RESULT = 2 * MIB
+
+
+class Step:
+    """A graph that copies `source` through scratch of so many MiB into a result."""
+
+    def __init__(self, size, pool=None):
+        self.source = filled(RESULT, size)
+        with CaptureGuard(pool) as guard:
+            scratch = [take(RESULT) for _ in range(size * MIB // RESULT)]
+            scratch[0].view(torch.int32).copy_(self.source)
+            for before, after in itertools.pairwise(scratch):
+                after.copy_(before)
+            self.result = scratch[-1].clone()
+            del before, after, scratch
+        self.graph = guard.graph
+
+    def put(self, tag):
+        self.source.copy_(filled(RESULT, tag))
+
+    def is_right(self, tag):
+        return torch.equal(self.result.view(torch.int32).cpu(), words(tag, RESULT))
+
+
+def reserved():
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+def pool_of(step):
+    return step.graph.pool
+
+
+def in_random_order(steps, rounds=30):
+    """Whether each result is what its own graph wrote last, after each replay."""
+    draw = random.Random(1)
+    tags = {}
+    for tag in range(rounds):
+        step = draw.choice(steps)
+        step.put(tag)
+        step.graph.launch()
+        tags[step] = tag
+        if not all(known.is_right(value) for known, value in tags.items()):
+            return False
+    return True
+
+
+@check
+def separate_pools_cost_their_results_and_the_largest_scratch():
+    before = reserved()
+    group = graphs.exclusive(name="decode")
+    steps = []
+    for size in SIZES:
+        steps.append(Step(size))
+        group.join(steps[-1].graph)
+    grown = reserved() - before
+    results = len(SIZES) * 2 * RESULT  # with the sources
+    sizes = group.sizes()
+    seen = [
+        grown <= results + SIZES[0] * MIB + 2 * MIB,
+        sizes.shared_bytes <= SIZES[0] * MIB + 2 * MIB,
+        sizes.scratch_bytes >= (sum(SIZES) - 2 * len(SIZES)) * MIB,
+        in_random_order(steps),
+        # Each shared page is counted once.
+        sum(pool.sizes().private_bytes for pool in group.pools) <= grown,
+    ]
+    del steps, group
+    gc.collect()
+    return [*seen, reserved() - before]
+
+
+@check
+def one_pool_replays_in_any_order():
+    before = reserved()
+    handle = graphs.graph_pool_handle("decode")
+    group = graphs.exclusive(handle, name="decode")
+    steps = [Step(size, handle) for size in sorted(SIZES)]
+    grown = reserved() - before
+    results = len(SIZES) * 2 * RESULT
+    seen = [grown <= results + SIZES[0] * MIB + 2 * MIB, in_random_order(steps)]
+    seen.append(len(group.pools))
+    graphs.release_graph_pool_handle(handle)
+    del steps
+    gc.collect()
+    return [*seen, reserved() - before]
+
+
+@check
+def graphs_that_exist_join_and_leave():
+    before = reserved()
+    steps = [Step(size) for size in SIZES]
+    apart = reserved() - before
+    group = graphs.exclusive(*(step.graph.cuda_graph for step in steps))
+    together = reserved() - before
+    right = in_random_order(steps)
+    group.leave(steps[1].graph, pool_of(steps[2]))
+    left = reserved() - before
+    right = right and in_random_order(steps)
+    group.join(*(step.graph for step in steps))
+    again = reserved() - before
+    right = right and in_random_order(steps)
+    ours = [together < apart, together < left <= apart, again == together, right]
+    del steps, group
+    gc.collect()
+    return [*ours, reserved() - before]
+
+
+@check
+def what_is_no_member_is_refused():
+    step = Step(4)
+    group = graphs.exclusive(step.graph, name="first")
+    errors = [
+        error_of(lambda: graphs.exclusive(step.graph, name="second")),
+        error_of(lambda: group.leave(graphs.graph_pool_handle())),
+        error_of(lambda: group.join(7)),
+    ]
+    with CaptureGuard(step.graph.pool):
+        errors.append(error_of(lambda: group.join(graphs.graph_pool_handle())))
+    kinds = {kind for kind, _ in errors}
+    return [sorted(kinds), ["another group" in errors[0][1], "not in this" in errors[1][1]]]
+
+
+@check
+def trees_of_torch_compile_are_refused():
+    handle = graphs.graph_pool_handle()
+    step = Step(4, handle)
+    torch._C._cuda_getCheckpointState(0, handle)
+    kind, text = error_of(lambda: graphs.exclusive(step.graph))
+    return [kind, "torch.compile" in text]
+
+
+@check
+def replay_is_restored_on_leave():
+    step = Step(4)
+    graph = step.graph.cuda_graph
+    group = graphs.exclusive(graph)
+    wrapped = "replay" in vars(graph)
+    group.leave(graph)
+    return [wrapped, "replay" in vars(graph)]
+
+
+def on_two_streams(ordered):
+    """How many of the results are wrong when members replay on streams of their own."""
+    steps = [Step(8) for _ in range(3)]
+    group = graphs.exclusive(*(step.graph for step in steps), ordered=ordered)
+    streams = [torch.cuda.Stream() for _ in steps]
+    wrong = 0
+    for tag in range(20):
+        for number, step in enumerate(steps):
+            step.put(100 * tag + number)
+        torch.cuda.synchronize()
+        for number, (step, stream) in enumerate(zip(steps, streams, strict=True)):
+            if number % 2:
+                step.graph.launch(stream)
+            else:
+                with torch.cuda.stream(stream):
+                    step.graph.cuda_graph.replay()
+        torch.cuda.synchronize()
+        wrong += sum(not step.is_right(100 * tag + n) for n, step in enumerate(steps))
+    del group
+    return wrong
+
+
+@check
+def replays_on_several_streams_are_ordered():
+    return on_two_streams(ordered=False)
+
+
+@check
+def a_missing_order_shows_as_wrong_bytes():
+    return on_two_streams(ordered=True) > 0
+
+
+@check
+def a_graph_of_a_pool_that_is_a_member_is_ordered():
+    handles = [graphs.graph_pool_handle() for _ in range(2)]
+    group = graphs.exclusive(*handles)
+    steps = [Step(8, handle) for handle in handles]
+    streams = [torch.cuda.Stream() for _ in steps]
+    wrong = 0
+    for tag in range(20):
+        for number, step in enumerate(steps):
+            step.put(100 * tag + number)
+        torch.cuda.synchronize()
+        for step, stream in zip(steps, streams, strict=True):
+            step.graph.launch(stream)
+        torch.cuda.synchronize()
+        wrong += sum(not step.is_right(100 * tag + n) for n, step in enumerate(steps))
+    return [wrong, len(group.pools)]
+
+
+@check
+def results_that_die_and_captures_that_fail():
+    before = reserved()
+    handle = graphs.graph_pool_handle()
+    other = graphs.graph_pool_handle()
+    graphs.exclusive(handle, other)
+    steps = []
+    for number in range(6):
+        steps.append(Step(SIZES[number % 4], (handle, other)[number % 2]))
+        if number == 2:
+            del steps[1].result
+            steps.pop(1)
+
+        def fail():
+            with CaptureGuard(handle):
+                take(6 * MIB)
+                raise ValueError
+
+        error_of(fail)
+        check_invariants()
+        assert in_random_order(steps, 10)
+    for used in (handle, other):
+        graphs.release_graph_pool_handle(used)
+    del steps
+    gc.collect()
+    return reserved() - before
+
+
+finish()

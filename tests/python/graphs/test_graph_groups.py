@@ -1,0 +1,50 @@
+"""Exclusive groups on the simulated GPU, also in every order that it allows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ferro_alloc import FerroError, graphs
+from tests.python.torch_programs import Result, checks_of, simulated
+
+EXPECTED: dict[str, Any] = {
+    "separate_pools_cost_their_results_and_the_largest_scratch": [*[True] * 5, 0],
+    "one_pool_replays_in_any_order": [True, True, 1, 0],
+    "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
+    "what_is_no_member_is_refused": [["FerroError"], [True, True]],
+    "replay_is_restored_on_leave": [True, False],
+    "replays_on_several_streams_are_ordered": 0,
+    "a_missing_order_shows_as_wrong_bytes": True,
+    "a_graph_of_a_pool_that_is_a_member_is_ordered": [0, 2],
+    "results_that_die_and_captures_that_fail": 0,
+    "trees_of_torch_compile_are_refused": ["FerroError", True],
+}
+
+
+@cache
+def groups(mode: str) -> Result:
+    return simulated("features_exclusive.py", "ferro", memory="1GiB", mode=mode)
+
+
+def test_every_check_of_groups_is_expected() -> None:
+    assert set(checks_of("features_exclusive.py")) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("mode", ["eager", "adversarial"])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_groups(name: str, mode: str) -> None:
+    found = groups(mode)[name]
+    assert "error" not in found, found["error"]
+    if name == "a_missing_order_shows_as_wrong_bytes":
+        # Work that is done at once is in order.
+        assert found["value"] == (mode == "adversarial")
+        return
+    assert found["value"] == EXPECTED[name]
+
+
+def test_a_group_needs_ferro_alloc() -> None:
+    with pytest.raises(FerroError):
+        graphs.exclusive()
