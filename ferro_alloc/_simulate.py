@@ -174,6 +174,8 @@ def _run(run: Callable[[], object]) -> tuple[int, BaseException | None, object]:
 def _others(result: Result) -> list[str]:
     """What else the simulated GPU has to say."""
     lines = []
+    if not sim.description().endswith(", eager"):
+        lines.append(f"  machine: {sim.description()}")
     if sim.has_clock():
         time = sim.clock()
         busy = ", ".join(f"{seconds:.3f} s" for seconds in time.busy)
