@@ -56,6 +56,7 @@ class Client:
 CLIENTS = (
     Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
     Client("trainer", ("test_trainer.py",), in_ci=True),
+    Client("deepspeed", ("test_deepspeed.py",)),
 )
 
 
