@@ -57,6 +57,7 @@ CLIENTS = (
     Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
     Client("trainer", ("test_trainer.py",), in_ci=True),
     Client("deepspeed", ("test_deepspeed.py",)),
+    Client("rmm", ("test_rmm.py",)),
 )
 
 

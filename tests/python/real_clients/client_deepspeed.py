@@ -3,6 +3,7 @@
 import os
 import socket
 import tempfile
+from pathlib import Path
 
 import deepspeed
 import torch
@@ -55,7 +56,7 @@ def train():
     steps = engine.global_steps
     with tempfile.TemporaryDirectory() as folder:
         engine.save_checkpoint(folder, tag="here")
-        saved = sorted(os.listdir(os.path.join(folder, "here")))
+        saved = sorted(path.name for path in Path(folder, "here").iterdir())
         engine.load_checkpoint(folder, tag="here")
     return {
         "steps": [steps, engine.global_steps, engine.micro_steps],
