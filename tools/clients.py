@@ -151,7 +151,8 @@ def figures_of(client: Client) -> list[dict[str, object]]:
 def show_figures(clients: Sequence[Client]) -> None:
     """Of each program under each allocator, in MiB and seconds."""
     table = Table("program", "allocator", title="on the simulated GPU")
-    columns = ("peak reserved", "reserved less allocated", "wall time", "by native's")
+    memory = ("peak reserved", "reserved less allocated")
+    columns = (*memory, "wall time", "by native's", "processor time", "by its")
     for heading in columns:
         table.add_column(heading, justify="right")
     for client in clients:
