@@ -59,6 +59,8 @@ CLIENTS = (
     Client("trainer", ("test_trainer.py",), in_ci=True),
     Client("vllm", ("test_vllm.py",), torch="2.14"),
     Client("vllm_sleep", ("test_vllm_sleep.py",), torch="2.14", in_ci=True),
+    Client("deepspeed", ("test_deepspeed.py",)),
+    Client("rmm", ("test_rmm.py",)),
 )
 
 
@@ -154,7 +156,8 @@ def figures_of(client: Client) -> list[dict[str, object]]:
 def show_figures(clients: Sequence[Client]) -> None:
     """Of each program under each allocator, in MiB and seconds."""
     table = Table("program", "allocator", title="on the simulated GPU")
-    columns = ("peak reserved", "reserved less allocated", "wall time", "by native's")
+    memory = ("peak reserved", "reserved less allocated")
+    columns = (*memory, "wall time", "by native's", "processor time", "by its")
     for heading in columns:
         table.add_column(heading, justify="right")
     for client in clients:

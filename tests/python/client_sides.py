@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +29,7 @@ class Side:
     peak_reserved: int
     peak_allocated: int
     seconds: float
+    processor_seconds: float
 
     @property
     def unused(self) -> int:
@@ -42,19 +43,27 @@ def run_sides(
     env: Mapping[str, str] | None = None,
     **activate: Any,
 ) -> dict[str, Side]:
-    """Each allocator's side. There are FERRO_CLIENT_ROUNDS runs of each, which take turns: the time
-    is their median, and all else is that of the last one."""
+    """Each allocator's side. There are FERRO_CLIENT_ROUNDS runs of each, which take turns: times
+    are their medians, and all else is that of the last one."""
     rounds = int(os.environ.get("FERRO_CLIENT_ROUNDS", "1"))
-    seconds: dict[str, list[float]] = {name: [] for name in allocators}
-    sides = {}
+    runs: dict[str, list[Side]] = {name: [] for name in allocators}
     for _ in range(rounds):
         for name in allocators:
             settings = {**ALLOCATORS[name], **(env or {})}
             found = simulated(program, name, *arguments, env=settings, **activate)
-            seconds[name].append(found["seconds"])
-            sides[name] = Side(**{**found, "seconds": median(seconds[name])})
-    _write_figures(" ".join([Path(program).stem, *arguments]), sides)
+            runs[name].append(Side(**found))
+    sides = {name: _typical(each) for name, each in runs.items()}
+    name = Path(program).stem.removeprefix("client_")
+    _write_figures(" ".join([name, *arguments]), sides)
     return sides
+
+
+def _typical(runs: Sequence[Side]) -> Side:
+    return replace(
+        runs[-1],
+        seconds=median(run.seconds for run in runs),
+        processor_seconds=median(run.processor_seconds for run in runs),
+    )
 
 
 def assert_no_more_memory(sides: Mapping[str, Side]) -> None:
@@ -74,14 +83,17 @@ def _write_figures(program: str, sides: Mapping[str, Side]) -> None:
     path = os.environ.get("FERRO_CLIENT_FIGURES")
     if not path:
         return
+    native = sides["native"]
     with Path(path).open("a") as out:
         for name, side in sides.items():
             row = {
                 "program": program,
                 "allocator": name,
-                "peak reserved": f"{side.peak_reserved / 2**20:.1f}",
+                "peak reserved": f"{side.peak_reserved / 2**20:.0f}",
                 "reserved less allocated": f"{side.unused / 2**20:.1f}",
                 "wall time": f"{side.seconds:.2f}",
-                "by native's": f"{side.seconds / sides['native'].seconds:.2f}",
+                "by native's": f"{side.seconds / native.seconds:.2f}",
+                "processor time": f"{side.processor_seconds:.2f}",
+                "by its": f"{side.processor_seconds / native.processor_seconds:.2f}",
             }
             out.write(json.dumps(row) + "\n")

@@ -182,8 +182,3 @@ FERRO_SIM_API cuGetProcAddress_v2(const char* symbol, void** function, int versi
   // With a status to tell, a missing function is no error.
   return *function != nullptr || status != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
-
-FERRO_SIM_API cuGetExportTable(const void** table, const CUuuid*) {
-  *table = nullptr;
-  return CUDA_ERROR_NOT_FOUND;
-}

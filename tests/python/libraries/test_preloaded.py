@@ -1,0 +1,59 @@
+"""Libraries that programs preload see the memory that comes without pages, as under native."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, RunSimulated
+
+
+def build(folder: Path, *options: str) -> dict[str, str]:
+    """The environment that preloads the library."""
+    library = folder / "preloaded.so"
+    source = ROOT / "tests" / "cpp" / "preload" / "preloaded.cpp"
+    words = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", *options, "-o", str(library)]
+    subprocess.run([*words, str(source), "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+@pytest.mark.parametrize("allocator", ["native", "segments", "pages"])
+def test_plain_memory_comes_from_the_runtime(
+    allocator: str, run_simulated: RunSimulated, tmp_path: Path
+) -> None:
+    done = run_simulated("preloaded.py", allocator, env=build(tmp_path))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    once = [1, 1]
+    assert found["plain"] == ([0, 0] if allocator == "pages" else once)
+    assert found["not split"] == once
+    assert found["switched off"] == once
+    assert found["too much"] == "out of memory"
+
+
+REFUSED = """\
+import ferro_alloc
+import torch
+x = torch.arange(8).cuda()
+try:
+    ferro_alloc.install()
+except ferro_alloc.FerroError as error:
+    print(error)
+print(torch.cuda.get_allocator_backend(), ferro_alloc.is_installed(), x.tolist())
+ferro_alloc.install(ferro_alloc.Config(layout="segments"))
+print(torch.cuda.get_allocator_backend(), x.tolist())
+"""
+
+
+def test_a_preloaded_memory_saver_refuses_pages(
+    run_simulated: RunSimulated, tmp_path: Path
+) -> None:
+    done = run_simulated(REFUSED, env=build(tmp_path, "-DSAVER"))
+    said, state, later = done.stdout.splitlines()
+    assert said.startswith("torch_memory_saver is preloaded (LD_PRELOAD)")
+    assert "layout='segments' (FERRO_ALLOC_CONF=layout:segments)" in said
+    assert state == "native False [0, 1, 2, 3, 4, 5, 6, 7]"
+    assert later == "ferro_alloc [0, 1, 2, 3, 4, 5, 6, 7]"
