@@ -1,7 +1,7 @@
 // The driver's private tables, which NVIDIA's own libcudart asks for. There are none.
 //
 // With stand-ins for all of them it asks one for proof that the driver is NVIDIA's, and does not
-// start without. So the refusal comes first, and says what it is about (ADR 26).
+// start without. So the refusal comes first, and says what it is about (ADR 27).
 #include "sim/libraries/cuda/unsupported.h"
 
 #include <cuda.h>
