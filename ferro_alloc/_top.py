@@ -123,7 +123,8 @@ def command_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return "?"
-    return " ".join(word for word in words if word).strip() or "?"
+    # A program given by `-c` has lines, which would be rows here.
+    return " ".join(" ".join(words).split()) or "?"
 
 
 def look() -> Iterator[ProcessUse]:
