@@ -311,8 +311,8 @@ std::size_t ScratchSharing::pages() const {
 void ScratchSharing::check_invariants() const {
   std::map<PageHandle, std::set<User>> users;
   for (const auto& [pool, member] : members_) {
-    const auto count = [&](const HandleRange& range, User user) {
-      const Set& set = sets_.at(member.group);
+    const Set& set = sets_.at(member.group);
+    const auto count = [&users, &set](const HandleRange& range, User user) {
       FERRO_CHECK(set.handles.contains(range.handle) &&
                   set.handles.at(range.handle).pages == range.pages);
       FERRO_CHECK(users[range.handle].insert(user).second);

@@ -123,6 +123,7 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
         continue;
       }
       std::vector<HandleRange> fresh;
+      fresh.reserve(taken.size());
       for (const StoredHandle& handle : taken) {
         fresh.push_back(handle.range);
       }
