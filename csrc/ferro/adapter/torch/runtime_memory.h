@@ -1,7 +1,7 @@
 // Plain allocations through the runtime's cudaMalloc and cudaFree, as PyTorch's native allocator has.
 //
 // Libraries that programs preload (LD_PRELOAD) put functions of their own in the place of those two,
-// to pause memory or to count it. What comes from cuMemAlloc they never see (ADR 25).
+// to pause memory or to count it. What comes from cuMemAlloc they never see (ADR 28).
 #pragma once
 
 #include "ferro/driver/cuda_api.h"
