@@ -82,7 +82,7 @@ def _run(run: Run, path: Path) -> Outcome:
     # The package may be a checkout that only this process's path leads to.
     package = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
-    words = ["-m", "ferro_alloc.snapshots._child", str(path), run.allocator, str(run.memory_bytes)]
+    words = ["-m", "ferro_alloc.snapshots._child", str(path), run.allocator, f"{run.memory_bytes}b"]
     done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -40,7 +40,7 @@ def test_on_the_simulated_gpu_the_reason_is_told(client: str, run_simulated: Run
     said, unsupported, intact = json.loads(done.stdout.splitlines()[-1])
     assert said == "cudaErrorNotSupported: operation not supported"
     (name,) = unsupported
-    assert name.startswith("cuGetExportTable, so a library that brings NVIDIA's libcudart along")
+    assert name.startswith("cuGetExportTable, without which NVIDIA's libcudart in ")
     assert name in done.stderr
     assert intact
 

@@ -25,7 +25,7 @@ json.dump(
         ],
         "before the replay": before,
         "after it": captured.tolist(),
-        "kernels alone": source.add(1).tolist() == [1] * 8,
+        "small sum": source.add(1).tolist() == [1] * 8,
         "large": bool((torch.full((1 << 20,), 7.0, device="cuda").cpu() == 7).any()),
     },
     sys.stdout,

@@ -98,6 +98,6 @@ def test_small_constants_are_real() -> None:
         "values": [[1] * 3, [-2] * 3, [True] * 3, [0.5] * 3, [0.25] * 3],
         "before the replay": [0] * 8,
         "after it": [5] * 8,
-        "kernels alone": False,
+        "small sum": True,
         "large": False,
     }

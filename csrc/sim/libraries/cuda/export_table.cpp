@@ -1,15 +1,31 @@
 // The driver's private tables, which NVIDIA's own libcudart asks for. There are none.
 //
 // With stand-ins for all of them it asks one for proof that the driver is NVIDIA's, and does not
-// start without. So the refusal comes first, and says what it is about (ADR 27).
+// start without. So the refusal comes first, and names the library that has it (ADR 27).
 #include "sim/libraries/cuda/unsupported.h"
 
 #include <cuda.h>
 
+#include <dlfcn.h>
+#include <string>
+
+namespace {
+
+std::string library_of(const void* code) {
+  Dl_info found{};
+  if (dladdr(code, &found) == 0 || found.dli_fname == nullptr) return "an unknown library";
+  const std::string path = found.dli_fname;
+  return path.substr(path.rfind('/') + 1);
+}
+
+}  // namespace
+
 extern "C" __attribute__((visibility("default"))) CUresult cuGetExportTable(const void** table,
                                                                             const CUuuid*) {
+  const std::string library = library_of(__builtin_return_address(0));
   ferro_sim_report_unsupported(
-      "cuGetExportTable, so a library that brings NVIDIA's libcudart along cannot use it");
+      ("cuGetExportTable, without which NVIDIA's libcudart in " + library + " does not start")
+          .c_str());
   *table = nullptr;
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <mutex>
-#include <string_view>
-#include <vector>
+#include <string>
 
 namespace {
 
 // Never destroyed: stubs may be called from static destructors of other libraries.
 struct Register {
   std::mutex mutex;
-  std::vector<const char*> names;
+  std::deque<std::string> names;
 };
 
 Register& the_register() {
@@ -24,9 +24,8 @@ Register& the_register() {
 extern "C" void ferro_sim_report_unsupported(const char* name) {
   Register& r = the_register();
   const std::lock_guard lock(r.mutex);
-  const auto same = [name](const char* known) { return std::string_view(known) == name; };
-  if (std::any_of(r.names.begin(), r.names.end(), same)) return;
-  r.names.push_back(name);
+  if (std::find(r.names.begin(), r.names.end(), name) != r.names.end()) return;
+  r.names.emplace_back(name);
   std::fprintf(stderr, "ferro_alloc: the simulated GPU does not have %s (not supported)\n", name);
 }
 
@@ -39,5 +38,5 @@ extern "C" size_t ferro_sim_unsupported_count() {
 extern "C" const char* ferro_sim_unsupported_name(size_t index) {
   Register& r = the_register();
   const std::lock_guard lock(r.mutex);
-  return index < r.names.size() ? r.names[index] : nullptr;
+  return index < r.names.size() ? r.names[index].c_str() : nullptr;
 }
