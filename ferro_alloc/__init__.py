@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ferro_alloc import sizes
     from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
     from ferro_alloc._errors import FerroError
-    from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
+    from ferro_alloc._failures import CallSite, OutOfMemory, PoolShare, StreamShare, explain
     from ferro_alloc._pins import Pin, pin
     from ferro_alloc._status import DeviceStatus, Status
     from ferro_alloc._version import __version__
@@ -32,6 +32,7 @@ _NAMES = {
     ),
     "_errors": ("FerroError",),
     "_failures": (
+        "CallSite",
         "OutOfMemory",
         "PoolShare",
         "StreamShare",
@@ -79,6 +80,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CallSite",
     "Config",
     "DeviceMemoryView",
     "DeviceNumbers",

@@ -15,6 +15,7 @@ from ferro_alloc import _load, _variable
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
 from ferro_alloc._failures import explain
+from ferro_alloc._own_lines import LIBRARIES, NO_LINE
 from ferro_alloc._status import DeviceStatus, Status
 from ferro_alloc._version import __version__
 from ferro_alloc.config import Config, differences
@@ -91,6 +92,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         except RuntimeError as error:
             raise FerroError(f"{error}{_displaced()}") from error
         torch.OutOfMemoryError.ferro_alloc = property(explain)
+        extension.name_call_sites(list(LIBRARIES), NO_LINE)
         _installed_config = wanted
     _tell(wanted)
 

@@ -1,6 +1,7 @@
 #include "python/peak.h"
 
 #include "ferro/adapter/peak/peak_recorder.h"
+#include "python/text.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/function.h>
@@ -40,21 +41,12 @@ Program& program() {
   return *only;
 }
 
-std::string text_of(PyObject* text) {
-  const char* utf8 = PyUnicode_AsUTF8(text);
-  if (utf8 == nullptr) {
-    PyErr_Clear();
-    return "?";
-  }
-  return utf8;
-}
-
 bool is_own(PyCodeObject* code) {
   Program& all = program();
   if (const auto found = all.is_own.find(code); found != all.is_own.end()) {
     return found->second;
   }
-  const std::string file = text_of(code->co_filename);
+  const std::string file = utf8_of(code->co_filename);
   bool own = true;
   for (const std::string& beginning : all.skipped) {
     own = own && !file.starts_with(beginning);
@@ -72,7 +64,7 @@ std::uint32_t id_of(PyCodeObject* code, int line) {
     entry->second = static_cast<std::uint32_t>(all.lines.size());
     std::string name = type == nullptr ? "" : c10::demangle(type);
     name = name.substr(name.rfind(':') + 1);
-    all.lines.emplace_back(text_of(code->co_filename), line, text_of(code->co_name),
+    all.lines.emplace_back(utf8_of(code->co_filename), line, utf8_of(code->co_name),
                            std::move(name));
   }
   return entry->second;
