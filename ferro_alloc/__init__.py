@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
-    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report
+    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report, report_on_oom
 
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
@@ -59,6 +59,7 @@ _NAMES = {
         "LeakWatch",
         "leaks",
         "report",
+        "report_on_oom",
     ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -101,6 +102,7 @@ __all__ = [
     "leaks",
     "pin",
     "report",
+    "report_on_oom",
     "sizes",
     "status",
     "uninstall",

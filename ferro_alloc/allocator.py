@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -27,6 +29,8 @@ _NO_CACHE = (
 )
 
 
+REPORT_ON_OOM = "FERRO_ALLOC_REPORT_ON_OOM"
+_ON_OOM = "ferro_alloc.snapshots._on_oom"
 _lock = threading.Lock()
 _installed_config: Config | None = None
 
@@ -95,6 +99,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         extension.name_call_sites(list(LIBRARIES), NO_LINE)
         _installed_config = wanted
     _tell(wanted)
+    if os.environ.get(REPORT_ON_OOM) or _ON_OOM in sys.modules:
+        importlib.import_module(_ON_OOM).report_where_asked()
 
 
 def uninstall() -> None:
