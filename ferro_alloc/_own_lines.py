@@ -7,6 +7,7 @@ LIBRARIES = (
     "<frozen",
     "/lib/python3.",
     "<eval_with_key>",
+    "<autograd>",
 )
 """Parts of the names of files that are not the program's own."""
 NO_LINE = "(no line of Python: threads of autograd, libraries)"

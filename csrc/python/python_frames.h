@@ -1,7 +1,7 @@
 // The Python frames of a context that PyTorch gathered.
 //
 // PyTorch's own `symbolize` gives names to C++ frames too, which takes seconds. It keeps the frames
-// private, and has no other way to the line of one.
+// private, and has no other way to the line of one, or to give a stack other frames.
 #pragma once
 
 #include <torch/csrc/profiler/combined_traceback.h>
@@ -14,5 +14,7 @@ namespace ferro {
 using PythonFrames = std::vector<torch::CapturedTraceback::PyFrame>;
 
 PythonFrames& python_frames_of(torch::CapturedTraceback& context);
+// Whoever gathered them, and lets go of the code objects. Null while there are none.
+torch::CapturedTraceback::Python*& gatherer_of(torch::CapturedTraceback& context);
 
 }  // namespace ferro

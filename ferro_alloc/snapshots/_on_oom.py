@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ferro_alloc._errors import FerroError
+from ferro_alloc._errors import FerroError, check_folder
 from ferro_alloc._status import gib
 from ferro_alloc.allocator import REPORT_ON_OOM
 from ferro_alloc.snapshots._report import pools_in_force, write
@@ -32,8 +32,7 @@ def report_on_oom(path: str | Path) -> None:
     Does not initialise CUDA.
     """
     wanted = Path(str(path).replace("{pid}", str(os.getpid()))).absolute()
-    if not wanted.parent.is_dir():
-        raise FerroError(f"the report cannot be written to {wanted}: there is no such folder")
+    check_folder(wanted)
     with _lock:
         if wanted not in _known:
             _known.add(wanted)
