@@ -33,7 +33,8 @@ struct Program {
   bool in_callback = false;
   std::size_t max_entries = 1;  // of the history; contexts have frames where it is more
   torch::CapturedTraceback::Python* gatherer = nullptr;
-  std::map<std::string, PyCodeObject*> nodes;  // code objects that stand for nodes of autograd
+  // By the type of a node of autograd the code object that stands for it.
+  std::unordered_map<const char*, PyCodeObject*> nodes;
   // Code objects are kept, so that none takes the place of another.
   std::unordered_map<PyCodeObject*, bool> is_own;
   std::map<std::tuple<PyCodeObject*, int, const char*, PyCodeObject*, int>, std::uint32_t> ids;
@@ -156,7 +157,7 @@ void complete_frames(ProgramContext& context) {
     append_frames(PyThreadState_GetFrame(all.main), frames);
   }
   if (const char* type = current_node()) {
-    PyCodeObject*& code = all.nodes[name_of_node(type)];
+    PyCodeObject*& code = all.nodes[type];
     if (code == nullptr) {
       code = PyCode_NewEmpty("<autograd>", name_of_node(type).c_str(), 1);
     }
@@ -175,10 +176,10 @@ std::shared_ptr<c10::GatheredContext> gather() {
   if (Py_IsInitialized() == 0) {
     return std::make_shared<ProgramContext>();
   }
-  auto context = make_context();
   const py::gil_scoped_acquire acquire;
   // An error that is on its way through the caller stays as it is.
   const py::error_scope kept;
+  auto context = make_context();
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   context->line = find_line(frame);

@@ -71,8 +71,8 @@ class Heap : public MappingOwner {
   void wait_for_pending() FERRO_EXCLUDES(mutex_);
   bool has_pending() FERRO_EXCLUDES(mutex_);
 
-  // For checkpoints. `live` is in order of address, as `live_blocks_of` gave it. Can it be restored: is
-  // nothing pending, and every range of it still backed here? A segment has to be the same one:
+  // For checkpoints. `live` is in order of address, as `live_blocks_of` gave it. Can it be restored:
+  // is nothing pending, and every range of it still backed here? A segment has to be the same one:
   // another may have its address, and its blocks may not be cut differently.
   bool can_restore(const std::vector<BlockView>& live) FERRO_EXCLUDES(mutex_);
   // Frees every live block, which go to `freed`, and then makes exactly `live` live again, at the
