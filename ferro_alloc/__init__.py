@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ferro_alloc import sizes
     from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
     from ferro_alloc._errors import FerroError
-    from ferro_alloc._failures import OutOfMemory, PoolShare, StreamShare, explain
+    from ferro_alloc._failures import CallSite, OutOfMemory, PoolShare, StreamShare, explain
     from ferro_alloc._pins import Pin, pin
     from ferro_alloc._status import DeviceStatus, Status
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
-    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report
+    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report, report_on_oom
 
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
@@ -32,6 +32,7 @@ _NAMES = {
     ),
     "_errors": ("FerroError",),
     "_failures": (
+        "CallSite",
         "OutOfMemory",
         "PoolShare",
         "StreamShare",
@@ -58,6 +59,7 @@ _NAMES = {
         "LeakWatch",
         "leaks",
         "report",
+        "report_on_oom",
     ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -79,6 +81,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CallSite",
     "Config",
     "DeviceMemoryView",
     "DeviceNumbers",
@@ -99,6 +102,7 @@ __all__ = [
     "leaks",
     "pin",
     "report",
+    "report_on_oom",
     "sizes",
     "status",
     "uninstall",

@@ -27,6 +27,16 @@ class PoolShare:
 
 
 @dataclass(frozen=True)
+class CallSite:
+    """A line of the program, and the live blocks that it asked for."""
+
+    line: str
+    """As in `train.py:12 forward`: the innermost line outside of libraries."""
+    live_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class OutOfMemory:
     """A request that failed: what was missing, who held what, and what to try.
 
@@ -64,6 +74,9 @@ class OutOfMemory:
     """The largest first."""
     pools: tuple[PoolShare, ...]
     """The largest first."""
+    call_sites: tuple[CallSite, ...]
+    """The 16 largest, of what ferro_alloc holds. Empty unless
+    `torch.cuda.memory._record_memory_history()` is on; blocks from before it are in none."""
 
 
 def explain(error: BaseException) -> OutOfMemory | None:
@@ -82,4 +95,5 @@ def explain(error: BaseException) -> OutOfMemory | None:
         return None
     streams = tuple(StreamShare(*share) for share in found.pop("streams"))
     pools = tuple(PoolShare(*share) for share in found.pop("pools"))
-    return OutOfMemory(**found, streams=streams, pools=pools)
+    call_sites = tuple(CallSite(*site) for site in found.pop("call_sites"))
+    return OutOfMemory(**found, streams=streams, pools=pools, call_sites=call_sites)

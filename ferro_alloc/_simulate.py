@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ferro_alloc import sim
-from ferro_alloc._errors import FerroError
+from ferro_alloc._errors import FerroError, check_folder
 from ferro_alloc._program import Program
 from ferro_alloc._status import gib
 from ferro_alloc.fit import _allocators
+from ferro_alloc.fit._page import write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._recording import Recording
 from ferro_alloc.fit._report import lines_of
@@ -56,6 +57,9 @@ def parser() -> argparse.ArgumentParser:
         help="the largest value of an argument or variable of the program that fits, as in batch "
         "or batch=1..512",
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="a page of HTML to look at, coloured by kind"
+    )
     parser.add_argument("--json", metavar="FILE", help="the result for machines; - is stdout")
     parser.add_argument(
         "--mode",
@@ -87,7 +91,11 @@ def main(argv: list[str]) -> int:
     program = Program(words[0], is_module=parsed.module, arguments=words[1:])
     if not program.is_module and not Path(program.target).exists():
         arguments.error(f"there is no file '{program.target}'")
+    if parsed.report is not None and (parsed.compare or parsed.what_if):
+        arguments.error("--report is of one run: leave out --compare and --what-if")
     try:
+        if parsed.report is not None:
+            check_folder(parsed.report)
         card = find_card(parsed.gpu)
         memory = None if parsed.memory is None else parse_memory(parsed.memory)
         taken = card.context + LIBRARIES
@@ -115,8 +123,21 @@ def main(argv: list[str]) -> int:
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)
         return 1
-    result = measure(program, card, memory is not None, parsed.allocator)
-    return _say(result, [*lines_of(result), *_others(result)], parsed.json)
+    result, recording = measure(
+        program, card, memory is not None, parsed.allocator, parsed.report is not None
+    )
+    lines = [*lines_of(result), *_others(result)]
+    if parsed.report is not None:
+        lines.append(f"  {_write_page(parsed.report, recording, result)}")
+    return _say(result, lines, parsed.json)
+
+
+def _write_page(path: Path, recording: Recording, result: Result) -> str:
+    try:
+        card, allocator = result["card"]["name"], result["allocator"]
+        return write_page(path, recording, f"GPU memory on a simulated {card}, {allocator}")
+    except FerroError as error:
+        return f"no report: {error}"
 
 
 def _options(parsed: argparse.Namespace) -> list[str]:
@@ -137,11 +158,13 @@ def _say(result: Result, lines: list[str], file: str | None) -> int:
     return int(result["exit_status"])
 
 
-def measure(program: Program, card: Card, own_memory: bool, allocator: str | None) -> Result:
+def measure(
+    program: Program, card: Card, own_memory: bool, allocator: str | None, for_report: bool
+) -> tuple[Result, Recording]:
     """Runs the program in this process, whose simulated GPU is active."""
     if allocator is not None:
         _allocators.choose(allocator)
-    recording = Recording()
+    recording = Recording(for_report)
     recording.arm()
     began = time.monotonic()
     with Progress(f"simulating {card.name}"):
@@ -154,7 +177,8 @@ def measure(program: Program, card: Card, own_memory: bool, allocator: str | Non
     if torch is not None and torch.cuda.is_initialized():
         name = _allocators.in_force(torch)
     seconds = time.monotonic() - began
-    return result_of(recording, card, own_memory, name, status, error, seconds)
+    result = result_of(recording, card, own_memory, name, status, error, seconds)
+    return result, recording
 
 
 def _run(run: Callable[[], object]) -> tuple[int, BaseException | None, object]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from ferro_alloc import _load, _variable
 from ferro_alloc._alloc_conf import ignored_options
 from ferro_alloc._errors import FerroError
 from ferro_alloc._failures import explain
+from ferro_alloc._own_lines import LIBRARIES, NO_LINE
 from ferro_alloc._status import DeviceStatus, Status
 from ferro_alloc._version import __version__
 from ferro_alloc.config import Config, differences
@@ -26,6 +29,8 @@ _NO_CACHE = (
 )
 
 
+REPORT_ON_OOM = "FERRO_ALLOC_REPORT_ON_OOM"
+_ON_OOM = "ferro_alloc.snapshots._on_oom"
 _lock = threading.Lock()
 _installed_config: Config | None = None
 
@@ -91,8 +96,11 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         except RuntimeError as error:
             raise FerroError(f"{error}{_displaced()}") from error
         torch.OutOfMemoryError.ferro_alloc = property(explain)
+        extension.name_call_sites(list(LIBRARIES), NO_LINE)
         _installed_config = wanted
     _tell(wanted)
+    if os.environ.get(REPORT_ON_OOM) or _ON_OOM in sys.modules:
+        importlib.import_module(_ON_OOM).report_where_asked()
 
 
 def uninstall() -> None:

@@ -31,7 +31,13 @@ SETTINGS = {
 }
 
 
-def use_allocator(allocator: str, simulated: bool, gpu: str = "h200", mode: str = "eager") -> None:
+def use_allocator(
+    allocator: str,
+    simulated: bool,
+    gpu: str = "h200",
+    mode: str = "eager",
+    values: bool | None = None,
+) -> None:
     """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported."""
     if allocator not in ALLOCATORS:
         raise ValueError(f"'{allocator}' is no allocator: expected one of {', '.join(ALLOCATORS)}")
@@ -46,7 +52,7 @@ def use_allocator(allocator: str, simulated: bool, gpu: str = "h200", mode: str 
     if simulated:
         from ferro_alloc import sim
 
-        sim.activate(gpu=gpu, mode=mode)
+        sim.activate(gpu=gpu, mode=mode, values=values)
     if allocator == "ferro_alloc":
         import ferro_alloc
 

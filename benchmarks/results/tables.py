@@ -88,6 +88,13 @@ def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
     return markdown(["case", *(record["allocator"] for record in working)], rows)
 
 
+def recording(records: Records) -> str:
+    from benchmarks.latency.recording import LEVELS, beside
+
+    rows = [[level, *(beside(r["nanoseconds"], level) for r in records)] for level in LEVELS]
+    return markdown(["history", *(record["allocator"] for record in records)], rows)
+
+
 def training(records: Records) -> str:
     """ferro_alloc's time of a step by that of each other, and what each reserves."""
     from benchmarks.frontier.limits import Record
@@ -203,6 +210,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "near_full": ("near_full_gpu.json", near_full),
     "near_full_simulated": ("near_full_simulated.json", near_full),
     "ranks": ("ranks_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
+    "recording": ("recording_simulated.json", recording),
     "scaling": ("scaling.json", scaling),
     "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),

@@ -5,6 +5,7 @@
 #include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/adapter/torch/torch_compat.h"
+#include "python/call_sites.h"
 #include "python/graphs.h"
 #include "python/peak.h"
 
@@ -165,6 +166,10 @@ py::dict find_failure(const std::string& text) {
   for (const ferro::PoolShare& share : found->pools) {
     pools.append(py::make_tuple(share.name, share.sizes.private_bytes, share.sizes.live_bytes));
   }
+  py::list sites;
+  for (const ferro::CallSite& site : found->call_sites.largest) {
+    sites.append(py::make_tuple(site.line, site.total.bytes, site.total.blocks));
+  }
   py::dict failure;
   failure["device"] = static_cast<int>(facts.device);
   failure["verdict"] = ferro::name_of(ferro::diagnose(facts));
@@ -184,6 +189,7 @@ py::dict find_failure(const std::string& text) {
   failure["other_bytes"] = ferro::other_memory(facts);
   failure["streams"] = streams;
   failure["pools"] = pools;
+  failure["call_sites"] = sites;
   return failure;
 }
 
@@ -230,6 +236,7 @@ PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(&translate_refusal);
   ferro::set_interpreter_lock(interpreter_lock());
   ferro::bind_graphs(module);
+  ferro::bind_call_sites(module);
   ferro::bind_peak(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),

@@ -1,12 +1,15 @@
 #include "python/peak.h"
 
 #include "ferro/adapter/peak/peak_recorder.h"
+#include "python/python_frames.h"
+#include "python/text.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -28,11 +31,17 @@ struct Program {
   py::function when_grown;
   PyThreadState* main = nullptr;
   bool in_callback = false;
+  std::size_t max_entries = 1;  // of the history; contexts have frames where it is more
+  torch::CapturedTraceback::Python* gatherer = nullptr;
+  // By the type of a node of autograd the code object that stands for it.
+  std::unordered_map<const char*, PyCodeObject*> nodes;
   // Code objects are kept, so that none takes the place of another.
   std::unordered_map<PyCodeObject*, bool> is_own;
-  std::map<std::tuple<PyCodeObject*, int, const char*>, std::uint32_t> ids;
+  std::map<std::tuple<PyCodeObject*, int, const char*, PyCodeObject*, int>, std::uint32_t> ids;
   // File, line, function and, in a backward pass, the node of autograd.
   std::vector<std::tuple<std::string, int, std::string, std::string>> lines{{"", 0, "", ""}};
+  // Of each of these, where the history has stacks, the innermost line of Python.
+  std::vector<std::pair<std::string, int>> innermost{{"", 0}};
 };
 
 Program& program() {
@@ -40,21 +49,12 @@ Program& program() {
   return *only;
 }
 
-std::string text_of(PyObject* text) {
-  const char* utf8 = PyUnicode_AsUTF8(text);
-  if (utf8 == nullptr) {
-    PyErr_Clear();
-    return "?";
-  }
-  return utf8;
-}
-
 bool is_own(PyCodeObject* code) {
   Program& all = program();
   if (const auto found = all.is_own.find(code); found != all.is_own.end()) {
     return found->second;
   }
-  const std::string file = text_of(code->co_filename);
+  const std::string file = utf8_of(code->co_filename);
   bool own = true;
   for (const std::string& beginning : all.skipped) {
     own = own && !file.starts_with(beginning);
@@ -63,28 +63,47 @@ bool is_own(PyCodeObject* code) {
   return all.is_own.emplace(code, own).first->second;
 }
 
-std::uint32_t id_of(PyCodeObject* code, int line) {
-  Program& all = program();
+// The type of the node of autograd that runs in this thread; null for none.
+const char* current_node() {
   const auto node = torch::autograd::get_current_node();
-  const char* type = node == nullptr ? nullptr : typeid(*node).name();
-  const auto [entry, is_new] = all.ids.try_emplace({code, line, type}, 0);
+  return node == nullptr ? nullptr : typeid(*node).name();
+}
+
+std::string name_of_node(const char* type) {
+  const std::string name = c10::demangle(type);
+  return name.substr(name.rfind(':') + 1);
+}
+
+// `innermost` is null where nobody reads stacks.
+std::uint32_t id_of(PyCodeObject* code, int line, PyCodeObject* innermost, int innermost_line) {
+  Program& all = program();
+  const char* type = current_node();
+  const auto [entry, is_new] =
+      all.ids.try_emplace({code, line, type, innermost, innermost_line}, 0);
   if (is_new) {
     entry->second = static_cast<std::uint32_t>(all.lines.size());
-    std::string name = type == nullptr ? "" : c10::demangle(type);
-    name = name.substr(name.rfind(':') + 1);
-    all.lines.emplace_back(text_of(code->co_filename), line, text_of(code->co_name),
-                           std::move(name));
+    all.lines.emplace_back(utf8_of(code->co_filename), line, utf8_of(code->co_name),
+                           type == nullptr ? "" : name_of_node(type));
+    all.innermost.emplace_back(innermost == nullptr ? "" : utf8_of(innermost->co_filename),
+                               innermost_line);
   }
   return entry->second;
 }
 
 // The innermost line of the program's own at or above the frame, which it takes; 0 without one.
 std::uint32_t find_line(PyFrameObject* frame) {
+  PyCodeObject* innermost = nullptr;  // kept by `is_own`
+  int innermost_line = 0;
   std::uint32_t found = 0;
   while (frame != nullptr && found == 0) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    if (is_own(code)) {
-      found = id_of(code, PyFrame_GetLineNumber(frame));
+    const bool own = is_own(code);
+    if (innermost == nullptr && program().max_entries > 1) {
+      innermost = code;
+      innermost_line = PyFrame_GetLineNumber(frame);
+    }
+    if (own) {
+      found = id_of(code, PyFrame_GetLineNumber(frame), innermost, innermost_line);
     }
     Py_DECREF(code);
     PyFrameObject* const caller = PyFrame_GetBack(frame);
@@ -95,19 +114,72 @@ std::uint32_t find_line(PyFrameObject* frame) {
   return found;
 }
 
-// To PyTorch's snapshots, which take no other kind of context, it is a stack without frames.
-struct ProgramContext : torch::CapturedTraceback, RequestContext {};
+// To PyTorch's snapshots, which take no other kind of context, it is a stack: without frames, or
+// with those of Python where somebody reads the history.
+struct ProgramContext : torch::CapturedTraceback, RequestContext {
+  ProgramContext() = default;
+  explicit ProgramContext(torch::CapturedTraceback&& stack)
+      : torch::CapturedTraceback(std::move(stack)) {}
+};
+
+std::shared_ptr<ProgramContext> make_context() {
+  if (program().max_entries == 1) {
+    return std::make_shared<ProgramContext>();
+  }
+  return std::make_shared<ProgramContext>(
+      std::move(*torch::CapturedTraceback::gather(true, false, false)));
+}
+
+// The frame and those that called it. Takes the frame.
+void append_frames(PyFrameObject* frame, PythonFrames& frames) {
+  while (frame != nullptr) {
+    frames.push_back({PyFrame_GetCode(frame), PyFrame_GetLasti(frame)});
+    PyFrameObject* const caller = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+}
+
+// A thread of autograd's has no frames: it gets those of the main thread, which waits, and its node
+// in front of them.
+void complete_frames(ProgramContext& context) {
+  Program& all = program();
+  PythonFrames& frames = python_frames_of(context);
+  torch::CapturedTraceback::Python*& gatherer = gatherer_of(context);
+  if (gatherer != nullptr) {
+    all.gatherer = gatherer;
+  }
+  gatherer = all.gatherer;
+  if (gatherer == nullptr) {
+    return;
+  }
+  if (frames.empty() && all.main != nullptr) {
+    append_frames(PyThreadState_GetFrame(all.main), frames);
+  }
+  if (const char* type = current_node()) {
+    PyCodeObject*& code = all.nodes[type];
+    if (code == nullptr) {
+      code = PyCode_NewEmpty("<autograd>", name_of_node(type).c_str(), 1);
+    }
+    if (code == nullptr) {
+      PyErr_Clear();
+      return;
+    }
+    Py_INCREF(code);
+    frames.insert(frames.begin(), {code, 0});
+  }
+}
 
 bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
 
 std::shared_ptr<c10::GatheredContext> gather() {
-  auto context = std::make_shared<ProgramContext>();
   if (Py_IsInitialized() == 0) {
-    return context;
+    return std::make_shared<ProgramContext>();
   }
   const py::gil_scoped_acquire acquire;
   // An error that is on its way through the caller stays as it is.
   const py::error_scope kept;
+  auto context = make_context();
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   context->line = find_line(frame);
@@ -115,6 +187,9 @@ std::shared_ptr<c10::GatheredContext> gather() {
   if (context->line == 0 && all.main != nullptr) {
     // A thread of autograd's: the line that the main thread waits in.
     context->line = find_line(PyThreadState_GetFrame(all.main));
+  }
+  if (all.max_entries > 1) {
+    complete_frames(*context);
   }
   if (!all.in_callback && all.when_grown && PeakRecorder::get().take_growth()) {
     all.in_callback = true;
@@ -128,16 +203,17 @@ std::shared_ptr<c10::GatheredContext> gather() {
   return context;
 }
 
-void start(std::vector<std::string> skipped, py::function when_grown) {
+// Also where another allocator is in place by now.
+void follow() { PeakRecorder::get().start(gather, in_backward, program().max_entries); }
+
+void start(std::vector<std::string> skipped, py::function when_grown, std::size_t max_entries) {
   Program& all = program();
   all.skipped = std::move(skipped);
   all.when_grown = std::move(when_grown);
   all.main = PyThreadState_Get();
-  PeakRecorder::get().start(gather, in_backward);
+  all.max_entries = std::max<std::size_t>(max_entries, 1);
+  follow();
 }
-
-// Any thread: another allocator may be in place by now.
-void follow() { PeakRecorder::get().start(gather, in_backward); }
 
 void stop() {
   PeakRecorder::get().stop();
@@ -166,9 +242,10 @@ void say(int device, const std::vector<std::size_t>& addresses, const std::strin
 }
 
 py::list sums(int device, bool at_peak) {
+  const BlocksOf which = at_peak ? BlocksOf::kPeak : BlocksOf::kNow;
   py::list found;
   for (const BlockSum& sum :
-       PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), at_peak)) {
+       PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), which)) {
     const auto& [file, line, function, node] = program().lines.at(sum.line);
     found.append(py::make_tuple(kinds().at(static_cast<std::size_t>(sum.kind)).first, file, line,
                                 function, node, sum.bytes, sum.count));
@@ -176,10 +253,27 @@ py::list sums(int device, bool at_peak) {
   return found;
 }
 
+// Of all blocks that were ever there, with the innermost line of Python besides.
+py::list stack_sums(int device) {
+  py::list found;
+  for (const BlocksOf which : {BlocksOf::kNow, BlocksOf::kFreed}) {
+    for (const BlockSum& sum :
+         PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), which)) {
+      const auto& [file, line, function, node] = program().lines.at(sum.line);
+      const auto& [inner_file, inner_line] = program().innermost.at(sum.line);
+      found.append(py::make_tuple(kinds().at(static_cast<std::size_t>(sum.kind)).first,
+                                  py::make_tuple(file, line, node, inner_file, inner_line),
+                                  sum.bytes));
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 void bind_peak(py::module_& module) {
-  module.def("peak_start", &start, py::arg("skipped"), py::arg("when_grown"));
+  module.def("peak_start", &start, py::arg("skipped"), py::arg("when_grown"),
+             py::arg("max_entries"));
   module.def("peak_follow", &follow);
   module.def("peak_stop", &stop);
   module.def("peak_begin_phase", [] { PeakRecorder::get().begin_phase(); });
@@ -197,6 +291,7 @@ void bind_peak(py::module_& module) {
         return PeakRecorder::get().live_bytes(static_cast<c10::DeviceIndex>(device));
       },
       py::arg("device"));
+  module.def("peak_stack_sums", &stack_sums, py::arg("device"));
   module.def("peak_sums", &sums, py::arg("device"), py::arg("at_peak"));
 }
 

@@ -16,10 +16,16 @@ from ferro_alloc._import_hook import AfterImport
 from ferro_alloc.fit._kinds import Kinds
 
 PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
+MOST_EVENTS = 1_000_000
+"""Of each device, that a report shows: the last ones."""
 MOST_FAILURES = 8
 """Requests that failed, of which everything is kept; of later ones only their number."""
 # Of a device: kind, file, line, function, node of autograd, bytes, blocks.
 Sum = tuple[str, str, int, str, str, int, int]
+Place = tuple[str, int, str, str, int]
+"""File and line of the program's own, node of autograd, file and line of the innermost frame."""
+StackSum = tuple[str, Place, int]
+"""Kind, place, bytes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,9 @@ class Failure:
 class Recording:
     """Of this process, from the import of torch on. One at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, for_report: bool = False) -> None:
+        """`for_report`: with stacks and a history of events, which cost time and host memory."""
+        self._entries = MOST_EVENTS if for_report else 1
         self._torch: Any = None
         self._extension: Any = None
         self._kinds: Kinds | None = None
@@ -49,6 +57,12 @@ class Recording:
         self.failure_count = 0
         self.problem = ""
         """Why kinds and lines are not known; empty where they are."""
+        self.snapshot: dict[str, Any] | None = None
+        """Of PyTorch's, at the end, for a report."""
+        self.pools: dict[int, list[dict[str, Any]]] = {}
+        """What its pools hold."""
+        self.skipped: list[str] = []
+        """Beginnings of the names of files that are not the program's own."""
 
     def arm(self) -> None:
         AfterImport("torch", self._begin).arm()
@@ -57,6 +71,7 @@ class Recording:
 
     def _begin(self, torch: ModuleType) -> None:
         self._torch = torch
+        self.skipped = _not_the_programs(torch)
         self._keep_peaks()
         torch.cuda._lazy_call(self._begin_cuda)
         try:
@@ -73,7 +88,7 @@ class Recording:
     def _begin_cuda(self) -> None:
         self._torch._C._cuda_attach_out_of_memory_observer(self._see_failure)
         if self._extension is not None:
-            self._extension.peak_start(_not_the_programs(self._torch), self._say_all)
+            self._extension.peak_start(self.skipped, self._say_all, self._entries)
 
     def _keep_peaks(self) -> None:
         """Before anything resets the allocator's peaks, they are read."""
@@ -152,7 +167,7 @@ class Recording:
             self._extension.peak_say_libraries()
             self._kinds.say_all(roots=self._kinds.roots(), insist=True)
             sums = self._extension.peak_sums(device, False)
-        file, line = _own_line(_not_the_programs(self._torch))
+        file, line = _own_line(self.skipped)
         cuda = self._torch.cuda
         self.failures.append(
             Failure(
@@ -167,6 +182,11 @@ class Recording:
         """While the program's objects are still there. What comes later is not recorded."""
         self.read_peaks()
         self._say_all(insist=True)
+        if self._entries > 1 and self._torch is not None and self._torch.cuda.is_initialized():
+            from ferro_alloc.snapshots._report import pools_in_force
+
+            self.snapshot = self._torch.cuda.memory._snapshot()
+            self.pools = pools_in_force(self._torch)
         if self._extension is not None:
             self._extension.peak_stop()
 
@@ -182,6 +202,13 @@ class Recording:
         """Of the blocks at the peak of what was asked for; empty where they are not known."""
         found: list[Sum] = [] if self._kinds is None else self._extension.peak_sums(device, True)
         return found
+
+    def stack_sums(self) -> list[StackSum]:
+        """Of all blocks that were ever there, of every device; for a report."""
+        if self._kinds is None:
+            return []
+        devices = range(self._torch.cuda.device_count())
+        return [each for device in devices for each in self._extension.peak_stack_sums(device)]
 
 
 def _not_the_programs(torch: Any) -> list[str]:

@@ -6,6 +6,7 @@ and docs/what-would-have-helped.md.
 
 from ferro_alloc.snapshots._findings import Findings, find
 from ferro_alloc.snapshots._leaks import Leak, LeakWatch, leaks
+from ferro_alloc.snapshots._on_oom import report_on_oom
 from ferro_alloc.snapshots._report import report, write
 from ferro_alloc.snapshots._trace import Snapshot, Trace, load, read
 
@@ -20,5 +21,6 @@ __all__ = [
     "load",
     "read",
     "report",
+    "report_on_oom",
     "write",
 ]

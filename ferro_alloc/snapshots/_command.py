@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from ferro_alloc._errors import FerroError
+from ferro_alloc._errors import FerroError, check_folder
 from ferro_alloc.snapshots import _trace
 from ferro_alloc.snapshots._findings import find
 
@@ -42,6 +42,8 @@ def main(argv: list[str]) -> int:
     if parsed.before is not None and parsed.report is None:
         arguments.error("--before is shown in a report: give --report FILE as well")
     try:
+        if parsed.report is not None:
+            check_folder(parsed.report)
         snapshot = _trace.load(parsed.snapshot)
         there = [index for index, trace in enumerate(snapshot["device_traces"]) if trace]
         devices = there if parsed.device is None else [parsed.device]

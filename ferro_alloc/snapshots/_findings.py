@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ferro_alloc._status import gib
+from ferro_alloc.sim.cards import CARDS, LIBRARIES, Card
 from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings, replay
 from ferro_alloc.snapshots._state import State, state_at
 from ferro_alloc.snapshots._trace import Allocator, Trace
@@ -17,16 +19,6 @@ NAMES = {
     "expandable": "expandable segments",
     "ferro_alloc": "ferro_alloc",
 }
-_MIB = 1 << 20
-# What PyTorch's allocator can have of a card: its memory without that of a CUDA context.
-CARDS = (
-    ("l4", (22478 - 300) * _MIB),
-    ("rtx4090", (24082 - 380) * _MIB),
-    ("a100-40", (40330 - 420) * _MIB),
-    ("l40s", (45468 - 390) * _MIB),
-    ("h100", (81004 - 518) * _MIB),
-    ("h200", 150109880320 - 552402944),
-)
 # Settings of the native allocator that are tried as well. max_split_size_mb is not among them: on a
 # card with plenty of memory it keeps blocks apart that nothing forces it to give back.
 TRIED = ("roundup_power2_divisions:8",)
@@ -195,24 +187,33 @@ def find(trace: Trace, *, tries: bool = True, cards: bool = True) -> Findings:
     )
 
 
+def usable(card: Card) -> int:
+    """Bytes that an allocator can have of a card: without a context and kernels of libraries."""
+    return card.memory - card.context - LIBRARIES
+
+
 def _smallest_cards(
     trace: Trace, runs: Sequence[Run], outcomes: Sequence[Outcome]
 ) -> list[tuple[str | None, int]]:
-    """Below its peak an allocator may fit still: it empties its cache. That is tried."""
-    found = []
+    """Of each run the card, and how often it emptied its cache there.
+
+    Below its peak an allocator may fit still: it empties its cache. That is tried, by bisection:
+    what fits is taken to fit on larger cards too.
+    """
+    cards = sorted(CARDS, key=usable)
+    found: list[tuple[str | None, int]] = []
     for run, outcome in zip(runs, outcomes, strict=True):
-        choice: tuple[str | None, int] = (None, 0)
-        for card, usable in CARDS:
-            if usable < outcome.peak_active_bytes:
-                continue
-            if usable >= outcome.peak_reserved_bytes:
-                choice = (card, 0)
-                break
-            (there,) = replay(trace, [Run(run.allocator, run.settings, usable)])
+        low = bisect_left(cards, outcome.peak_active_bytes, key=usable)
+        high = bisect_left(cards, outcome.peak_reserved_bytes, key=usable)
+        flushes = 0
+        while low < high:
+            middle = (low + high) // 2
+            (there,) = replay(trace, [Run(run.allocator, run.settings, usable(cards[middle]))])
             if there.fits:
-                choice = (card, there.cache_flushes)
-                break
-        found.append(choice)
+                high, flushes = middle, there.cache_flushes
+            else:
+                low = middle + 1
+        found.append((cards[high].key, flushes) if high < len(cards) else (None, 0))
     return found
 
 

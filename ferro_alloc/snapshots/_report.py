@@ -41,7 +41,7 @@ def report(path: str | Path, *, before: Snapshot | str | Path | None = None) -> 
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         raise FerroError("there is no CUDA memory to report: nothing of this process used CUDA yet")
-    write(path, torch.cuda.memory._snapshot(), before=before, pools=_pools_in_force(torch))
+    write(path, torch.cuda.memory._snapshot(), before=before, pools=pools_in_force(torch))
 
 
 def write(
@@ -191,7 +191,8 @@ def _page(title: str, views: list[dict[str, Any]]) -> str:
     return page
 
 
-def _pools_in_force(torch: Any) -> dict[int, list[dict[str, Any]]]:
+def pools_in_force(torch: Any) -> dict[int, list[dict[str, Any]]]:
+    """Of each device what its private pools hold, for `write()`; of ferro_alloc's alone."""
     from ferro_alloc.allocator import is_installed
 
     if not is_installed():

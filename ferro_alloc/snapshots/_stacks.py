@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ferro_alloc._own_lines import NO_LINE, is_own
+
 Frame = Mapping[str, Any]
 
 # In the order of the report's colours and stacks.
@@ -19,12 +21,7 @@ KINDS = (
     "libraries",
     "other",
 )
-NO_LINE = "(no line of Python: threads of autograd, libraries)"
-
 _MOST_FRAMES = 12
-_LIBRARIES = re.compile(
-    r"/(site|dist)-packages/|/torch/|<frozen|/lib/python3\.\d+/|<eval_with_key>"
-)
 _FILE_OF_PYTHON = re.compile(r"\.py$|^<(?!unknown)")
 _MAKES_PARAMETERS = re.compile(r"^(_apply|to|cuda|convert|reset_parameters|_load_from_state_dict)$")
 
@@ -39,7 +36,7 @@ def line_of(frames: Sequence[Frame]) -> str:
     found = python_frames(frames)
     if not found:
         return NO_LINE
-    own = (frame for frame in found if not _LIBRARIES.search(frame["filename"]))
+    own = (frame for frame in found if is_own(frame["filename"]))
     frame = next(own, found[0])
     return f"{_short(frame['filename'])}:{frame['line']} {frame['name']}"
 

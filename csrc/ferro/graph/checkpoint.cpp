@@ -65,7 +65,7 @@ CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
     checkpoint->pool = pool;
     checkpoint->heaps.clear();
     for (Heap* heap : heaps) {
-      checkpoint->heaps.push_back({key_of(*heap), heap->live_blocks()});
+      checkpoint->heaps.push_back({key_of(*heap), live_blocks_of(*heap)});
     }
   });
   return error;

@@ -102,7 +102,7 @@ class Panel {
       element("section", { className: "card" },
         element("div", { className: "bar" },
           element("h3", { textContent: "Over time", style: "margin:0" }),
-          element("span", { className: "quiet", textContent: "click: choose a moment; drag: zoom in; double click: all" }),
+          element("span", { className: "quiet", textContent: "click: choose a moment; drag: zoom in; drag with shift: move; double click: all" }),
           element("span", { className: "grow" }),
           element("span", { className: "labelled" },
             element("span", { className: "quiet", textContent: "colours by" }),

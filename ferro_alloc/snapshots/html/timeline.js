@@ -49,16 +49,21 @@ class Timeline {
     this.from = 0;
     this.to = panel.view.count - 1;
     this.byTime = false;
-    let drag = null;
+    let drag = null, held = null;
     const position = (event) => event.clientX - canvas.getBoundingClientRect().left;
-    canvas.addEventListener("pointerdown", (event) => { drag = position(event); });
+    canvas.addEventListener("pointerdown", (event) => {
+      drag = event.shiftKey ? null : position(event);
+      held = event.shiftKey ? { at: position(event), from: this.from } : null;
+    });
     canvas.addEventListener("pointermove", (event) => {
+      if (held) return this.pan(held.from + (held.at - position(event)) / (this.width - 1) * (this.to - this.from));
       this.mark = drag === null ? null : [drag, position(event)];
       if (drag !== null) this.draw();
       this.tell(event, this.eventAt(position(event)));
     });
-    canvas.addEventListener("pointerleave", () => { hideTip(); drag = this.mark = null; this.draw(); });
+    canvas.addEventListener("pointerleave", () => { hideTip(); drag = held = this.mark = null; this.draw(); });
     canvas.addEventListener("pointerup", (event) => {
+      if (held) return void (held = null);
       const ends = [drag ?? position(event), position(event)].sort((a, b) => a - b);
       drag = this.mark = null;
       if (ends[1] - ends[0] < 6) return panel.choose(this.eventAt(position(event)));
@@ -67,6 +72,14 @@ class Timeline {
       this.refresh();
     });
     canvas.addEventListener("dblclick", () => { [this.from, this.to] = [0, panel.view.count - 1]; this.refresh(); });
+  }
+
+  // As many events as now, from another one on.
+  pan(from) {
+    const shown = this.to - this.from;
+    this.from = Math.min(Math.max(Math.round(from), 0), this.panel.view.count - 1 - shown);
+    this.to = this.from + shown;
+    this.refresh();
   }
 
   refresh() {

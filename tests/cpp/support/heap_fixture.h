@@ -92,7 +92,7 @@ class HeapFixture : public ::testing::Test {
   }
   // Frees everything that is live and takes every page away, so that the heap may go.
   void drain(ArenaHeap& heap) {
-    for (const BlockView& block : heap.live_blocks()) {
+    for (const BlockView& block : live_blocks_of(heap)) {
       free(heap, block.ptr);
     }
     heap.wait_for_pending();

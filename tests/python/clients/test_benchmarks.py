@@ -238,6 +238,15 @@ def test_observing(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_recording(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "latency.recording")
+    assert [r["allocator"] for r in records] == ["native", "ferro_alloc"]
+    for record in records:
+        assert list(record["nanoseconds"]) == ["off", "state", "alloc", "all"]
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+@on_simulated_gpu
 def test_sharing(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(
         run_program, tmp_path, "latency.sharing", "--allocators", "native", "ferro_alloc"

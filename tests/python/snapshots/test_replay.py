@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from ferro_alloc import FerroError
-from ferro_alloc.snapshots import _trace
-from ferro_alloc.snapshots._findings import Findings, find
-from ferro_alloc.snapshots._replay import kept_settings
+from ferro_alloc.sim.cards import CARDS
+from ferro_alloc.snapshots import _findings, _trace
+from ferro_alloc.snapshots._findings import Findings, find, usable
+from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings
 from ferro_alloc.snapshots._state import state_at
 from tests.conftest import SIMULATE, RunProgram, clean_environment, find_program
 
@@ -115,7 +116,7 @@ def test_command_says_what_would_have_helped(record: Record, run_program: RunPro
     assert findings["recorded_peak_reserved_bytes"] == own["reserved"]
     assert findings["replay_of_its_own_deviates"] == pytest.approx(0, abs=0.02)
     assert findings["helpful"][:2] == ["ferro_alloc", "expandable segments"]
-    assert [result["smallest_card"] for result in findings["results"][:3]] == ["l4"] * 3
+    assert [result["smallest_card"] for result in findings["results"][:3]] == ["rtx-3070"] * 3
     assert findings["pins"][0]["line"].endswith("recorded_program.py:27 empty")
     text = run_program(REPLAY, "replay", str(path), "--quick").stdout
     assert "what would have helped" in text
@@ -152,6 +153,27 @@ def test_a_snapshot_without_events_is_refused(tmp_path: Path, run_program: RunPr
     done = run_program(REPLAY, "replay", str(path), check=False)
     assert done.returncode == 1
     assert "_record_memory_history()" in done.stderr
+
+
+@pytest.mark.parametrize("needed", [20 << 30, 30 << 30, 45 << 30, 47 << 30, 1 << 50])
+def test_smallest_card_is_the_first_of_the_table_on_which_the_trace_fits(
+    needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def replayed(trace: object, runs: list[Run]) -> list[Outcome]:
+        asked.append(runs[0].memory_bytes)
+        return [Outcome(0, 0, 0, 7, -1 if asked[-1] >= needed else 5, [])]
+
+    monkeypatch.setattr(_findings, "replay", replayed)
+    whole = Outcome(48 << 30, 20 << 30, 0, 0, -1, [])
+    ((key, flushes),) = _findings._smallest_cards(None, [Run("native")], [whole])  # type: ignore
+    fitting = [c for c in CARDS if usable(c) >= min(needed, 48 << 30)]
+    smallest = min(fitting, key=usable)
+    assert key == smallest.key
+    assert flushes == (7 if usable(smallest) < 48 << 30 else 0)
+    between = [c for c in CARDS if 20 << 30 <= usable(c) < 48 << 30]
+    assert 1 <= len(asked) <= len(between).bit_length()
 
 
 def test_settings_of_the_program_are_kept_but_for_the_allocator() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pickle
 import random
 import re
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,8 @@ from ferro_alloc import FerroError
 from ferro_alloc.snapshots import _trace, load, read, write
 from ferro_alloc.snapshots._state import state_at
 from tests.conftest import RunSimulated
+from tests.python.snapshots.browser import needs_browser, numbers, opened
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
-needs_browser = pytest.mark.skipif(
-    BROWSER is None, reason=f"no browser on this machine: none of {', '.join(BROWSERS)}"
-)
 MILLION = 1_000_000
 
 LIVE = """\
@@ -41,32 +35,6 @@ del kept[1]
 ferro_alloc.report(sys.argv[1])
 print(torch.cuda.memory_allocated())
 """
-
-
-def opened(path: Path) -> str:
-    """The page as the browser has it in the end. What goes to its console fails the test."""
-    assert BROWSER is not None
-    done = subprocess.run(
-        [
-            BROWSER,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-            *(f"--user-data-dir={path.parent / 'profile'}", "--virtual-time-budget=60000"),
-            *("--dump-dom", path.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    said = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    assert not said, said
-    assert "data-ready" in done.stdout, done.stderr
-    return done.stdout
-
-
-def numbers(page: str) -> dict[str, int]:
-    """Of the first panel, in bytes."""
-    found = re.findall(r'data-number="([\w-]+)" data-bytes="(\d+)"', page)
-    return {name: int(size) for name, size in reversed(found)}
 
 
 def event(action: str, address: int, size: int, time_us: int, line: int) -> dict[str, Any]:

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <new>
 #include <utility>
 
 namespace ferro {
@@ -35,10 +37,31 @@ void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const
   TORCH_CHECK_WITH(OutOfMemoryError, false, message);
 }
 
+namespace {
+
+// No locks are held. O(live blocks).
+CallSites live_call_sites(const History& history, DeviceMemory& core) {
+  if (!history.gathers()) {
+    return {};
+  }
+  try {
+    const std::unique_ptr<CallSiteSums> sums = make_call_site_sums();
+    if (sums == nullptr) {
+      return {};
+    }
+    core.report().visit_live([&](const BlockView& block) { sums->add(block.size, block.context); });
+    return sums->name();
+  } catch (const std::bad_alloc&) {
+    return {};  // the host has no memory for it; the error goes without
+  }
+}
+
+}  // namespace
+
 // The core knows nothing of the allocator before.
 Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
                                   const OutOfMemoryFacts& facts) {
-  Failure failure{.facts = facts, .pools = {}, .previous = {}, .message = {}};
+  Failure failure{.facts = facts, .pools = {}, .call_sites = {}, .previous = {}, .message = {}};
   failure.facts.previous_held = previous_.reserved_bytes(index);
   failure.facts.previous_live = previous_.allocated_bytes(index);
   if (failure.facts.previous_held != 0) {
@@ -53,8 +76,10 @@ Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
   }
   std::ranges::sort(failure.pools, std::ranges::greater{},
                     [](const PoolShare& pool) { return pool.sizes.private_bytes; });
+  failure.call_sites = live_call_sites(owner.history, owner.core);
   failure.message = out_of_memory_message(failure.facts) + describe_pools(failure) +
-                    describe_previous(failure) + " Try " + advice(failure.facts) + ".";
+                    describe_previous(failure) + " Try " + advice(failure.facts) + "." +
+                    describe_call_sites(failure);
   return failure;
 }
 

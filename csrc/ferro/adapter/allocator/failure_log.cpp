@@ -31,6 +31,37 @@ std::string describe_previous(const Failure& failure) {
                    size_text(facts.previous_live, facts.request) + " are live.";
 }
 
+std::string describe_call_sites(const Failure& failure) {
+  constexpr std::size_t kNamed = 6;
+  const CallSites& sites = failure.call_sites;
+  if (sites.largest.empty()) {
+    return "";
+  }
+  const auto held = [&](const BlockTotal& total) {
+    return size_text(total.bytes, failure.facts.request) + " in " + std::to_string(total.blocks) +
+           (total.blocks == 1 ? " block" : " blocks");
+  };
+  std::string text = "\nLive memory by the line of code that asked for it:";
+  BlockTotal others = sites.others;
+  std::size_t other_lines = sites.other_lines;
+  for (std::size_t i = 0; i < sites.largest.size(); ++i) {
+    const CallSite& site = sites.largest[i];
+    if (i < kNamed) {
+      text += "\n  " + held(site.total) + ": " + site.line;
+    } else {
+      others.add(site.total);
+      ++other_lines;
+    }
+  }
+  if (other_lines != 0) {
+    text += "\n  " + held(others) + ": " + std::to_string(other_lines) + " other lines";
+  }
+  if (sites.unknown.blocks != 0) {
+    text += "\n  " + held(sites.unknown) + ": unknown";
+  }
+  return text;
+}
+
 void FailureLog::add(Failure failure) {
   const MutexLock lock(mutex_);
   failures_.push_front(std::move(failure));

@@ -1,6 +1,7 @@
 // What the last failures of the process were, for who has only the text of an error.
 #pragma once
 
+#include "ferro/adapter/history/call_sites.h"
 #include "ferro/base/mutex.h"
 #include "ferro/core/policy/report.h"
 #include "ferro/graph/footprints.h"
@@ -23,6 +24,7 @@ struct PoolShare {
 struct Failure {
   OutOfMemoryFacts facts;
   std::vector<PoolShare> pools;  // the largest first
+  CallSites call_sites;          // empty while no history is recorded
   std::string previous;          // name of the allocator before; empty: it holds nothing
   std::string message;           // what the error says
 };
@@ -30,6 +32,8 @@ struct Failure {
 // The largest private pools and the allocator before, in a sentence each, or nothing.
 std::string describe_pools(const Failure& failure);
 std::string describe_previous(const Failure& failure);
+// The lines of code that hold most, a line of text each, or nothing.
+std::string describe_call_sites(const Failure& failure);
 
 // Thread-safe. Keeps the last kKept failures.
 class FailureLog {

@@ -59,6 +59,9 @@ class History final : public MemoryObserver {
     return level_.load(std::memory_order_relaxed) >= level ? gather_now() : nullptr;
   }
 
+  // Do blocks know from now on where they were allocated?
+  bool gathers() const { return level_.load(std::memory_order_relaxed) >= RecordContext::STATE; }
+
   void on_event(const EventFacts& event) noexcept override;
   void on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
                         const PoolId& pool, const CallContext& context);

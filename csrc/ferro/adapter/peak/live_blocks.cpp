@@ -31,12 +31,13 @@ void LiveBlocks::add(std::size_t address, LiveBlock block) {
   }
 }
 
-void LiveBlocks::remove(std::size_t address, std::uint32_t phase, bool in_backward) {
+std::shared_ptr<LiveBlock> LiveBlocks::remove(std::size_t address, std::uint32_t phase,
+                                              bool in_backward) {
   const auto found = live_.find(address);
   if (found == live_.end()) {
-    return;
+    return nullptr;
   }
-  const std::shared_ptr<LiveBlock> block = std::move(found->second);
+  std::shared_ptr<LiveBlock> block = std::move(found->second);
   live_.erase(found);
   live_bytes_ -= block->bytes;
   block->live = false;
@@ -45,6 +46,7 @@ void LiveBlocks::remove(std::size_t address, std::uint32_t phase, bool in_backwa
   if (block->place_in_peak >= 0) {
     gone_.push_back(block);
   }
+  return block;
 }
 
 void LiveBlocks::say(std::size_t address, BlockKind kind) {

@@ -50,8 +50,8 @@ class LiveBlocks {
  public:
   // A block at an address that is live already takes the place of the one before.
   void add(std::size_t address, LiveBlock block);
-  // Nothing for an unknown address.
-  void remove(std::size_t address, std::uint32_t phase, bool in_backward);
+  // What was there, null for an unknown address.
+  std::shared_ptr<LiveBlock> remove(std::size_t address, std::uint32_t phase, bool in_backward);
   // For the live block that begins there, if there is one.
   void say(std::size_t address, BlockKind kind);
 

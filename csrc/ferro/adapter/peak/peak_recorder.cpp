@@ -15,9 +15,20 @@ namespace {
 
 using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
 
+using Sums = std::map<std::pair<BlockKind, std::uint32_t>, BlockSum>;
+
+void count(Sums& sums, BlockKind kind, const LiveBlock& block) {
+  BlockSum& sum =
+      sums.try_emplace({kind, block.line}, BlockSum{kind, block.line, 0, 0}).first->second;
+  sum.bytes += block.bytes;
+  sum.count += 1;
+}
+
 struct State {
   std::mutex mutex;
   std::map<c10::DeviceIndex, LiveBlocks> devices;
+  std::map<c10::DeviceIndex, Sums> freed;
+  bool sums_freed = false;
   std::set<c10::MempoolId_t> graph_pools;
   c10::cuda::CUDACachingAllocator::CUDAAllocator* attached = nullptr;
   std::size_t grown_to = 0;
@@ -71,7 +82,11 @@ void follow(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::ALLOC) {
     add(all, entry);
   } else if (entry.action_ == TraceEntry::FREE_REQUESTED) {
-    all.devices[entry.device_].remove(entry.addr_, all.phase.load(), all.in_backward.load()());
+    const std::shared_ptr<LiveBlock> gone =
+        all.devices[entry.device_].remove(entry.addr_, all.phase.load(), all.in_backward.load()());
+    if (gone != nullptr && all.sums_freed) {
+      count(all.freed[entry.device_], gone->kind(all.graph_pools.contains(gone->pool)), *gone);
+    }
   }
 }
 
@@ -83,16 +98,20 @@ PeakRecorder& PeakRecorder::get() {
 }
 
 void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn context,
-                         bool (*in_backward)()) {
+                         bool (*in_backward)(), std::size_t max_entries) {
   State& all = state();
+  {
+    const std::lock_guard guard(all.mutex);
+    all.sums_freed = max_entries > 1;
+  }
   all.in_backward.store(in_backward);
   all.on.store(true);
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const now =
       c10::cuda::CUDACachingAllocator::get();
   if (std::exchange(all.attached, now) != now) {
-    // One entry, which nobody reads: with a history the allocator gathers contexts.
+    // With a history the allocator gathers contexts, also where nobody reads it.
     c10::cuda::CUDACachingAllocator::recordHistory(
-        true, context, 1, c10::CachingDeviceAllocator::RecordContext::ALLOC, true, {});
+        true, context, max_entries, c10::CachingDeviceAllocator::RecordContext::ALLOC, true, {});
     c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(follow);
   }
 }
@@ -142,26 +161,24 @@ std::size_t PeakRecorder::live_bytes(c10::DeviceIndex device) {
   return all.devices[device].live_bytes();
 }
 
-std::vector<BlockSum> PeakRecorder::sums(c10::DeviceIndex device, bool at_peak) {
+std::vector<BlockSum> PeakRecorder::sums(c10::DeviceIndex device, BlocksOf which) {
   State& all = state();
   const std::lock_guard guard(all.mutex);
-  std::map<std::pair<BlockKind, std::uint32_t>, BlockSum> found;
-  const auto count = [&](const LiveBlock& block) {
-    const BlockKind kind = block.kind(all.graph_pools.contains(block.pool));
-    auto& sum =
-        found.try_emplace({kind, block.line}, BlockSum{kind, block.line, 0, 0}).first->second;
-    sum.bytes += block.bytes;
-    sum.count += 1;
+  Sums found;
+  const auto add = [&](const LiveBlock& block) {
+    count(found, block.kind(all.graph_pools.contains(block.pool)), block);
   };
   LiveBlocks& blocks = all.devices[device];
-  if (at_peak) {
+  if (which == BlocksOf::kPeak) {
     for (const auto& block : blocks.at_peak()) {
-      count(*block);
+      add(*block);
+    }
+  } else if (which == BlocksOf::kNow) {
+    for (const LiveBlock* block : blocks.live()) {
+      add(*block);
     }
   } else {
-    for (const LiveBlock* block : blocks.live()) {
-      count(*block);
-    }
+    found = all.freed[device];
   }
   std::vector<BlockSum> sums;
   for (const auto& [key, sum] : found) {

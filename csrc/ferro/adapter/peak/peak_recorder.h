@@ -30,14 +30,19 @@ struct BlockSum {
   std::size_t count;
 };
 
+// Of which blocks sums are made: those at the peak, those that are live now, those that were freed.
+enum class BlocksOf { kPeak, kNow, kFreed };
+
 class PeakRecorder {
  public:
   static PeakRecorder& get();
 
   // From now on, for the allocator in place; again after another was put in its place. `context`
   // makes a context for each request that is a `RequestContext` too, and `in_backward` says whether
-  // this thread is in a backward pass. CUDA must be initialised.
-  void start(c10::cuda::CUDACachingAllocator::CreateContextFn context, bool (*in_backward)());
+  // this thread is in a backward pass. The allocator keeps the last `max_entries` of its history.
+  // CUDA must be initialised.
+  void start(c10::cuda::CUDACachingAllocator::CreateContextFn context, bool (*in_backward)(),
+             std::size_t max_entries);
   void stop();
 
   // A new phase of the program begins: a backward pass, an optimizer's step, or what is between.
@@ -51,8 +56,8 @@ class PeakRecorder {
   bool take_growth();
   std::size_t peak_bytes(c10::DeviceIndex device);
   std::size_t live_bytes(c10::DeviceIndex device);
-  // Of the blocks at the peak, or of those that are live now.
-  std::vector<BlockSum> sums(c10::DeviceIndex device, bool at_peak);
+  // Freed blocks are summed up only where more than one entry is kept.
+  std::vector<BlockSum> sums(c10::DeviceIndex device, BlocksOf which);
 
  private:
   PeakRecorder() = default;

@@ -23,9 +23,16 @@ std::vector<BlockView> DeviceReport::live_blocks(const PoolId& id) {
   const RecursiveMutexLock lock(climb_mutex_);
   std::vector<BlockView> live;
   for (Heap* heap : parts_.pools.heaps_of(id)) {
-    std::ranges::move(heap->live_blocks(), std::back_inserter(live));
+    std::ranges::move(live_blocks_of(*heap), std::back_inserter(live));
   }
   return live;
+}
+
+void DeviceReport::visit_live(const VisitLive& visit) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  for (Heap* heap : parts_.pools.all_heaps()) {
+    heap->visit_live(visit);
+  }
 }
 
 std::size_t DeviceReport::largest_free_block() {

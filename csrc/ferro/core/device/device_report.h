@@ -38,6 +38,8 @@ class DeviceReport {
   std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(climb_mutex_);
   // The live blocks of one pool, which may be unknown.
   std::vector<BlockView> live_blocks(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
+  // All live blocks, one after the other, without a copy of them.
+  void visit_live(const VisitLive& visit) FERRO_EXCLUDES(climb_mutex_);
   std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
   DeviceView view() FERRO_EXCLUDES(climb_mutex_);
   // Bytes that a request would take from the driver, if it came now to the default pool.

@@ -71,8 +71,8 @@ class Heap : public MappingOwner {
   void wait_for_pending() FERRO_EXCLUDES(mutex_);
   bool has_pending() FERRO_EXCLUDES(mutex_);
 
-  // For checkpoints. `live` is in order of address, as `live_blocks` gave it. Can it be restored: is
-  // nothing pending, and every range of it still backed here? A segment has to be the same one:
+  // For checkpoints. `live` is in order of address, as `live_blocks_of` gave it. Can it be restored:
+  // is nothing pending, and every range of it still backed here? A segment has to be the same one:
   // another may have its address, and its blocks may not be cut differently.
   bool can_restore(const std::vector<BlockView>& live) FERRO_EXCLUDES(mutex_);
   // Frees every live block, which go to `freed`, and then makes exactly `live` live again, at the
@@ -100,7 +100,7 @@ class Heap : public MappingOwner {
   std::optional<BlockView> live_block_around(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   // O(blocks), as what they give.
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
-  std::vector<BlockView> live_blocks() FERRO_EXCLUDES(mutex_);
+  void visit_live(const VisitLive& visit) FERRO_EXCLUDES(mutex_);
   // Merges what is unmerged; else O(log blocks).
   HeapView view() FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation. O(blocks).
@@ -199,6 +199,9 @@ class Heap : public MappingOwner {
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
 };
+
+// In order of address. O(blocks).
+std::vector<BlockView> live_blocks_of(Heap& heap);
 
 // Frees what `step` appends to its argument, also what it had appended when it threw.
 template <typename Step>

@@ -112,14 +112,18 @@ std::vector<SegmentView> Heap::segments() {
   return segments;
 }
 
-std::vector<BlockView> Heap::live_blocks() {
+void Heap::visit_live(const VisitLive& visit) {
   const HeapLock lock(mutex_);
-  std::vector<BlockView> live;
   tiling_.for_each_block([&](const Block& block) {
     if (block.state == BlockState::kLive) {
-      live.push_back(view_of(block));
+      visit(view_of(block));
     }
   });
+}
+
+std::vector<BlockView> live_blocks_of(Heap& heap) {
+  std::vector<BlockView> live;
+  heap.visit_live([&](const BlockView& block) { live.push_back(block); });
   return live;
 }
 

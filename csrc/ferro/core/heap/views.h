@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace ferro {
@@ -41,6 +42,9 @@ struct FreeSegment {
   std::size_t bytes = 0;
   std::uint32_t free_since = 0;  // searches of the pool at that time
 };
+
+// Called under the lock of a heap.
+using VisitLive = std::function<void(const BlockView& block)>;
 
 // Sums that the heap keeps, so that a view costs the same however many blocks there are.
 struct HeapView {

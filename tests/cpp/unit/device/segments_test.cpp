@@ -49,7 +49,7 @@ TEST_F(SegmentsTest, SmallAndLargeRequestsHaveSegmentsOfTheirOwn) {
 TEST_F(SegmentsTest, TheRestOfALargeSegmentStaysWithTheBlockWhenItIsSmall) {
   const DevicePtr ptr = allocate(19 * kMiB);
   EXPECT_EQ(held(), 20 * kMiB);
-  EXPECT_EQ(heap_of(ptr).live_blocks().front().size, 20 * kMiB);
+  EXPECT_EQ(live_blocks_of(heap_of(ptr)).front().size, 20 * kMiB);
   EXPECT_EQ(split_blocks(), 0);
 }
 
@@ -186,7 +186,7 @@ TEST_F(SegmentsTest, ANoSplitPoolHandsOutWholeSegments) {
   device_->pools().hold(kGraphPool);
   device_->pools().set_no_split(kGraphPool);
   const DevicePtr a = allocate(512, stream_, kGraphPool);
-  EXPECT_EQ(heap_of(a).live_blocks().front().size, 2 * kMiB);
+  EXPECT_EQ(live_blocks_of(heap_of(a)).front().size, 2 * kMiB);
   EXPECT_NE(addresses_.find(a), addresses_.find(allocate(512, stream_, kGraphPool)));
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
@@ -232,7 +232,7 @@ TEST_F(SegmentsTest, CheckpointsRestoreTheBlocksAndTheCounts) {
   EXPECT_EQ(split_bytes(), splits);
   EXPECT_EQ(change.freed.size(), 3U);
   EXPECT_EQ(change.allocated.size(), 2U);
-  EXPECT_NE(heap_of(s).live_blocks().size(), 0U);
+  EXPECT_NE(live_blocks_of(heap_of(s)).size(), 0U);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 

@@ -284,7 +284,7 @@ TEST_F(HeapPagesTest, RestoringMakesExactlyTheRecordedBlocksLive) {
   const DevicePtr a = allocate(heap_, 512);
   const DevicePtr b = allocate(heap_, 3 * kPageBytes);
   const DevicePtr c = allocate(heap_, 1024);
-  const std::vector<BlockView> recorded = heap_.live_blocks();
+  const std::vector<BlockView> recorded = live_blocks_of(heap_);
   ASSERT_EQ(recorded.size(), 3U);
   const std::string before = layout_of(heap_);
 
@@ -319,18 +319,18 @@ TEST_F(HeapPagesTest, RestoringKeepsWhatTheProgramAskedFor) {
   const DevicePtr a = grow(heap_, 1024);
   free(heap_, a);
   ASSERT_EQ(heap_.allocate_hit({1024, 1000}), a);
-  const std::vector<BlockView> recorded = heap_.live_blocks();
+  const std::vector<BlockView> recorded = live_blocks_of(heap_);
   free(heap_, a);
   std::vector<BlockView> freed;
   heap_.restore_live(recorded, &freed);
   check(heap_);
-  EXPECT_EQ(heap_.live_blocks().at(0).requested, 1000U);
+  EXPECT_EQ(live_blocks_of(heap_).at(0).requested, 1000U);
   EXPECT_EQ(stats_.read()[kRequested][ferro::kAll].current, 1000);
 }
 
 TEST_F(HeapPagesTest, PagesThatAreGoneCannotBeRestored) {
   const DevicePtr a = grow(heap_, 2 * kPageBytes);
-  const std::vector<BlockView> recorded = heap_.live_blocks();
+  const std::vector<BlockView> recorded = live_blocks_of(heap_);
   free(heap_, a);
   EXPECT_TRUE(heap_.can_restore(recorded));
   ASSERT_EQ(release_pages(1), 1U);
@@ -339,7 +339,7 @@ TEST_F(HeapPagesTest, PagesThatAreGoneCannotBeRestored) {
 
 TEST_F(HeapPagesTest, NothingIsRestoredWhileFreesArePending) {
   const DevicePtr a = grow(heap_, 1024);
-  const std::vector<BlockView> recorded = heap_.live_blocks();
+  const std::vector<BlockView> recorded = live_blocks_of(heap_);
   record(heap_, a, side_);
   make_busy(side_, a);
   free(heap_, a);
@@ -352,7 +352,7 @@ TEST_F(HeapPagesTest, NothingIsRestoredWhileFreesArePending) {
 TEST_F(HeapPagesTest, BlocksOfAnotherHeapCannotBeRestored) {
   ArenaHeap other(context_, kDefaultPool, side_);
   const DevicePtr ptr = grow(other, 512);
-  EXPECT_FALSE(heap_.can_restore(other.live_blocks()));
+  EXPECT_FALSE(heap_.can_restore(live_blocks_of(other)));
   free(other, ptr);
   EXPECT_EQ(release(other, kAll), 1U);
 }

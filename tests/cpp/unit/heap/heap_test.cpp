@@ -127,7 +127,7 @@ TEST_F(HeapTest, CountsSizesAndRequests) {
   EXPECT_EQ(table[kBytes][kAll].peak, 1024);
   EXPECT_EQ(table[kBytes][kAll].increased, 2048);
   EXPECT_EQ(table[kRequested][kSmall].current, 700);
-  EXPECT_EQ(heap_.live_blocks().at(0).requested, 700U);
+  EXPECT_EQ(live_blocks_of(heap_).at(0).requested, 700U);
 }
 
 TEST_F(HeapTest, FindsTheLiveBlockAroundAnAddress) {

@@ -1,0 +1,84 @@
+"""Writes the report when memory runs out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from ferro_alloc._errors import FerroError, check_folder
+from ferro_alloc._status import gib
+from ferro_alloc.allocator import REPORT_ON_OOM
+from ferro_alloc.snapshots._report import pools_in_force, write
+
+_log = logging.getLogger("ferro_alloc")
+_lock = threading.Lock()
+_waiting: list[Path] = []
+_known: set[Path] = set()
+_observed: set[str] = set()
+"""Backends whose failures are told. PyTorch has no way to take an observer off."""
+
+
+def report_on_oom(path: str | Path) -> None:
+    """Writes the report of `report()` when a request of this process runs out of memory.
+
+    Once for each path, at the first failure that the program is told of, before the error is
+    raised. `{pid}` in it becomes the number of the process, for programs of several. Under any
+    allocator. The time line and the lines of code need `_record_memory_history()`, as for
+    `report()`. What keeps the report from being written goes to the logger `ferro_alloc`, never
+    into the program's error. Raises `FerroError` where the folder does not exist. Thread-safe.
+    Does not initialise CUDA.
+    """
+    wanted = Path(str(path).replace("{pid}", str(os.getpid()))).absolute()
+    check_folder(wanted)
+    with _lock:
+        if wanted not in _known:
+            _known.add(wanted)
+            _waiting.append(wanted)
+    follow()
+
+
+def report_where_asked() -> None:
+    """After `install()`: follows the new allocator, and takes the path of the environment."""
+    path = os.environ.get(REPORT_ON_OOM)
+    try:
+        if path:
+            report_on_oom(path)
+        elif _known:
+            follow()
+    except FerroError as error:
+        _log.warning("%s: %s", REPORT_ON_OOM, error)
+
+
+def follow() -> None:
+    """Observes the allocator that is in place once CUDA is initialised."""
+    import torch
+
+    torch.cuda._lazy_call(lambda: _observe(torch))
+
+
+def _observe(torch: Any) -> None:
+    backend = torch.cuda.get_allocator_backend()
+    with _lock:
+        if backend in _observed:
+            return
+        _observed.add(backend)
+    torch._C._cuda_attach_out_of_memory_observer(lambda *facts: _see_failure(torch, *facts))
+
+
+def _see_failure(torch: Any, device: int, requested: int, total: int, free: int) -> None:
+    """In the thread whose request failed, with Python's lock and none of the allocator's."""
+    with _lock:
+        paths = _waiting[:]
+        _waiting.clear()
+    title = f"GPU memory when a request for {gib(requested)} on device {device} failed"
+    for path in paths:
+        try:
+            snapshot = torch.cuda.memory._snapshot()
+            write(path, snapshot, pools=pools_in_force(torch), title=title)
+            _log.warning("memory ran out: the report is in %s", path)
+        except Exception as error:
+            # The program is to get its own error.
+            _log.warning("memory ran out, and the report was not written: %s", error)

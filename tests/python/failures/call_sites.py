@@ -1,0 +1,77 @@
+"""What an out-of-memory error says of lines of code: with a history or none, of many blocks."""
+
+import json
+import sys
+import time
+
+import torch
+
+import ferro_alloc
+
+MIB = 1 << 20
+BLOCKS = int(sys.argv[1])
+seen = {}
+
+
+def empty(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def make_weights():
+    return [torch.empty(40 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+
+
+def fill_cache():
+    return torch.zeros(50 * MIB, dtype=torch.uint8, device="cuda")
+
+
+def failure():
+    start = time.perf_counter()
+    try:
+        empty(1000 * MIB)
+    except torch.OutOfMemoryError as error:
+        seconds = time.perf_counter() - start
+        found = ferro_alloc.explain(error)
+        return {
+            "text": str(error),
+            "sites": [[site.line, site.live_bytes, site.blocks] for site in found.call_sites],
+            "live": found.live_bytes,
+            "seconds": seconds,
+        }
+    raise AssertionError("there was memory")
+
+
+ferro_alloc.install()
+before = empty(100 * MIB)
+seen["no history"] = failure()
+torch.cuda.memory._record_memory_history(context=None)
+seen["no contexts"] = failure()
+# With C++ frames, which are not given names.
+torch.cuda.memory._record_memory_history(context="state", stacks="all")
+kept = [make_weights(), fill_cache(), fill_cache()]
+for line in range(1, 21):
+    source = "\n" * (line - 1) + f"kept.append(torch.empty({line} << 9, **small))"
+    names = {"kept": kept, "torch": torch, "small": {"dtype": torch.uint8, "device": "cuda"}}
+    exec(compile(source, "/code/made_up.py", "exec"), names)
+seen["history"] = failure()
+torch.cuda.memory._record_memory_history(enabled=None)
+seen["after it"] = failure()
+del kept, names, before
+
+torch.cuda.memory._record_memory_history(context="state", stacks="python", max_entries=1)
+
+
+def in_many_ways(ways):
+    """As many stacks of two lines of code."""
+    if ways == 1:
+        return [torch.empty(1, device="cuda")]
+    left = in_many_ways(ways // 2)
+    return left + in_many_ways(ways // 2)
+
+
+kept = in_many_ways(1 << 17)
+seen["many stacks"] = failure()
+del kept
+kept = [torch.empty(1, device="cuda") for _ in range(BLOCKS)]
+seen["many blocks"] = failure()
+print(json.dumps(seen))

@@ -1,0 +1,79 @@
+"""The page of `simulate --report`: of the whole run, by the kinds that were recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Completed, RunProgram
+from tests.python.sim import fit_programs as programs
+from tests.python.snapshots.pages import kinds_at_peak, views_of
+
+COMMAND = """\
+import sys
+from ferro_alloc.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+MIB = 1 << 20
+
+
+def simulate(run_program: RunProgram, folder: Path, program: str, *options: str) -> Completed:
+    script = folder / "train.py"
+    script.write_text(program)
+    words = ("simulate", *options, str(script))
+    return run_program(COMMAND, *words, check=False, env={"FERRO_ALLOC": ""})
+
+
+@pytest.mark.parametrize("allocator", ["native", "expandable", "ferro_alloc"])
+def test_report_has_the_peak_and_the_kinds_of_the_run(
+    allocator: str, run_program: RunProgram, tmp_path: Path
+) -> None:
+    page, found = tmp_path / "memory.html", tmp_path / "result.json"
+    options = ("--allocator", allocator, "--report", str(page), "--json", str(found))
+    done = simulate(run_program, tmp_path, programs.TRAIN, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith(f"report: {page}\n")
+    (view,) = views_of(page)
+    (device,) = json.loads(found.read_text())["devices"]
+    kinds, own = kinds_at_peak(view), device["kinds"]
+    assert sum(kinds.values()) == pytest.approx(device["peak_allocated_bytes"], rel=0.02)
+    assert kinds["parameters"] == pytest.approx(own["parameters"], rel=0.01)
+    assert kinds["optimizer state"] == pytest.approx(own["optimizer"], rel=0.01)
+    # A line of the forward pass makes what is saved and what is not.
+    assert kinds["activations"] == pytest.approx(own["activations"], rel=0.25)
+    # Threads of autograd have the lines of the thread that waits for them, and their node.
+    assert any(frames[:1] == ["<autograd>:1 AddmmBackward0"] for frames in view["frames"])
+    named = {line.split("/")[-1] for line in view["lines"]}
+    assert {"train.py:6 <module>", "train.py:9 <module>", "train.py:10 <module>"} <= named
+    assert view["allocator"].split()[0] == allocator
+    assert "simulated NVIDIA H100 80GB HBM3" in page.read_text()
+
+
+def test_report_shows_the_request_that_failed(run_program: RunProgram, tmp_path: Path) -> None:
+    page = tmp_path / "memory.html"
+    options = ("--memory", "2GiB", "--report", str(page))
+    done = simulate(run_program, tmp_path, programs.RUNS_OUT_IN_FORWARD, *options)
+    assert done.returncode == 12
+    (view,) = views_of(page)
+    assert len(view["failures"]) == 1
+    assert kinds_at_peak(view)["parameters"] > 1000 * MIB
+
+
+def test_what_cannot_be_written_is_said_at_once_or_at_the_end(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    done = simulate(run_program, tmp_path, "import torch\n", "--report", str(tmp_path / "page"))
+    assert done.returncode == 0
+    assert "no report: the program used no CUDA memory" in done.stderr
+    missing = str(tmp_path / "missing" / "page.html")
+    done = simulate(run_program, tmp_path, "raise SystemExit(5)\n", "--report", missing)
+    assert done.returncode == 1
+    assert "there is no folder" in done.stderr
+    done = simulate(run_program, tmp_path, programs.TRAIN, "--report", str(tmp_path))
+    assert done.returncode == 0
+    assert "no report: the report cannot be written" in done.stderr
+    done = simulate(run_program, tmp_path, "1\n", "--compare", "--report", "page.html")
+    assert done.returncode == 2
+    assert "--report is of one run" in done.stderr
