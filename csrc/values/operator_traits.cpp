@@ -73,6 +73,9 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
   if (base == "aten::copy_" || base == "aten::_foreach_copy_") {
     return Kind::kCopy;
   }
+  if (base.starts_with("c10d::")) {
+    return Kind::kTransfer;
+  }
   if (!base.starts_with("aten::") && base != "torchvision::nms" &&
       base != "torchvision::roi_align" && base != "torchvision::roi_pool") {
     return Kind::kElsewhere;
@@ -112,8 +115,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
   traits.random = traits.generator || op.hasTag(at::Tag::nondeterministic_seeded);
   traits.kind = kind_of(base, op, traits);
-  traits.computable =
-      traits.kind != Kind::kElsewhere && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
+                      op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.positions = positions_of(base, schema);
   return traits;
 }
