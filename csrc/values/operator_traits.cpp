@@ -67,7 +67,8 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
       traits.written.empty() &&
       std::any_of(schema.returns().begin(), schema.returns().end(),
                   [](const c10::Argument& result) { return result.alias_info() != nullptr; });
-  if (view || is_one_of(base, kNothing)) {
+  // Those of FSDP are made of others, which are computed.
+  if (view || is_one_of(base, kNothing) || base.starts_with("fsdp::")) {
     return Kind::kNothing;
   }
   if (base == "aten::copy_" || base == "aten::_foreach_copy_") {

@@ -13,7 +13,7 @@ namespace ferro::sim::nccl {
 // Up to so many bytes for each receiver move whatever they are, and up to so many if all of them are
 // known. What is larger is unknown at the receiver (ADR 29).
 constexpr std::size_t kMovedBytes = std::size_t{4} << 20;
-constexpr std::size_t kMovedKnownBytes = std::size_t{64} << 20;
+constexpr std::size_t kMovedKnownBytes = std::size_t{32} << 20;
 
 struct Transfer {
   Terms terms;
