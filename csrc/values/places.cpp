@@ -65,7 +65,7 @@ struct Mark {
 constexpr Mark kMarks[] = {
     {"cuFFT", "cuFFT"}, {"CUFFT", "cuFFT"},   {"cusolver", "cuSOLVER"}, {"CUSOLVER", "cuSOLVER"},
     {"cuDNN", "cuDNN"}, {"CUDNN", "cuDNN"},   {"cusparse", "cuSPARSE"}, {"CUSPARSE", "cuSPARSE"},
-    {"NCCL", "NCCL"},   {"CUBLAS", "cuBLAS"}, {"MAGMA", "MAGMA"},       {"NVRTC", "NVRTC"},
+    {"CUBLAS", "cuBLAS"}, {"MAGMA", "MAGMA"},       {"NVRTC", "NVRTC"},
     {"nvrtc", "NVRTC"}, {"curand", "cuRAND"},
 };
 
