@@ -153,13 +153,11 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& name, int ranks, int rank
     }
     sockets[static_cast<std::size_t>(other.rank)] = std::move(socket);
   }
-  return std::unique_ptr<Mesh>(
-      new Mesh(rank, std::move(sockets), std::move(deliver), std::move(lose)));
+  return std::unique_ptr<Mesh>(new Mesh(std::move(sockets), std::move(deliver), std::move(lose)));
 }
 
-Mesh::Mesh(int rank, std::vector<Socket> sockets, Deliver deliver, Lose lose)
-    : rank_(rank),
-      sockets_(std::move(sockets)),
+Mesh::Mesh(std::vector<Socket> sockets, Deliver deliver, Lose lose)
+    : sockets_(std::move(sockets)),
       sending_(sockets_.size()),
       deliver_(std::move(deliver)),
       lose_(std::move(lose)),

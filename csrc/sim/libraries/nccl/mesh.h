@@ -55,12 +55,11 @@ class Mesh {
   void disconnect();
 
  private:
-  Mesh(int rank, std::vector<Socket> sockets, Deliver deliver, Lose lose);
+  Mesh(std::vector<Socket> sockets, Deliver deliver, Lose lose);
   void receive();
   // False: the rank is lost.
   bool receive_from(int rank);
 
-  const int rank_;
   std::vector<Socket> sockets_;  // by rank; none to itself
   std::vector<std::mutex> sending_;
   const Deliver deliver_;

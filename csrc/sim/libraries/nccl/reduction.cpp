@@ -95,7 +95,7 @@ std::string_view name_of(int type) {
 void scale(int type, std::byte* values, std::size_t count, const Scaling& scaling) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    using W = Wide<T>::type;
+    using W = typename Wide<T>::type;
     auto* const at = reinterpret_cast<T*>(values);
     const W factor = static_cast<W>(*reinterpret_cast<const T*>(scaling.value));
     for (std::size_t i = 0; i < count; ++i) {
@@ -109,7 +109,7 @@ void reduce(int type, int reduction, std::span<const std::byte* const> sources, 
             std::byte* out) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    using W = Wide<T>::type;
+    using W = typename Wide<T>::type;
     auto* const to = reinterpret_cast<T*>(out);
     for (std::size_t i = 0; i < count; ++i) {
       const auto value = [&](const std::byte* source) {
