@@ -4,7 +4,6 @@
 #include "sim/libraries/nccl/group.h"
 #include "sim/libraries/nccl/handle.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <sys/random.h>
