@@ -53,6 +53,9 @@ SIM_LIBRARIES = {
     "nvml": "libnvidia-ml.so.1",
     "nccl": "libnccl.so.2",
 }
+# Empty, under a soname that the package replaces with those of copies in wheels.
+STAND_IN = "libcudart-stand-in.so"
+STAND_IN_SONAME = f"libcudart.{'x' * 242}.so"
 # Sources that are no part of their folder's unit. One serves two libraries, and the others declare
 # what the folder defines or includes with other arguments.
 SHARED = "blas_operation"
@@ -257,8 +260,11 @@ class Native:
             name: self._link_extension(files[name], steps) for name, steps in extensions.items()
         }
         compiling.run([*linked.values(), *others])
+        (cudart,) = (step.target for step in others if step.target.name == SIM_LIBRARIES["cudart"])
+        stand_in = self._link_stand_in(cudart)
+        compiling.run([stand_in])
         made = {name: step.target for name, step in linked.items()}
-        return made, [step.target for step in (driver, *others)]
+        return made, [step.target for step in (driver, *others, stand_in)]
 
     def _objects(self, folder: Path, flags: Sequence[str]) -> list[compiling.Step]:
         """Of the sources directly in a folder."""
@@ -306,6 +312,13 @@ class Native:
         used = [driver] if driver else []
         flags = [f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-Wl,-z,defs", "-pthread"]
         return self._link(name, objects, [script, *used], [*map(str, used), *flags, "-ldl"])
+
+    def _link_stand_in(self, cudart: Path) -> compiling.Step:
+        script = CSRC / "sim" / "libraries" / "cudart" / "libcudart.map"
+        flags = [f"-Wl,-soname,{STAND_IN_SONAME}", f"-Wl,--version-script={script}"]
+        return self._link(
+            STAND_IN, [], [script, cudart], ["-nostdlib", "-Wl,--no-as-needed", str(cudart), *flags]
+        )
 
     def _link_extension(self, name: str, objects: list[compiling.Step]) -> compiling.Step:
         names = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")

@@ -21,6 +21,7 @@ LIBRARIES = (
     "libcublasLt.so.13",
     "libnvidia-ml.so.1",
     "libnccl.so.2",
+    "libcudart-stand-in.so",
 )
 ELF = b"\x7fELF"
 UNSTRIPPED = re.compile(r"\s(\.symtab|\.z?debug_\w+)\s")

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from ferro_alloc._errors import FerroError
+from ferro_alloc.sim import _bundled
 
 DRIVER = "libcuda.so.1"
 CUDA_LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
@@ -20,7 +21,8 @@ def folder() -> Path:
     """Where the libraries are: `FERRO_SIM_LIB`, else in the package."""
     named = os.environ.get("FERRO_SIM_LIB")
     found = Path(named) if named else Path(__file__).with_name("lib")
-    missing = [name for name in LIBRARIES if not (found / name).exists()]
+    wanted = (*LIBRARIES, _bundled.STAND_IN)
+    missing = [name for name in wanted if not (found / name).exists()]
     if missing:
         raise FerroError(
             f"the simulated GPU is not built: {found} has no {missing[0]}; run `make build` in a "
@@ -50,6 +52,7 @@ def load() -> ctypes.CDLL:
     location = folder()
     check_free(location)
     handles = [ctypes.CDLL(str(location / name), mode=ctypes.RTLD_GLOBAL) for name in LIBRARIES]
+    _bundled.stand_in(location)
     driver = handles[0]
     text, u64 = ctypes.c_char_p, ctypes.c_uint64
     buffer = [ctypes.c_char_p, ctypes.c_size_t]

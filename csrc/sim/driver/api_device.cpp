@@ -18,7 +18,9 @@ bool is_device(Machine& machine, CUdevice device) {
 
 FERRO_SIM_API cuInit(unsigned flags) {
   FERRO_SIM_QUERY();
-  return call.finish(flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+  if (flags != 0) return call.finish(CUDA_ERROR_INVALID_VALUE);
+  call.machine().initialise();
+  return CUDA_SUCCESS;
 }
 
 FERRO_SIM_API cuDriverGetVersion(int* version) {

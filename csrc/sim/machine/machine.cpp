@@ -14,18 +14,27 @@ namespace {
 struct Process {
   std::mutex lock;
   std::unique_ptr<Machine> machine;
+  const Machine* of_parent = nullptr;
   std::uint64_t generation = 0;
   std::atomic<bool> forked{false};
 };
 
+// The parent's machine stays as it is: its thread does not exist here, and the parent may be using
+// the memory file that both have mapped.
+void after_fork(Process& process) {
+  Machine* const inherited = process.machine.release();
+  if (inherited == nullptr) return;
+  if (inherited->initialised()) process.forked = true;
+  process.of_parent = inherited;
+}
+
 Process& process() {
   static Process* const instance = [] {
     auto* created = new Process;
-    // The child inherits no threads and shares the memory file, so the driver ends there. Holding
-    // the lock over the fork keeps it from being inherited in the middle of a call.
+    // Holding the lock over the fork keeps it from being inherited in the middle of a call.
     pthread_atfork([] { process().lock.lock(); }, [] { process().lock.unlock(); },
                    [] {
-                     process().forked = true;
+                     after_fork(process());
                      process().lock.unlock();
                    });
     return created;
@@ -114,9 +123,17 @@ void Machine::stop() {
 
 Machine& Machine::current() {
   if (process().machine == nullptr) {
-    process().machine = std::make_unique<Machine>(config_from_environment());
+    const Machine* const parents = process().of_parent;
+    process().machine = std::make_unique<Machine>(parents != nullptr ? parents->settings()
+                                                                     : config_from_environment());
   }
   return *process().machine;
+}
+
+MachineConfig Machine::settings() const {
+  MachineConfig settings = config_;
+  if (sharing_ != nullptr) settings.sharing = sharing_->path();
+  return settings;
 }
 
 bool Machine::forked() { return process().forked.load(std::memory_order_relaxed); }

@@ -67,10 +67,14 @@ class Machine {
   static void stop();
   // Starts a machine from the environment when there is none.
   static Machine& current();
-  // True in a child of fork(): the driver does not work there.
+  // True in a child of fork() whose parent had called cuInit: the driver does not work there. Any
+  // other child has a machine of its own, like its parent's.
   static bool forked();
+  // What cuInit does to later forks.
+  void initialise() { initialised_ = true; }
 
   const MachineConfig& config() const { return config_; }
+  bool initialised() const { return initialised_; }
   int device_count() const { return static_cast<int>(devices_.size()); }
   Device& device(int index) { return *devices_[static_cast<std::size_t>(index)]; }
   const Device& device(int index) const { return *devices_[static_cast<std::size_t>(index)]; }
@@ -84,6 +88,9 @@ class Machine {
   Modules& modules() { return modules_; }
   Counters& counters() { return counters_; }
   FaultPlan& faults() { return faults_; }
+
+  // What a machine needs to be like this one and to share its cards.
+  MachineConfig settings() const;
 
   // This thread's state; fresh for every machine.
   ThreadState& thread();
@@ -132,6 +139,7 @@ class Machine {
  private:
   const MachineConfig config_;
   const std::uint64_t generation_;
+  bool initialised_ = false;
   const std::unique_ptr<SharedCapacity> sharing_;
   AddressSpace space_;
   HostMemory host_;

@@ -1,6 +1,7 @@
 """Fine-tunes a small Llama with transformers' Trainer, on lengths that vary from step to step.
 
-Second argument: `full` or `lora`, where peft adds adapters and accelerate places the model.
+Second argument: `full`, `lora`, where peft adds adapters and accelerate places the model, `large`,
+whose batches do not fit, or `halved`, where accelerate halves them until they do.
 """
 
 import sys
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset
 from tests.python.client_program import measure
 
 WIDTH, LAYERS, VOCABULARY, STEPS, BATCH = 256, 4, 8000, 24, 4
+TOO_LARGE = 256
 
 
 class Texts(Dataset):
@@ -28,6 +30,14 @@ class Texts(Dataset):
         length = 64 + 37 * (batch % 5) + (512 if batch % 4 == 3 else 0)
         tokens = (torch.arange(length) * 31 + index) % VOCABULARY
         return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+class SameTexts(Texts):
+    def __len__(self):
+        return 2 * TOO_LARGE
+
+    def __getitem__(self, index):
+        return super().__getitem__(0)
 
 
 def collate(samples):
@@ -111,4 +121,31 @@ def train():
     }
 
 
-measure(train)
+def outgrow():
+    """A batch that does not fit: what Trainer raises, or the batch that it ends up with."""
+    halved = sys.argv[2] == "halved"
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder,
+            max_steps=2,
+            per_device_train_batch_size=TOO_LARGE,
+            auto_find_batch_size=halved,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            dataloader_num_workers=0,
+        )
+        trainer = transformers.Trainer(
+            model=load_model("full"),
+            args=arguments,
+            train_dataset=SameTexts(),
+            data_collator=collate,
+        )
+        try:
+            steps = trainer.train().global_step
+        except torch.OutOfMemoryError as error:
+            return {"raised": str(error).partition("Tried to allocate")[0]}
+        return {"steps": steps, "batch": trainer._train_batch_size}
+
+
+measure(outgrow if sys.argv[2] in ("large", "halved") else train)

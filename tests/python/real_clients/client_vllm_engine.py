@@ -1,6 +1,7 @@
 """vLLM's LLM with a tiny model of dummy weights: no download, all parts of the engine.
 
-Second argument: `eager`, `compiled` (with graphs) or `asleep` (and awake again).
+Second argument: `eager`, `compiled` (with graphs), `asleep` (and awake again) or `process`, where
+the engine is a process of its own, as it is unless told otherwise.
 """
 
 import json
@@ -24,10 +25,18 @@ MODEL = {
 PROMPTS, NEW_TOKENS = 4, 8
 
 
-def set_up(folder):
+def in_force(worker):
+    """Asked in the process that has the model."""
+    return torch.cuda.get_allocator_backend(), torch.cuda.max_memory_reserved(), os.getpid()
+
+
+def set_up(folder, how):
     (folder / "config.json").write_text(json.dumps(MODEL))
     os.environ |= {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(how == "process")),
+        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        # Of a question that this program asks the engine.
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         # It would compile kernels of its own for a quarter of an hour.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -65,13 +74,16 @@ def program(model, how):
             found[f"frees at level {level}"] = torch.cuda.mem_get_info()[0] - before > 1 << 30
             llm.wake_up()
             found["generated"].append(generate())
+    if how == "process":
+        ((found["backend"], found["engine_reserved"], process),) = llm.collective_rpc(in_force)
+        found["elsewhere"] = process != os.getpid()
     found["blocks"] = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
     return found
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        set_up(Path(folder))
+        set_up(Path(folder), sys.argv[2])
         measure(lambda: program(folder, sys.argv[2]))
 
 

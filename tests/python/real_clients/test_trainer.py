@@ -19,3 +19,21 @@ def test_trainer(kind: str) -> None:
     for name, side in sides.items():
         assert side.value == native, name
     assert_no_more_memory(sides)
+
+
+def test_a_batch_that_does_not_fit_is_said_in_the_same_words() -> None:
+    sides = run_sides("client_trainer.py", "large", allocators=("native", "pages"), memory="2GiB")
+    assert sides["native"].value == {"raised": "CUDA out of memory. "}
+    for name, side in sides.items():
+        assert side.value == sides["native"].value, name
+
+
+def test_accelerate_finds_a_batch_that_fits() -> None:
+    """It halves the batch when the words of the error are PyTorch's."""
+    sides = run_sides("client_trainer.py", "halved", allocators=("native", "pages"), memory="2GiB")
+    native = sides["native"].value
+    assert native["steps"] == 2
+    assert native["batch"] < 256
+    for name, side in sides.items():
+        assert side.value["steps"] == 2, name
+        assert side.value["batch"] >= native["batch"], name

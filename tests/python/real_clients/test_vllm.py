@@ -12,17 +12,7 @@ pytest.importorskip("vllm", reason="vllm is not installed: make test-clients")
 REFUSED = "invalid argument"
 
 
-ASLEEP = pytest.param(
-    "asleep",
-    marks=pytest.mark.xfail(
-        reason="torchvision brings a libcudart of its own, which vLLM takes for its copies and the "
-        "simulated GPU does not serve (cuGetExportTable)",
-        strict=True,
-    ),
-)
-
-
-@pytest.mark.parametrize("how", ["eager", "compiled", ASLEEP])
+@pytest.mark.parametrize("how", ["eager", "compiled", "asleep"])
 def test_engine(how: str) -> None:
     sides = run_sides("client_vllm_engine.py", how, allocators=("native", "pages"), memory="8GiB")
     native, pages = sides["native"].value, sides["pages"].value
@@ -34,6 +24,25 @@ def test_engine(how: str) -> None:
             value[f"frees at level {level}"] for value in (native, pages) for level in (1, 2)
         )
     assert sides["pages"].peak_reserved <= sides["native"].peak_reserved
+
+
+def test_engine_in_a_process_of_its_own() -> None:
+    values = {}
+    for allocator, setting in (("native", ""), ("pages", "strict")):
+        sides = run_sides(
+            "client_vllm_engine.py",
+            "process",
+            allocators=(allocator,),
+            env={"FERRO_ALLOC": setting},
+            memory="8GiB",
+        )
+        values[allocator] = sides[allocator].value
+    native, pages = values["native"], values["pages"]
+    assert native["generated"] == pages["generated"] == [[8] * 4]
+    assert native["elsewhere"] and pages["elsewhere"]
+    assert (native["backend"], pages["backend"]) == ("native", "ferro_alloc")
+    assert pages["engine_reserved"] <= native["engine_reserved"]
+    assert pages["blocks"] >= native["blocks"] > 1000
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,47 @@ def test_children_share_the_memory_of_a_card(run_simulated: RunSimulated) -> Non
     assert found["holders"] == {"parent": 300 * MIB, "child": 300 * MIB}
 
 
+FORKS = """\
+import json, os
+import torch
+import ferro_alloc
+ferro_alloc.install(strict=True)
+
+
+def in_child(use):
+    ends = os.pipe()
+    if os.fork() == 0:
+        try:
+            said = use()
+        except RuntimeError as error:
+            said = str(error)
+        os.write(ends[1], json.dumps(said).encode())
+        os._exit(0)
+    os.close(ends[1])
+    with os.fdopen(ends[0]) as answer:
+        return json.loads(answer.read())
+
+
+def use():
+    x = torch.ones(1 << 20, device="cuda")
+    return torch.cuda.get_allocator_backend(), torch.cuda.mem_get_info()[0] >> 20
+
+
+before = in_child(use), in_child(use)
+here = use()
+print(json.dumps([*before, here, in_child(lambda: torch.cuda.mem_get_info())]))
+"""
+
+
+def test_a_fork_has_the_card_until_its_parent_used_it(run_simulated: RunSimulated) -> None:
+    """As on a GPU, where cuInit ends the driver for later forks."""
+    first, second, here, after = json.loads(run_simulated(FORKS, memory="1GiB").stdout)
+    assert first == second == here
+    assert here[0] == "ferro_alloc"
+    assert here[1] < 1024
+    assert "initialization error" in after or "forked subprocess" in after
+
+
 def test_nvml_tells_what_the_driver_tells(run_simulated: RunSimulated) -> None:
     done = run_simulated("sim_nvml.py", gpu="a100", memory="1GiB", count=2)
     assert json.loads(done.stdout) == {
@@ -57,9 +98,9 @@ def test_a_variable_gives_a_simulated_gpu_to_processes(settings: str) -> None:
 
 
 def test_a_variable_that_says_nothing_known_is_told() -> None:
-    done = run("from ferro_alloc._startup import begin\nbegin()", "card=h1000")
+    done = run("from ferro_alloc._startup import begin\nbegin()", "gpu=h1000")
     assert done.returncode == 0
-    assert 'there is no card "h1000"' in done.stderr
+    assert "there is no card 'h1000'" in done.stderr
     done = run("from ferro_alloc._startup import begin\nbegin()", "colour=red")
     assert "FERRO_ALLOC_SIM names colour: expected gpu, count" in done.stderr
 

@@ -217,6 +217,25 @@ TEST_F(SimInstruments, ChildOfForkIsToldNo) {
   EXPECT_EQ(env_->api.mem_alloc(&at, 100), CUDA_SUCCESS);
 }
 
+TEST_F(SimInstruments, ChildOfForkBeforeTheDriverStartedHasTheSameCards) {
+  ASSERT_EQ(ferro_sim_start("memory=32MiB,devices=3,sharing=new"), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const contract::Env fresh = contract::open_env(env_->api, true, true);
+    CUdeviceptr at = 0;
+    int count = 0;
+    const bool right = fresh.api.device_get_count(&count) == CUDA_SUCCESS && count == 3 &&
+                       fresh.api.mem_alloc(&at, kMiB) == CUDA_SUCCESS &&
+                       contract::free_bytes(fresh) == 31 * kMiB;
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  const contract::Env fresh = contract::open_env(env_->api, true, true);
+  EXPECT_EQ(contract::free_bytes(fresh), 32 * kMiB);
+}
+
 TEST_F(SimInstruments, ContextsTakeMemoryOfACard) {
   const Env& env = *env_;
   ASSERT_EQ(ferro_sim_start("card=h200"), 0);
