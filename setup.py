@@ -51,6 +51,7 @@ SIM_LIBRARIES = {
     "cublas_lt": "libcublasLt.so.13",
     "cublas": "libcublas.so.13",
     "nvml": "libnvidia-ml.so.1",
+    "nccl": "libnccl.so.2",
 }
 # Empty, under a soname that the package replaces with those of copies in wheels.
 STAND_IN = "libcudart-stand-in.so"
@@ -111,6 +112,16 @@ def cuda_include(major: int) -> Path:
         f"complete CUDA {major} headers (set CUDA_HOME, or install them with "
         f"`pip install 'nvidia-cuda-runtime=={lacking}.*' 'nvidia-cuda-crt=={lacking}.*'`)"
     )
+
+
+def nccl_include() -> Path:
+    """NCCL's header: the one that torch was built with, else the system's."""
+    spec = importlib.util.find_spec("nvidia")
+    wheels = spec.submodule_search_locations or () if spec else ()
+    for folder in [*(Path(entry) / "nccl" for entry in wheels), *cuda_roots(), Path("/usr")]:
+        if (folder / "include/nccl.h").exists():
+            return folder / "include"
+    raise Missing("nccl.h (`pip install nvidia-nccl-cu13`, which torch installs)")
 
 
 def cuda_runtime(major: int) -> Path:
@@ -210,11 +221,13 @@ class Native:
     def __init__(self, torch: Torch, tree: Path, stripped: bool) -> None:
         major = minor_version(str(torch.cuda))[0]
         check_all(
-            compiler, python_include, lambda: cuda_include(major), lambda: cuda_runtime(major)
+            *(compiler, python_include, nccl_include),
+            *(lambda: cuda_include(major), lambda: cuda_runtime(major)),
         )
         self._compiler = compiler()
         self._torch = torch
         self._cuda = cuda_include(major)
+        self._nccl = nccl_include()
         self._cudart = cuda_runtime(major)
         self._tree = tree
         self._linked = tree / ("stripped" if stripped else "linked")
@@ -281,7 +294,8 @@ class Native:
     def _sim_objects(self, folder: str, visibility: str = "hidden") -> list[compiling.Step]:
         # Version scripts decide what a library exports.
         shown = [f"-fvisibility={visibility}", "-fvisibility-inlines-hidden"]
-        return self._objects(CSRC / folder, [f"-isystem{self._cuda}", *shown])
+        system = [f"-isystem{path}" for path in (self._cuda, self._nccl)]
+        return self._objects(CSRC / folder, [*system, *shown])
 
     def _link(
         self, name: str, objects: list[compiling.Step], files: list[Path], flags: list[str]

@@ -20,6 +20,7 @@ LIBRARIES = (
     "libcublas.so.13",
     "libcublasLt.so.13",
     "libnvidia-ml.so.1",
+    "libnccl.so.2",
     "libcudart-stand-in.so",
 )
 ELF = b"\x7fELF"

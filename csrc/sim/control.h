@@ -76,6 +76,9 @@ void ferro_sim_answer(uint64_t value);
 void ferro_sim_end_answer(void);
 /* The thread enters an operator, or with -1 leaves it: kernels outside are kept by their names. */
 void ferro_sim_operator(int change);
+/* How many operations the thread has asked for of libraries that say themselves which of their results
+ * are known. */
+uint64_t ferro_sim_transfers(void);
 /* The names, one a line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);
 /* Copies to the host that took unknown bytes. */

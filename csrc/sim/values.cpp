@@ -103,6 +103,11 @@ FERRO_SIM_CONTROL void ferro_sim_operator(int change) {
   Machine::current().thread().operators += change;
 }
 
+FERRO_SIM_CONTROL uint64_t ferro_sim_transfers(void) {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::current().thread().transfers;
+}
+
 FERRO_SIM_CONTROL size_t ferro_sim_kernels(char* buffer, size_t size) {
   const std::lock_guard guard(Machine::lock());
   std::string text;

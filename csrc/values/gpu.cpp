@@ -26,6 +26,7 @@ Gpu found() {
   find(gpu.end_answer, "ferro_sim_end_answer");
   find(gpu.in_operator, "ferro_sim_operator");
   find(gpu.unknown_reads, "ferro_sim_unknown_reads");
+  find(gpu.transfers, "ferro_sim_transfers");
   return gpu;
 }
 

@@ -17,6 +17,7 @@ struct Gpu {
   decltype(&ferro_sim_end_answer) end_answer;
   decltype(&ferro_sim_operator) in_operator;
   decltype(&ferro_sim_unknown_reads) unknown_reads;
+  decltype(&ferro_sim_transfers) transfers;
 };
 
 // Throws std::runtime_error when the process has no simulated GPU.

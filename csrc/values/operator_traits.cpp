@@ -67,11 +67,15 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
       traits.written.empty() &&
       std::any_of(schema.returns().begin(), schema.returns().end(),
                   [](const c10::Argument& result) { return result.alias_info() != nullptr; });
-  if (view || is_one_of(base, kNothing)) {
+  // Those of FSDP are made of others, which are computed.
+  if (view || is_one_of(base, kNothing) || base.starts_with("fsdp::")) {
     return Kind::kNothing;
   }
   if (base == "aten::copy_" || base == "aten::_foreach_copy_") {
     return Kind::kCopy;
+  }
+  if (base.starts_with("c10d::")) {
+    return Kind::kTransfer;
   }
   if (!base.starts_with("aten::") && base != "torchvision::nms" &&
       base != "torchvision::roi_align" && base != "torchvision::roi_pool") {
@@ -112,8 +116,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   }
   traits.random = traits.generator || op.hasTag(at::Tag::nondeterministic_seeded);
   traits.kind = kind_of(base, op, traits);
-  traits.computable =
-      traits.kind != Kind::kElsewhere && op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
+                      op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   traits.positions = positions_of(base, schema);
   return traits;
 }

@@ -20,6 +20,7 @@ enum class Kind : std::uint8_t {
   kCopy,       // the driver moves the bytes unless they change on the way
   kPlain,      // a kernel computes the results, whose sizes do not depend on values
   kDataSized,  // the sizes of the results depend on values
+  kTransfer,   // between ranks: as the next, unless who moves the bytes says what is known
   kElsewhere,  // of a library whose host version is not known to be the same: only forgets
 };
 

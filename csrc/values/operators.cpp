@@ -66,8 +66,12 @@ class Wrapper : public c10::OperatorKernel {
     }
     Evaluation evaluation(op, traits_, *stack);
     evaluation.begin();
+    const bool transfer = traits_.kind == Kind::kTransfer;
+    const std::uint64_t before = transfer ? gpu().transfers() : 0;
     kernel_.callBoxed(op, keys, stack);
-    evaluation.end(*stack);
+    if (!transfer || gpu().transfers() == before) {
+      evaluation.end(*stack);
+    }
   }
 
   const c10::SafeKernelFunction kernel_;

@@ -63,10 +63,10 @@ struct Mark {
   const char* library;
 };
 constexpr Mark kMarks[] = {
-    {"cuFFT", "cuFFT"}, {"CUFFT", "cuFFT"},   {"cusolver", "cuSOLVER"}, {"CUSOLVER", "cuSOLVER"},
-    {"cuDNN", "cuDNN"}, {"CUDNN", "cuDNN"},   {"cusparse", "cuSPARSE"}, {"CUSPARSE", "cuSPARSE"},
-    {"NCCL", "NCCL"},   {"CUBLAS", "cuBLAS"}, {"MAGMA", "MAGMA"},       {"NVRTC", "NVRTC"},
-    {"nvrtc", "NVRTC"}, {"curand", "cuRAND"},
+    {"cuFFT", "cuFFT"},   {"CUFFT", "cuFFT"}, {"cusolver", "cuSOLVER"}, {"CUSOLVER", "cuSOLVER"},
+    {"cuDNN", "cuDNN"},   {"CUDNN", "cuDNN"}, {"cusparse", "cuSPARSE"}, {"CUSPARSE", "cuSPARSE"},
+    {"CUBLAS", "cuBLAS"}, {"MAGMA", "MAGMA"}, {"NVRTC", "NVRTC"},       {"nvrtc", "NVRTC"},
+    {"curand", "cuRAND"},
 };
 
 }  // namespace

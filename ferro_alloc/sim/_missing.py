@@ -11,7 +11,6 @@ MOST_NAMED = 8
 OTHERWISE = "do it on the CPU"
 ADVICE = {
     "cuDNN": "set torch.backends.cudnn.enabled = False",
-    "NCCL": 'use the backend "gloo"',
     "cuBLAS": "leave its settings as they are",
     "NVRTC": "leave the function out",
 }

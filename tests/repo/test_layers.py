@@ -31,11 +31,12 @@ SIM_FLOORS = (
     {"memory", "streams"},
     {"graphs"},
     {"machine"},
-    {"driver", "libraries"},
+    {"driver"},
+    {"libraries"},
     {""},
 )
 # Its libraries: each knows itself and those below it.
-LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nvml"}, {"cublas"})
+LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nccl", "nvml"}, {"cublas"})
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SOURCES = sorted([*CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")])
 

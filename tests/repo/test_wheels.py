@@ -49,7 +49,7 @@ def write(folder: Path, contents: dict[str, bytes], platform: str = "linux_x86_6
 
 def test_a_good_wheel_has_no_problem(tmp_path: Path, contents: dict[str, bytes]) -> None:
     wheel = write(tmp_path, contents)
-    assert len(wheel_file.libraries(wheel)) == 7
+    assert len(wheel_file.libraries(wheel)) == 9
     assert wheel_file.problems(wheel) == []
 
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <pthread.h>
+#include <utility>
 
 namespace ferro::sim {
 namespace {
@@ -45,7 +46,28 @@ struct ThreadSlot {
   std::uint64_t generation = 0;
   ThreadState state;
 };
-thread_local ThreadSlot thread_slot;
+
+// Null before the thread's first call and after its objects were destroyed: static destructors of
+// other libraries call the driver then too, and get one that stays.
+constinit thread_local ThreadSlot* thread_slot = nullptr;
+
+struct SlotOwner {
+  bool armed = false;  // its destructor runs from the first use on
+  ~SlotOwner() { delete std::exchange(thread_slot, nullptr); }
+};
+thread_local SlotOwner slot_owner;
+constinit thread_local bool has_owner = false;
+
+ThreadSlot& own_slot() {
+  if (thread_slot == nullptr) {
+    thread_slot = new ThreadSlot;
+    if (!has_owner) {
+      has_owner = true;
+      slot_owner.armed = true;
+    }
+  }
+  return *thread_slot;
+}
 
 std::unique_ptr<SharedCapacity> join_others(const std::string& sharing) {
   if (sharing.empty()) {
@@ -117,11 +139,12 @@ MachineConfig Machine::settings() const {
 bool Machine::forked() { return process().forked.load(std::memory_order_relaxed); }
 
 ThreadState& Machine::thread() {
-  if (thread_slot.generation != generation_) {
-    thread_slot.state = {};
-    thread_slot.generation = generation_;
+  ThreadSlot& slot = own_slot();
+  if (slot.generation != generation_) {
+    slot.state = {};
+    slot.generation = generation_;
   }
-  return thread_slot.state;
+  return slot.state;
 }
 
 Context* Machine::current_context() {

@@ -45,6 +45,8 @@ struct ThreadState {
   // Values that its next small copies to the host deliver, whatever the device has: see
   // ferro_sim_answer.
   std::optional<std::uint64_t> answer;
+  // Operations that it has asked of libraries which say themselves what their results are.
+  std::uint64_t transfers = 0;
   // How many operators of a framework it is in, which give kernels their names.
   int operators = 0;
   // The end of its last call by the machine's `processor_time`, where that counts.

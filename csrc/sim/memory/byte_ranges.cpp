@@ -1,6 +1,5 @@
 #include "sim/memory/byte_ranges.h"
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -61,14 +60,12 @@ bool ByteRanges::meets(std::uint64_t begin, std::size_t bytes) const {
 
 void ByteRanges::copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from,
                       std::size_t bytes) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
-  for (auto at = source.first_behind(from); at != source.ends_.end() && at->first < from + bytes;
-       ++at) {
-    found.emplace_back(std::max(at->first, from), std::min(at->second, from + bytes));
-  }
+  std::vector<std::pair<std::uint64_t, std::size_t>> found;
+  source.for_each_within(
+      from, bytes, [&](std::uint64_t begin, std::size_t part) { found.emplace_back(begin, part); });
   remove(to, bytes);
-  for (const auto& [begin, end] : found) {
-    add(to + (begin - from), end - begin);
+  for (const auto& [begin, part] : found) {
+    add(to + (begin - from), part);
   }
 }
 

@@ -4,6 +4,7 @@
 // Invariant: ranges are not empty and neither overlap nor touch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -18,6 +19,16 @@ class ByteRanges {
   bool meets(std::uint64_t begin, std::size_t bytes) const;
   // Makes [to, to + bytes) of this set what [from, from + bytes) is of `source`, which may be this.
   void copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from, std::size_t bytes);
+
+  // Calls `visit(begin, bytes)` for each part of the range that is in the set, in order.
+  template <typename Visit>
+  void for_each_within(std::uint64_t begin, std::size_t bytes, const Visit& visit) const {
+    const std::uint64_t end = begin + bytes;
+    for (auto at = first_behind(begin); at != ends_.end() && at->first < end; ++at) {
+      const std::uint64_t from = std::max(at->first, begin);
+      visit(from, static_cast<std::size_t>(std::min(at->second, end) - from));
+    }
+  }
 
   std::size_t count() const { return ends_.size(); }
 

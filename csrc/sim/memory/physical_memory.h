@@ -71,6 +71,7 @@ class PhysicalMemory {
   bool is_known(std::size_t offset, std::size_t bytes) const {
     return !unknown_.meets(offset, bytes);
   }
+  const ByteRanges& unknown() const { return unknown_; }
 
   // Bytes of host memory behind the file.
   std::size_t host_bytes() const;

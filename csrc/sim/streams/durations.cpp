@@ -118,7 +118,8 @@ Nanoseconds duration_of(const Card& card, const Work& work) {
     const auto elements = static_cast<double>(fill->width) * static_cast<double>(fill->height);
     return rounded(kStart + in_memory(card, elements * static_cast<double>(fill->element)));
   }
-  return std::holds_alternative<HostCall>(work) ? rounded(kHostCall) : 0;
+  const HostCall* call = std::get_if<HostCall>(&work);
+  return call != nullptr && !call->waits ? rounded(kHostCall) : 0;
 }
 
 }  // namespace ferro::sim

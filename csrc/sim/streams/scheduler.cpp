@@ -36,6 +36,10 @@ Scheduler::Scheduler(Perform perform, std::mutex& lock, const MachineConfig& con
       busy_(static_cast<std::size_t>(config.devices)) {}
 
 Scheduler::~Scheduler() {
+  {
+    std::unique_lock guard(lock_);
+    host_done_.wait(guard, [this] { return threads_ == 0; });
+  }
   if (worker_.joinable()) {
     {
       const std::lock_guard guard(lock_);
@@ -158,11 +162,7 @@ void Scheduler::start(const OperationPtr& operation) {
   }
   operation->state_ = Operation::State::kRunning;
   if (std::holds_alternative<HostCall>(operation->work_)) {
-    if (!worker_.joinable()) {
-      worker_ = std::thread([this] { host_worker(); });
-    }
-    host_queue_.push_back(operation);
-    host_work_.notify_one();
+    start_host(operation);
     operation->overran_ =
         !host_done_.wait_for(lock_, kHostPatience, [&] { return operation->done(); });
     return;
@@ -198,6 +198,29 @@ void Scheduler::call_host(const HostCall& call) {
   lock_.lock();
 }
 
+void Scheduler::start_host(const OperationPtr& operation) {
+  if (std::get<HostCall>(operation->work_).waits) {
+    ++threads_;
+    std::thread([this, operation] {
+      const std::lock_guard guard(lock_);
+      run_host(operation);
+      --threads_;
+      host_done_.notify_all();
+    }).detach();
+    return;
+  }
+  if (!worker_.joinable()) {
+    worker_ = std::thread([this] { host_worker(); });
+  }
+  host_queue_.push_back(operation);
+  host_work_.notify_one();
+}
+
+void Scheduler::run_host(const OperationPtr& operation) {
+  call_host(std::get<HostCall>(operation->work_));
+  finish(operation);
+}
+
 void Scheduler::host_worker() {
   const std::lock_guard guard(lock_);
   while (true) {
@@ -207,8 +230,7 @@ void Scheduler::host_worker() {
     }
     const OperationPtr operation = std::move(host_queue_.front());
     host_queue_.pop_front();
-    call_host(std::get<HostCall>(operation->work_));
-    finish(operation);
+    run_host(operation);
     host_done_.notify_all();
   }
 }

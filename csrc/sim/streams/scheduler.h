@@ -117,6 +117,8 @@ class Scheduler {
   void start(const OperationPtr& operation);
   void finish(const OperationPtr& operation);
   void call_host(const HostCall& call);
+  void start_host(const OperationPtr& operation);
+  void run_host(const OperationPtr& operation);
   void host_worker();
   void run_timed_until_done(std::span<const OperationPtr> wanted);
   void run_in_any_order_until_done(std::span<const OperationPtr> wanted);
@@ -149,11 +151,12 @@ class Scheduler {
   std::unordered_map<std::uint64_t, std::vector<OperationPtr>> waiters_;
 
   // Host functions run on a thread of their own, as a driver runs them: the caller of the API may
-  // hold locks that they take.
+  // hold locks that they take. Those that wait for others run on one each.
   std::thread worker_;
   std::deque<OperationPtr> host_queue_;
   std::condition_variable_any host_work_;
   std::condition_variable_any host_done_;
+  std::size_t threads_ = 0;  // of functions that wait
   bool stopping_ = false;
 };
 

@@ -59,6 +59,9 @@ struct Kernel {
 struct HostCall {
   CUhostFn function = nullptr;
   void* argument = nullptr;
+  // Its end may need other host functions to end, of this process or another: it gets a thread of
+  // its own where work is queued, and no time in clock time.
+  bool waits = false;
 };
 
 // What somebody who watches the program does in its order, on no thread of its own: see

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <set>
 #include <string>
 
@@ -270,6 +271,26 @@ TEST_F(SimScheduler, HostFunctionMayTakeALockOfTheCaller) {
     EXPECT_EQ(env.api.stream_query(stream), CUDA_ERROR_NOT_READY);
   }
   CONTRACT_OK(env.api.stream_synchronize(stream));
+}
+
+TEST_F(SimScheduler, FunctionsThatWaitForEachOtherBothEnd) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const Env env = start(seed);
+    const Stream streams[2] = {Stream(env), Stream(env)};
+    std::latch both(2);
+    const auto meet = [](void* latch) { static_cast<std::latch*>(latch)->arrive_and_wait(); };
+    {
+      const std::lock_guard guard(Machine::lock());
+      Machine& machine = Machine::current();
+      for (const Stream& stream : streams) {
+        submit(machine.scheduler(), *machine.find_stream(stream), HostCall{meet, &both, true});
+      }
+    }
+    EXPECT_EQ(pending(), 2U);
+    CONTRACT_OK(env.api.ctx_synchronize());
+    EXPECT_TRUE(both.try_wait());
+    EXPECT_EQ(pending(), 0U);
+  }
 }
 
 TEST_F(SimScheduler, ManyThreadsSynchroniseTheirOwnStreams) {

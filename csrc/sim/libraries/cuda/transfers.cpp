@@ -1,0 +1,90 @@
+#include "sim/libraries/cuda/transfers.h"
+
+#include "sim/driver/submission.h"
+#include "sim/machine/locate.h"
+#include "sim/machine/machine.h"
+
+#define FERRO_SIM_TRANSFERS extern "C" __attribute__((visibility("default")))
+
+using ferro::sim::Machine;
+using ferro::sim::Segment;
+
+FERRO_SIM_TRANSFERS int ferro_sim_wait_in_order(void* stream, void (*function)(void*),
+                                                void* argument) {
+  const std::lock_guard guard(Machine::lock());
+  return enqueue(Machine::current(), static_cast<CUstream>(stream), CU_GRAPH_NODE_TYPE_HOST,
+                 ferro::sim::HostCall{function, argument, true});
+}
+
+FERRO_SIM_TRANSFERS int ferro_sim_has_contents() {
+  const std::lock_guard guard(Machine::lock());
+  return Machine::current().config().backing ? 1 : 0;
+}
+
+FERRO_SIM_TRANSFERS std::int64_t ferro_sim_unknown(std::uint64_t address, std::size_t bytes,
+                                                   FerroSimRange* ranges, std::size_t room) {
+  const std::lock_guard guard(Machine::lock());
+  std::vector<Segment> segments;
+  if (!locate(Machine::current(), address, bytes, segments)) {
+    return -1;
+  }
+  std::size_t count = 0;
+  std::size_t before = 0;
+  for (const Segment& segment : segments) {
+    segment.memory->unknown().for_each_within(
+        segment.offset, segment.bytes, [&](std::uint64_t begin, std::size_t part) {
+          if (count < room) {
+            ranges[count] = {before + (begin - segment.offset), part};
+          }
+          ++count;
+        });
+    before += segment.bytes;
+  }
+  return static_cast<std::int64_t>(count);
+}
+
+FERRO_SIM_TRANSFERS int ferro_sim_take(std::uint64_t address, void* destination,
+                                       std::size_t bytes) {
+  const std::lock_guard guard(Machine::lock());
+  std::vector<Segment> segments;
+  if (!locate(Machine::current(), address, bytes, segments)) {
+    return -1;
+  }
+  auto* to = static_cast<std::byte*>(destination);
+  for (const Segment& segment : segments) {
+    segment.memory->read(segment.offset, to, segment.bytes);
+    to += segment.bytes;
+  }
+  return 0;
+}
+
+FERRO_SIM_TRANSFERS int ferro_sim_put(std::uint64_t address, const void* source, std::size_t bytes,
+                                      int keep, const FerroSimRange* unknown, std::size_t ranges) {
+  const std::lock_guard guard(Machine::lock());
+  std::vector<Segment> segments;
+  if (!locate(Machine::current(), address, bytes, segments)) {
+    return -1;
+  }
+  const auto* from = static_cast<const std::byte*>(source);
+  for (const Segment& segment : segments) {
+    if (from != nullptr) {
+      segment.memory->write(segment.offset, from, segment.bytes);
+      from += segment.bytes;
+    } else if (keep == 0) {
+      segment.memory->discard(segment.offset, segment.bytes);
+    }
+  }
+  for (std::size_t i = 0; i < ranges; ++i) {
+    segments.clear();
+    locate(Machine::current(), address + unknown[i].begin, unknown[i].bytes, segments);
+    for (const Segment& segment : segments) {
+      segment.memory->forget(segment.offset, segment.bytes);
+    }
+  }
+  return 0;
+}
+
+FERRO_SIM_TRANSFERS void ferro_sim_note_transfer() {
+  const std::lock_guard guard(Machine::lock());
+  ++Machine::current().thread().transfers;
+}

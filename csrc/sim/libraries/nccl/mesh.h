@@ -1,0 +1,71 @@
+// A connection between each two ranks of a communicator, and a thread that receives.
+//
+// The ranks are of one host: their sockets have abstract names, made of the communicator's and the
+// rank, which vanish with them. Received messages are handed over at once, so sending never waits
+// for an operation of the receiver. A rank that ends, however it ends, is told as lost. Thread-safe.
+#pragma once
+
+#include "sim/libraries/nccl/failure.h"
+#include "sim/libraries/nccl/message.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ferro::sim::nccl {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+class Socket {
+ public:
+  explicit Socket(int file = -1) : file_(file) {}
+  ~Socket();
+  Socket(Socket&& other) noexcept : file_(other.file_) { other.file_ = -1; }
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  int get() const { return file_; }
+
+ private:
+  int file_;
+};
+
+class Mesh {
+ public:
+  using Deliver = std::function<void(std::shared_ptr<const Message>)>;
+  using Lose = std::function<void(int rank)>;
+
+  // Waits until all ranks have come, or the deadline. Null with a failure. Of the two functions,
+  // which are called from the receiving thread, none is called any more once ~Mesh has returned.
+  static std::unique_ptr<Mesh> connect(const std::string& name, int ranks, int rank,
+                                       Deadline deadline, Deliver deliver, Lose lose,
+                                       Failure& failure);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  // What a lost rank does not get is no error of the sender's. Not to itself.
+  void send(int to, const Message& message);
+  // The others lose this rank now.
+  void disconnect();
+
+ private:
+  Mesh(std::vector<Socket> sockets, Deliver deliver, Lose lose);
+  void receive();
+  // False: the rank is lost.
+  bool receive_from(int rank);
+
+  std::vector<Socket> sockets_;  // by rank; none to itself
+  std::vector<std::mutex> sending_;
+  const Deliver deliver_;
+  const Lose lose_;
+  Socket stop_;
+  std::thread receiver_;
+};
+
+}  // namespace ferro::sim::nccl

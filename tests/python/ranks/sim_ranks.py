@@ -1,0 +1,265 @@
+"""Ranks of one host, each a process with a simulated card. Prints what each of them found as JSON.
+
+Arguments: how many ranks, what they do, and further words for that. The first rank is this process.
+The checkout is not installed, so the others ask for the machine that they would inherit.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+ranks, task, *words = int(sys.argv[1]), *sys.argv[2:]
+rank = int(os.environ.get("SIM_RANK", "0"))
+if rank > 0:
+    from ferro_alloc.sim import _activate
+
+    _activate.inherit()
+    place = os.environ["SIM_PLACE"]
+else:
+    # Their folder goes when this rank ends, which waits for the others.
+    folder = tempfile.TemporaryDirectory()
+    place = f"{folder.name}/store"
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import ferro_alloc
+from ferro_alloc import sim
+
+
+def start_others():
+    return [
+        subprocess.Popen(
+            [sys.executable, *sys.argv],
+            env={**os.environ, "SIM_RANK": str(other), "SIM_PLACE": place},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for other in range(1, ranks)
+    ]
+
+
+def begin():
+    torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{place}",
+        rank=rank,
+        world_size=ranks,
+        device_id=torch.device("cuda", rank),
+    )
+
+
+def mine(*numbers, dtype=torch.float32):
+    """What differs from rank to rank."""
+    return torch.tensor(numbers, dtype=dtype, device="cuda") + rank
+
+
+def collectives():
+    begin()
+    found = {}
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64):
+        tensor = mine(1, 2, 3, dtype=dtype)
+        dist.all_reduce(tensor)
+        found[f"sum of {dtype}"] = tensor.tolist()
+    for name in ("MAX", "MIN", "PRODUCT", "AVG"):
+        tensor = mine(1, 2)
+        dist.all_reduce(tensor, getattr(dist.ReduceOp, name))
+        found[name] = tensor.tolist()
+    tensor = mine(1, 2)
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
+    found["half of each"] = tensor.tolist()
+
+    last = ranks - 1
+    tensor = mine(10)
+    dist.broadcast(tensor, src=last)
+    found["broadcast"] = tensor.tolist()
+    tensor = mine(10)
+    dist.reduce(tensor, dst=last)
+    found["reduced"] = tensor.tolist() if rank == last else None
+    gathered = [torch.empty(2, device="cuda") for _ in range(ranks)]
+    dist.all_gather(gathered, mine(0, 10))
+    found["gathered"] = torch.stack(gathered).tolist()
+    gathered = torch.empty(ranks, device="cuda")
+    dist.all_gather_into_tensor(gathered, mine(0))
+    found["gathered into one"] = gathered.tolist()
+    part = torch.empty(1, device="cuda")
+    dist.reduce_scatter_tensor(part, mine(*range(ranks)))
+    found["reduced and scattered"] = part.tolist()
+    received = torch.empty(ranks, device="cuda")
+    dist.all_to_all_single(received, mine(*range(0, 100 * ranks, 100)))
+    found["all to all"] = received.tolist()
+    # As many to each rank as it has a number.
+    received = torch.empty(ranks * rank, device="cuda")
+    dist.all_to_all_single(
+        received, mine(*[0] * sum(range(ranks))), [rank] * ranks, list(range(ranks))
+    )
+    found["of different sizes"] = received.tolist()
+    scattered = torch.empty(1, device="cuda")
+    parts = [mine(10 * to) for to in range(ranks)] if rank == last else None
+    dist.scatter(scattered, parts, src=last)
+    found["scattered"] = scattered.tolist()
+
+    # A ring: each to the next, at once and one after the other.
+    arrived = torch.empty(1, device="cuda")
+    messages = [
+        dist.P2POp(dist.isend, mine(0), (rank + 1) % ranks),
+        dist.P2POp(dist.irecv, arrived, (rank - 1) % ranks),
+    ]
+    for message in dist.batch_isend_irecv(messages):
+        message.wait()
+    found["ring"] = arrived.tolist()
+    dist.send(mine(50), (rank + 1) % ranks)
+    dist.recv(arrived, (rank - 1) % ranks)
+    found["one after the other"] = arrived.tolist()
+
+    objects = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank})
+    found["objects"] = [thing["rank"] for thing in objects]
+    group = dist.new_group([0, last])
+    if rank in (0, last):
+        tensor = mine(0)
+        dist.all_reduce(tensor, group=group)
+        found["of two"] = tensor.tolist()
+
+    # A size that is not moved: nothing in place changes, the rest is zeros, and both are unknown.
+    large = torch.ones(10 << 20).cuda()
+    dist.all_reduce(large)
+    found["large"] = [large[0].item(), len(sim.uncomputed_reads())]
+    captured = mine(1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(captured)
+    graph.replay()
+    graph.replay()
+    torch.cuda.synchronize()
+    found["twice by a graph"] = captured.tolist()
+    dist.barrier()
+    return found
+
+
+def order():
+    """Where work is queued, with other work of the same stream and with two groups at once."""
+    begin()
+    groups = [dist.group.WORLD, dist.new_group(list(range(ranks)))]
+    streams = [torch.cuda.Stream() for _ in groups]
+    host = torch.arange(8, dtype=torch.float32).pin_memory() + rank
+    wrong = 0
+    for step in range(20):
+        sums = []
+        # The ranks come to the groups in different orders.
+        for i in (0, 1) if (rank + step) % 2 else (1, 0):
+            with torch.cuda.stream(streams[i]):
+                tensor = host.to("cuda", non_blocking=True)
+                dist.all_reduce(tensor, group=groups[i])
+                back = torch.empty(8).pin_memory()
+                sums.append(back.copy_(tensor, non_blocking=True))
+        torch.cuda.synchronize()
+        expected = ranks * torch.arange(8.0) + sum(range(ranks))
+        wrong += sum(not torch.equal(each, expected) for each in sums)
+    return {"wrong": wrong}
+
+
+def model():
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+
+
+def batch(step, of):
+    generator = torch.Generator().manual_seed(100 * step + of)
+    return torch.randn(4, 32, generator=generator)
+
+
+def training():
+    """Losses of one process with the batches of all, and of both ways to share the work."""
+    if words[0] == "ferro_alloc":
+        ferro_alloc.install()
+    begin()
+
+    def train(trained, batches):
+        optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-2)
+        losses = []
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = trained(batches(step)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    def shared(trained):
+        losses = train(trained, lambda step: batch(step, rank).cuda())
+        dist.all_reduce(losses, dist.ReduceOp.AVG)
+        return losses.tolist()
+
+    def sharded(whole):
+        for layer in whole:
+            fully_shard(layer)
+        return fully_shard(whole)
+
+    alone = train(model(), lambda step: torch.cat([batch(step, of) for of in range(ranks)]))
+    found = {"alone": alone.tolist()}
+    found["data parallel"] = shared(DistributedDataParallel(model().cuda()))
+    found["sharded"] = shared(sharded(model().cuda()))
+    # Sizes at which memory counts, and nothing is computed or moved.
+    large = nn.Sequential(*[nn.Linear(2048, 2048, device="cuda") for _ in range(8)])
+    train(sharded(large), lambda _: torch.empty(8192, 2048, device="cuda"))
+    found["reserved"] = torch.cuda.max_memory_reserved()
+    found["unknown"] = [read.place for read in sim.uncomputed_reads()]
+    found["not simulated"] = sim.not_simulated()
+    return found
+
+
+def error_of(act):
+    try:
+        act()
+    except dist.DistBackendError as error:
+        return str(error).strip().splitlines()[-1]
+    return None
+
+
+def failures():
+    # PyTorch would end the process a minute after the first one.
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+    begin()
+    groups = [dist.new_group(list(range(ranks))) for _ in range(3)]
+    for group in groups:
+        dist.all_reduce(mine(0), group=group)
+    found = {}
+
+    def different():
+        dist.all_reduce(torch.zeros(1 + rank, device="cuda"), group=groups[0])
+
+    found["different"] = error_of(different)
+
+    def without_the_last():
+        if rank != ranks - 1:
+            dist.all_reduce(mine(0), group=groups[1])
+
+    os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "2"
+    found["never came"] = error_of(without_the_last)
+    os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "60"
+    dist.barrier()
+    if rank == ranks - 1:
+        os._exit(0)
+    found["gone"] = error_of(lambda: dist.all_reduce(mine(0), group=groups[2]))
+    return found
+
+
+others = start_others() if rank == 0 else []
+found = [globals()[task]()]
+if task != "failures":
+    dist.destroy_process_group()
+for other in others:
+    output = other.communicate()[0]
+    found.append(json.loads(output.splitlines()[-1]) if output else None)
+print(json.dumps(found if rank == 0 else found[0]), flush=True)
+if task == "failures":
+    # Nobody ends the groups, whose ranks are not all there.
+    os._exit(0)
