@@ -39,7 +39,8 @@ def test_engine_in_a_process_of_its_own() -> None:
         values[allocator] = sides[allocator].value
     native, pages = values["native"], values["pages"]
     assert native["generated"] == pages["generated"] == [[8] * 4]
-    assert native["elsewhere"] and pages["elsewhere"]
+    assert native["elsewhere"]
+    assert pages["elsewhere"]
     assert (native["backend"], pages["backend"]) == ("native", "ferro_alloc")
     assert pages["engine_reserved"] <= native["engine_reserved"]
     assert pages["blocks"] >= native["blocks"] > 1000
