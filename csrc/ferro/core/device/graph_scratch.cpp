@@ -31,6 +31,11 @@ SharingResult GraphScratch::begin_capture(const PoolId& pool) {
   return parts_.scratch.begin_capture(pool);
 }
 
+bool GraphScratch::is_captured_into(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.lends_to(pool);
+}
+
 bool GraphScratch::note(const PoolId& pool, DevicePtr ptr) {
   if (!parts_.scratch.any()) {
     return true;
