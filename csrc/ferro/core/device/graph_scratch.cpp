@@ -23,6 +23,11 @@ GroupBytes GraphScratch::bytes_of(ScratchSharing::GroupId group) {
   return parts_.scratch.bytes_of(group);
 }
 
+GroupBytes GraphScratch::bytes_if_joined(std::span<const PoolId> pools) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.bytes_if_joined(pools);
+}
+
 SharingResult GraphScratch::begin_capture(const PoolId& pool) {
   if (!parts_.scratch.any()) {
     return SharingResult::kOk;
