@@ -61,7 +61,8 @@ class PlannedSet:
     """What `torch.cuda.memory_reserved()` grows by: all the pools in whole pages, and beside them
     what PyTorch keeps for random numbers as long as there is any graph."""
     driver_bytes: int
-    """The driver's own, which does not depend on the arrangement."""
+    """The driver's own, which does not depend on the arrangement. Without any in which the captures
+    were held together, the sum of single ones: less, where each came to the place of the last."""
     is_measured: bool
     """Captured that way. False: computed from the single captures, because there was not enough
     memory, or because the graphs exist and are in other pools."""
