@@ -35,6 +35,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
