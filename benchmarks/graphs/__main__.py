@@ -52,7 +52,7 @@ class Record(turns.Record):
     results take of either. "largest" is what the largest graph reserves alone. "exclusive,
     separate" and "exclusive, shared" are the same pools in an exclusive group, for which "floor" is
     the least: all results and the scratch of the largest graph. "exclusive, late": the group is
-    made when all graphs are captured."""
+    made when all graphs are captured. "planned" is what `graphs.plan()` says of them."""
 
 
 def batches(smoke: bool) -> Sequence[int]:
@@ -195,7 +195,7 @@ def memory_child(options: argparse.Namespace) -> int:
     largest, result = measure_memory(decoder, sizes[:1], None)
     found = {"results": results, "largest": largest, "separate": separate, "shared": shared}
     if options.child == "ferro_alloc":
-        from ferro_alloc.graphs import exclusive
+        from ferro_alloc.graphs import exclusive, plan
 
         handle = torch.cuda.graph_pool_handle()
         for name, pool, group, late in (
@@ -205,6 +205,15 @@ def memory_child(options: argparse.Namespace) -> int:
         ):
             found[name], _ = measure_memory(decoder, sizes, pool, group, late=late)
         found["floor"] = results + largest - result
+        with torch.no_grad():
+            planned = plan(
+                decoder.step,
+                sizes,
+                pools=("separate", "shared", "exclusive shared"),
+                stream=decoder.stream,
+            )
+        for arrangement, taken in planned.sets.items():
+            found[f"planned, {arrangement}"] = taken.reserved_bytes
     say(**found)
     return 0
 

@@ -11,11 +11,14 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -101,6 +104,15 @@ std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
   return {bytes.set, bytes.scratch};
 }
 
+std::pair<std::size_t, std::size_t> scratch_bytes_if_joined(const std::vector<Handle>& handles) {
+  std::vector<PoolId> pools;
+  std::ranges::transform(handles, std::back_inserter(pools), to_pool_id);
+  const CudaAllocator* allocator = installed_allocator();
+  const GroupBytes bytes =
+      allocator == nullptr ? GroupBytes{} : allocator->scratch_bytes_if_joined(pools);
+  return {bytes.set, bytes.scratch};
+}
+
 // ---- captures and graphs
 
 int status_of(c10::DeviceIndex device, StreamNumber stream) {
@@ -174,6 +186,8 @@ void bind_pools(py::module_& module) {
              py::arg("handle"));
   module.def("leave_scratch", wrap_pybind_function_no_gil(&leave_scratch), py::arg("handle"));
   module.def("scratch_bytes", wrap_pybind_function_no_gil(&scratch_bytes), py::arg("group"));
+  module.def("scratch_bytes_if_joined", wrap_pybind_function_no_gil(&scratch_bytes_if_joined),
+             py::arg("handles"));
   module.def("private_pools", &private_pools, py::arg("device"));
 }
 

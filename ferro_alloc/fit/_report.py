@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from ferro_alloc._status import gib
+from ferro_alloc._tables import table
 from ferro_alloc.fit._result import FITS, RAN_OUT, Result
 
 SMALLEST_SHARE = 0.002
@@ -21,20 +20,6 @@ KIND_NAMES = {
     "temporaries": "temporaries",
     "other": "other",
 }
-
-
-def table(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Columns side by side, the first to the left, the others to the right."""
-    lines = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        indent
-        + "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def short_by(result: Result) -> int:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import gib
+from ferro_alloc._tables import table
 from ferro_alloc.fit._allocators import ALLOCATORS
-from ferro_alloc.fit._report import short_by, table
+from ferro_alloc.fit._report import short_by
 from ferro_alloc.fit._result import DOES_NOT_FIT, FITS, RAN_OUT, Result
 
 LAST_LINES = 12

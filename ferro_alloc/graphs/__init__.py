@@ -20,8 +20,10 @@ from ferro_alloc.graphs._capture import (
 )
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._device_scalar import DeviceScalar
+from ferro_alloc.graphs._dry_run import plan
 from ferro_alloc.graphs._exclusive import ExclusiveGroup, GroupSizes, exclusive
 from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
+from ferro_alloc.graphs._plan import Plan, PlannedCapture, PlannedSet
 from ferro_alloc.graphs._pools import (
     CapturePool,
     PoolHandle,
@@ -43,6 +45,9 @@ __all__ = [
     "GraphSizes",
     "GraphedCallable",
     "GroupSizes",
+    "Plan",
+    "PlannedCapture",
+    "PlannedSet",
     "PoolHandle",
     "PoolSizes",
     "PrivatePool",
@@ -54,5 +59,6 @@ __all__ = [
     "graph_pool_handle",
     "is_stream_capturing",
     "make_graphed_callable",
+    "plan",
     "release_graph_pool_handle",
 ]

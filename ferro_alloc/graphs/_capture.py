@@ -88,7 +88,7 @@ class Capture:
         self._extension = require_device("a capture")
         import torch
 
-        mode = _checked(capture_error_mode)
+        mode = checked_mode(capture_error_mode)
         self._stream = check_stream(stream) or _side_stream()
         if _is_in_capture(self._stream):
             raise FerroError("the stream is capturing already: end that capture first")
@@ -229,7 +229,7 @@ class CaptureGuard:
         capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
     ) -> None:
         self._pool = pool
-        self._mode = _checked(capture_error_mode)
+        self._mode = checked_mode(capture_error_mode)
         self._stream = stream
         self._capture: Capture | None = None
         self._graph: CapturedGraph | None = None
@@ -297,7 +297,7 @@ def _is_in_capture(stream: torch.cuda.Stream | None = None) -> bool:
     return capture_status(stream) is not CaptureStatus.NONE
 
 
-def _checked(mode: CaptureMode | str) -> CaptureMode:
+def checked_mode(mode: CaptureMode | str) -> CaptureMode:
     try:
         return CaptureMode(mode)
     except ValueError:

@@ -75,22 +75,26 @@ def make_graphed_callable(
     capture and goes on. Raises `FerroError` without a device.
     """
     require_device("make_graphed_callable()")
-    import torch
-
-    if num_warmup_iters < 0:
-        raise FerroError(
-            f"num_warmup_iters is {num_warmup_iters}: expected a number of calls, 0 or more"
-        )
     args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
-    stream, before = check_stream(stream) or _side_stream(), torch.cuda.current_stream()
-    stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        for _ in range(num_warmup_iters):
-            function(*args, **kwargs)
-    before.wait_stream(stream)
+    stream = check_stream(stream) or _side_stream()
+    warm_up(lambda: function(*args, **kwargs), num_warmup_iters, stream)
     with CaptureGuard(pool, stream=stream, capture_error_mode=capture_error_mode) as guard:
         outputs = _without_gradients(function(*args, **kwargs))
     return GraphedCallable(function, guard.graph, (args, kwargs), outputs)
+
+
+def warm_up(call: Callable[[], Any], count: int, stream: torch.cuda.Stream) -> None:
+    """Calls it so many times on `stream`, behind and before the work of the current one."""
+    import torch
+
+    if count < 0:
+        raise FerroError(f"num_warmup_iters is {count}: expected a number of calls, 0 or more")
+    before = torch.cuda.current_stream()
+    stream.wait_stream(before)
+    with torch.cuda.stream(stream):
+        for _ in range(count):
+            call()
+    before.wait_stream(stream)
 
 
 def _is_tensor(value: object) -> bool:

@@ -39,6 +39,14 @@ def test_the_interface_for_graphs_with_real_kernels(run_program: RunProgram) -> 
     assert ferro["decode_bytes"] <= native["decode_bytes"]
 
 
+def test_plans_hold_with_real_kernels(run_program: RunProgram) -> None:
+    done = run_program("features_plan.py", "ferro", timeout=300)
+    found = json.loads(done.stdout.splitlines()[-1])
+    sets = {name: found[name] for name in found if name.startswith(("a_set", "one_graph"))}
+    assert sets == {name: {"value": [True] * 4} for name in sets}
+    assert len(sets) == 6
+
+
 def test_compiled_functions_and_their_trees_of_graphs(
     run_program: RunProgram, tmp_path: Path
 ) -> None:

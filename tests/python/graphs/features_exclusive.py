@@ -130,6 +130,21 @@ def graphs_that_exist_join_and_leave():
 
 
 @check
+def pools_beside_a_group_fill_their_pages():
+    def taken():
+        with CaptureGuard() as guard:
+            results = [take(MIB + MIB // 2).zero_() for _ in range(8)]
+        pool = guard.graph.pool.sizes()
+        return pool.live_bytes == sum(r.nbytes for r in results), pool.private_bytes // MIB
+
+    before = taken()
+    group = graphs.exclusive(Step(4).graph)
+    beside = taken()
+    del group
+    return before, beside == before
+
+
+@check
 def what_is_no_member_is_refused():
     step = Step(4)
     group = graphs.exclusive(step.graph, name="first")

@@ -253,6 +253,7 @@ calls = [
     lambda: graphs.CapturedGraph(None),
     lambda: graphs.DeviceScalar(torch.int32, 1),
     lambda: graphs.make_graphed_callable(print, ()),
+    lambda: graphs.plan(print),
     pool.sizes,
 ]
 print(json.dumps([[error_of(call) for call in calls], pool.buffer_count, pool.is_sealed]))

@@ -14,6 +14,7 @@ EXPECTED: dict[str, Any] = {
     "separate_pools_cost_their_results_and_the_largest_scratch": [*[True] * 5, 0],
     "one_pool_replays_in_any_order": [True, True, 1, 0],
     "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
+    "pools_beside_a_group_fill_their_pages": [[True, 12], True],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],
     "replay_is_restored_on_leave": [True, False],
     "replays_on_several_streams_are_ordered": 0,

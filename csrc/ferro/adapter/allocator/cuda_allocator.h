@@ -35,6 +35,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -145,6 +146,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);
   GroupBytes scratch_bytes(std::uint64_t group) const;
+  GroupBytes scratch_bytes_if_joined(std::span<const PoolId> pools) const;
 
   // Sizes of pools and graphs (cuda_allocator_sizes.cpp).
   struct PrivatePool {

@@ -180,6 +180,16 @@ GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
   return bytes;
 }
 
+GroupBytes CudaAllocator::scratch_bytes_if_joined(std::span<const PoolId> pools) const {
+  GroupBytes bytes;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    const GroupBytes here = device(i).core.scratch().bytes_if_joined(pools);
+    bytes.set += here.set;
+    bytes.scratch += here.scratch;
+  }
+  return bytes;
+}
+
 void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
   device(index).router.mark_capture_begin();
   if (previous_.is_in_use()) {

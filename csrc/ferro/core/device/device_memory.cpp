@@ -75,7 +75,9 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
                                                 Request request) {
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
-  if (may_borrow(id) && request.size > kSmallRequest) {
+  // What is captured in a group begins and ends with pages, so that what lives has no more of them
+  // than it fills; the rest of a page that carries a live byte serves nobody.
+  if (request.size > kSmallRequest && may_borrow(id) && graph_scratch_.is_captured_into(id)) {
     request.size = align_up(request.size, config_.page_bytes);
   }
   return layout_ == Layout::kSegments || request.plain || traits.is_special

@@ -144,8 +144,7 @@ class DeviceMemory {
   static bool is_small_in(const PoolId& pool, const Request& request) {
     return pool != kDefaultPool && request.size <= kSmallRequest;
   }
-  // What is captured in a group begins and ends with pages, so that what lives has no more of them
-  // than it fills; the rest of a page that carries a live byte serves nobody.
+  // Asked before the lock is taken that says whether a capture into that pool borrows.
   bool may_borrow(const PoolId& pool) const {
     return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;
   }

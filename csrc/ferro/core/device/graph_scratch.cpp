@@ -23,12 +23,22 @@ GroupBytes GraphScratch::bytes_of(ScratchSharing::GroupId group) {
   return parts_.scratch.bytes_of(group);
 }
 
+GroupBytes GraphScratch::bytes_if_joined(std::span<const PoolId> pools) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.bytes_if_joined(pools);
+}
+
 SharingResult GraphScratch::begin_capture(const PoolId& pool) {
   if (!parts_.scratch.any()) {
     return SharingResult::kOk;
   }
   const RecursiveMutexLock lock(climb_mutex_);
   return parts_.scratch.begin_capture(pool);
+}
+
+bool GraphScratch::is_captured_into(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.lends_to(pool);
 }
 
 bool GraphScratch::note(const PoolId& pool, DevicePtr ptr) {

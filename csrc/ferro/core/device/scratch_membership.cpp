@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace ferro {
@@ -153,6 +154,32 @@ GroupBytes ScratchSharing::bytes_of(GroupId group) const {
     }
   }
   return bytes;
+}
+
+GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
+  std::vector<HandleRuns> users;
+  std::size_t pages = 0;
+  for (const PoolId& pool : pools) {
+    HandleRuns& runs = users.emplace_back();
+    if (const auto found = members_.find(pool); found != members_.end()) {
+      // It has left a group; others may not join.
+      const Set& set = set_of(found->second);
+      if (set.members.size() == 1) {
+        for (const auto& [handle, shared] : set.handles) {
+          runs.push_back({shared.pages});
+        }
+      }
+    } else if (!excluded_.contains(pool)) {
+      for_each_arena(pool, [&](ArenaHeap& heap) {
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(), std::back_inserter(runs));
+      });
+    }
+    for (const std::vector<std::size_t>& run : runs) {
+      pages = std::accumulate(run.begin(), run.end(), pages);
+    }
+  }
+  const std::size_t folded = pages_when_folded(std::move(users));
+  return {folded * store_.page_bytes(), pages * store_.page_bytes()};
 }
 
 // The user with the most scratch keeps its handles, and the others get those where they fit.

@@ -105,7 +105,7 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
   const User user = *member.capturing;
   SharingResult result = SharingResult::kOk;
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    for (const ArenaScratch::Borrowed& borrowed : ArenaScratch(heap).borrowed()) {
+    for (const ArenaScratch::Handle& borrowed : ArenaScratch(heap).borrowed()) {
       const HandleRange& range = borrowed.range;
       Shared& shared = set.handles.at(range.handle);
       if (shared.users.size() == 1) {

@@ -72,6 +72,9 @@ class ScratchSharing final : public ScratchLender {
   // Are there members? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
+  // What they would have in common if these pools became a group: whole handles without a live byte.
+  // Pools that may not join have none.
+  GroupBytes bytes_if_joined(std::span<const PoolId> pools);
 
   // A capture into the pool begins. Nothing for a pool that is no member. kOutOfMemory: what an
   // earlier one left alive still has none of its own.

@@ -19,9 +19,9 @@ bool ArenaScratch::is_all_free(const Span& span, DevicePtr begin, DevicePtr end)
   return true;
 }
 
-std::vector<ArenaScratch::Borrowed> ArenaScratch::borrowed() {
+std::vector<ArenaScratch::Handle> ArenaScratch::borrowed() {
   const HeapLock lock(heap_.mutex_);
-  std::vector<Borrowed> found;
+  std::vector<Handle> found;
   if (heap_.tiling_.scratch().borrowed_pages == 0) {
     return found;
   }
@@ -43,7 +43,7 @@ std::vector<ArenaScratch::Borrowed> ArenaScratch::borrowed() {
 
 std::vector<ArenaScratch::Aliased> ArenaScratch::alias_borrowed() {
   std::vector<Aliased> found;
-  const std::vector<Borrowed> handles = borrowed();
+  const std::vector<Handle> handles = borrowed();
   const HeapLock lock(heap_.mutex_);
   heap_.collect_locked();
   heap_.tiling_.merge_all();
@@ -149,16 +149,13 @@ void ArenaScratch::retire_free(const AddressRanges& written) {
   }
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired() {
-  const HeapLock lock(heap_.mutex_);
-  struct Handle {
-    DevicePtr begin;
-    HandleRange range;
-  };
+// Own handles without a live byte that blocks of these states touch, in order of address.
+template <typename Accepts>
+std::vector<ArenaScratch::Handle> ArenaScratch::handles_under(Accepts accepts) {
   std::vector<Handle> handles;
   DevicePtr seen{};
   heap_.tiling_.for_each_block([&](const Block& block) FERRO_NO_THREAD_SAFETY_ANALYSIS {
-    if (block.state != BlockState::kRetired) {
+    if (!accepts(block)) {
       return;
     }
     const Span& span = *block.span;
@@ -176,9 +173,31 @@ std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired() {
       slot = end;
     }
   });
+  return handles;
+}
+
+HandleRuns ArenaScratch::runs_of_free_handles() {
+  const HeapLock lock(heap_.mutex_);
+  heap_.collect_locked();
+  heap_.tiling_.merge_all();
+  HandleRuns runs;
+  DevicePtr end{};
+  for (const Handle& handle : handles_under([](const Block& block) { return block.is_free(); })) {
+    if (runs.empty() || handle.begin != end) {
+      runs.emplace_back();
+    }
+    runs.back().push_back(handle.range.pages);
+    end = handle.begin + handle.range.pages * heap_.page_bytes_;
+  }
+  return runs;
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired() {
+  const HeapLock lock(heap_.mutex_);
   std::vector<Aliased> found;
   DevicePtr end{};
-  for (const Handle& handle : handles) {
+  for (const Handle& handle :
+       handles_under([](const Block& block) { return block.state == BlockState::kRetired; })) {
     const DevicePtr until = handle.begin + handle.range.pages * heap_.page_bytes_;
     Span& span = *heap_.tiling_.span_around(handle.begin);
     for (DevicePtr at = handle.begin; at < until;) {

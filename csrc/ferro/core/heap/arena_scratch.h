@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/address_ranges.h"
 
 #include <span>
@@ -22,12 +23,12 @@ class ArenaScratch {
 
   // The whole borrowed handles that carry nothing but free memory become aliased blocks.
   std::vector<Aliased> alias_borrowed();
-  struct Borrowed {
+  struct Handle {
     DevicePtr begin{};
     HandleRange range;
   };
   // The borrowed handles.
-  std::vector<Borrowed> borrowed();
+  std::vector<Handle> borrowed();
   // The heap owns the borrowed handle at `begin`.
   void keep_borrowed(DevicePtr begin);
   // Maps others behind whole handles, at the same addresses. Contents are lost, so nothing may use
@@ -43,6 +44,8 @@ class ArenaScratch {
   // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
   // They are the caller's.
   std::vector<Aliased> alias_retired();
+  // Own whole handles that carry nothing but free memory; those of a run lie side by side.
+  HandleRuns runs_of_free_handles();
   // What is retired may be handed out.
   void unretire_all();
   // Unmaps an aliased block, which nobody uses any more. False: the driver refused, nothing changed.
@@ -50,6 +53,8 @@ class ArenaScratch {
 
  private:
   static bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end);
+  template <typename Accepts>
+  std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);
 
   ArenaHeap& heap_;
 };

@@ -39,6 +39,31 @@ FoldPlan plan_fold(std::span<const std::size_t> own, std::span<const std::size_t
   return plan;
 }
 
+std::size_t pages_when_folded(std::vector<HandleRuns> users) {
+  const auto pages_of = [](const HandleRuns& runs) {
+    std::size_t pages = 0;
+    for (const std::vector<std::size_t>& run : runs) {
+      pages = std::accumulate(run.begin(), run.end(), pages);
+    }
+    return pages;
+  };
+  std::ranges::stable_sort(users, std::ranges::greater{}, pages_of);
+  std::vector<std::size_t> kept;
+  for (const HandleRuns& runs : users) {
+    // Each at most once behind the addresses of one user.
+    std::vector<std::size_t> available = kept;
+    for (const std::vector<std::size_t>& run : runs) {
+      const FoldPlan plan = plan_fold(run, available);
+      for (const std::size_t i : plan.taken) {
+        available[i] = 0;
+      }
+      std::erase(available, std::size_t{0});
+      kept.insert(kept.end(), run.begin() + static_cast<std::ptrdiff_t>(plan.replaced), run.end());
+    }
+  }
+  return std::accumulate(kept.begin(), kept.end(), std::size_t{0});
+}
+
 std::vector<std::size_t> plan_lending(std::size_t wanted, std::span<const std::size_t> available,
                                       LastHandle last) {
   std::vector<std::size_t> chosen;

@@ -33,6 +33,14 @@ struct FoldPlan {
 // end of a handle of both. O(own + n log n) for n available ones.
 FoldPlan plan_fold(std::span<const std::size_t> own, std::span<const std::size_t> available);
 
+// The handles of each run, by their pages.
+using HandleRuns = std::vector<std::vector<std::size_t>>;
+
+// Pages of the handles that are left when users with these runs are folded as ScratchSharing does:
+// the largest user keeps its own, and each of the others gets those before it where `plan_fold` fits
+// them. O(n^2 log n) for n handles.
+std::size_t pages_when_folded(std::vector<HandleRuns> users);
+
 // Which of the available handles serve a request for `wanted` pages, largest first; where no other
 // is left a larger one ends it, if that is allowed. Together they may have fewer.
 enum class LastHandle { kMayBeLarger, kFits };

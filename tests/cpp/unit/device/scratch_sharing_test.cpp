@@ -198,6 +198,30 @@ TEST_F(ScratchSharingTest, APoolIsAMemberOfOneGroup) {
   EXPECT_EQ(device_->scratch().leave({0, 99}), SharingResult::kNoMember);
 }
 
+TEST_F(ScratchSharingTest, APoolThatWouldJoinSaysWhatItShares) {
+  std::vector<Graph> graphs;
+  for (const std::size_t pages : {8, 16, 4}) {
+    graphs.push_back(capture(kPools[graphs.size()], {pages * kPageBytes, 2 * kPageBytes}));
+  }
+  const GroupBytes joined = device_->scratch().bytes_if_joined(kPools);
+  EXPECT_EQ(joined.set, 16 * kPageBytes);
+  EXPECT_EQ(joined.scratch, (8 + 16 + 4) * kPageBytes);
+  join_all();
+  EXPECT_EQ(set_pages(), 16U);
+  EXPECT_EQ(device_->scratch().bytes_if_joined(kPools).scratch, 0U);
+}
+
+TEST_F(ScratchSharingTest, ACaptureIntoAPoolBesideTheGroupFillsItsPages) {
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  device_->set_captures(1);
+  const std::size_t size = kPageBytes / 2 + kPageBytes;
+  EXPECT_EQ(device_->allocate(kPools[1], stream_, bytes(size)).size, size);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  EXPECT_EQ(device_->allocate(kPools[0], stream_, bytes(size)).size, 2 * kPageBytes);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kFailed), SharingResult::kOk);
+  device_->set_captures(0);
+}
+
 TEST_F(ScratchSharingTest, NothingIsSharedWhileACaptureRuns) {
   device_->set_captures(1);
   EXPECT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kCapturing);

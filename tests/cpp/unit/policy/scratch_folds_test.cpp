@@ -53,6 +53,20 @@ TEST(PlanFold, BothSidesHaveAsManyPages) {
   }
 }
 
+TEST(PagesWhenFolded, TheLargestServesAll) {
+  EXPECT_EQ(pages_when_folded({}), 0U);
+  EXPECT_EQ(pages_when_folded({{{1, 1}}, {}, {{1, 1, 1}, {2}}, {{1}, {1, 1}}}), 5U);
+}
+
+TEST(PagesWhenFolded, NoHandleServesAUserTwice) {
+  // The smaller user has two runs of a page, and the larger one handle that fits.
+  EXPECT_EQ(pages_when_folded({{{1, 4}}, {{1}, {1}}}), 6U);
+}
+
+TEST(PagesWhenFolded, WhatDoesNotFitStays) {
+  EXPECT_EQ(pages_when_folded({{{4, 4}}, {{2, 1}}, {{2}}}), 11U);
+}
+
 TEST(PlanLending, EndsWithALargerHandleWhereNoOtherIsLeft) {
   const Sizes available{8, 2, 4, 1};
   EXPECT_EQ(plan_lending(7, available, LastHandle::kFits), (Sizes{2, 1, 3}));
