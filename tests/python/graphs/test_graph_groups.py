@@ -15,6 +15,7 @@ EXPECTED: dict[str, Any] = {
     "one_pool_replays_in_any_order": [True, True, 1, 0],
     "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],
+    "a_pool_joins_on_all_devices_or_on_none": ["FerroError", 0, 0],
     "replay_is_restored_on_leave": [True, False],
     "replays_on_several_streams_are_ordered": 0,
     "a_missing_order_shows_as_wrong_bytes": True,
@@ -26,7 +27,7 @@ EXPECTED: dict[str, Any] = {
 
 @cache
 def groups(mode: str) -> Result:
-    return simulated("features_exclusive.py", "ferro", memory="1GiB", mode=mode)
+    return simulated("features_exclusive.py", "ferro", memory="1GiB", mode=mode, count=2)
 
 
 def test_every_check_of_groups_is_expected() -> None:

@@ -21,6 +21,8 @@ class GraphScratch {
 
   SharingResult join(ScratchSharing::GroupId group, const PoolId& pool)
       FERRO_EXCLUDES(climb_mutex_);
+  SharingResult may_join(ScratchSharing::GroupId group, const PoolId& pool)
+      FERRO_EXCLUDES(climb_mutex_);
   SharingResult leave(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   GroupBytes bytes_of(ScratchSharing::GroupId group) FERRO_EXCLUDES(climb_mutex_);
   SharingResult begin_capture(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
@@ -30,8 +32,8 @@ class GraphScratch {
   // Where memory lacks, free memory of others goes to the driver before it fails.
   SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
       FERRO_EXCLUDES(climb_mutex_);
-  // Checkpoints of the pool are taken (graph/checkpoint.h).
-  void exclude(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // Checkpoints of the pool are taken (graph/checkpoint.h). False: it is a member, and none can be.
+  bool exclude(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.
   void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
 

@@ -28,6 +28,7 @@ class ArenaScratch {
   };
   // The borrowed handles.
   std::vector<Borrowed> borrowed();
+  bool is_borrowed(const Span& span, DevicePtr ptr, std::size_t bytes);
   // The heap owns the borrowed handle at `begin`.
   void keep_borrowed(DevicePtr begin);
   // Maps others behind whole handles, at the same addresses. Contents are lost, so nothing may use
@@ -49,6 +50,7 @@ class ArenaScratch {
   bool remove_alias(Block* block);
 
  private:
+  void collect_locked() FERRO_REQUIRES(heap_.mutex_);
   static bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end);
 
   ArenaHeap& heap_;
