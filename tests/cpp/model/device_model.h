@@ -259,7 +259,7 @@ class DeviceModel {
   // Groups.
   PoolId pool_for(unsigned number) const;
   void note_freed(const Block& block);
-  void wait_for_replays(std::uint64_t begin, const Block& block);
+  void wait_for_replays(const Block& block);
   void note_captured(const PoolId& pool, std::uint64_t begin, std::size_t size);
   void end_graph(PoolId pool, bool succeeds);
   bool let_go(const PoolId& pool);

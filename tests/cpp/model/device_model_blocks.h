@@ -238,7 +238,7 @@ inline void DeviceModel::become_live(DevicePtr ptr, std::size_t size, const Pool
   if (running_.contains(pool)) {
     note_captured(pool, begin, size);
   } else {
-    wait_for_replays(begin, block);
+    wait_for_replays(block);
     write_first(begin, block);
   }
 }

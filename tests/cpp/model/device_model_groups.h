@@ -50,9 +50,11 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
   };
   std::optional<SharingResult> result = join();
   if (!result) {
-    // Whatever it did before the driver failed, it does the rest.
     FaultyApi::reset();
     ever_failed_ = true;
+    expect(member || traffic_.captures() != 0 ||
+               device_->scratch().leave(pool) == SharingResult::kNoMember,
+           "who cannot join is no member");
     result = join();
   }
   if (traffic_.captures() != 0) {
@@ -186,15 +188,14 @@ inline void DeviceModel::note_freed(const Block& block) {
   }
 }
 
-// Without a capture a pool gives also what its graphs have let go and still write.
-inline void DeviceModel::wait_for_replays(std::uint64_t begin, const Block& block) {
+// Without a capture a pool gives also what its graphs have let go and still write, or have written
+// lately when they are gone.
+inline void DeviceModel::wait_for_replays(const Block& block) {
   if (!is_member(block.pool) || block.stream == kGone || is_capturing(block.stream)) {
     return;
   }
   const auto last = last_replay_.find(groups_.at(block.pool));
-  if (last != last_replay_.end() && std::ranges::any_of(graphs_, [&](const Graph& graph) {
-        return graph.pool == block.pool && writes(graph, begin, block.size);
-      })) {
+  if (last != last_replay_.end()) {
     last->second->hold_back(traffic_.stream(block.stream));
   }
 }

@@ -334,6 +334,7 @@ TEST_F(ScratchSharingTest, AFailedCaptureWaitsForNobody) {
 // The second time it was looked for among the pools that this device knows.
 TEST_F(ScratchSharingTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
   const PoolId elsewhere{0, 99};
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
   ASSERT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
   ASSERT_EQ(device_->scratch().leave(elsewhere), SharingResult::kOk);
   EXPECT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
