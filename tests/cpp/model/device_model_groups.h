@@ -94,9 +94,9 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
       check_owners();
       return;
     case SharingResult::kOutOfMemory:
-      expect(
-          fault_struck() || budget() < device_->report().held_bytes() + before.size() * kPageBytes,
-          "only without pages of its own");
+      expect(fault_struck() || budget() < device_->report().held_bytes() +
+                                              device_->scratch().bytes_of(groups_.at(pool)).set,
+             "only without pages of its own");
       return;
     case SharingResult::kCapturing: {
       const bool exposed = std::ranges::any_of(live_, [&](const auto& entry) {

@@ -49,7 +49,12 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
     Member& member = members_[pool];
     member.group = group;
     const User user = next_user_++;
+    // Without a hold there are no graphs, and nobody would say that they are gone.
+    const bool has_graphs = pools_.use_count(pool) > 0;
     for_each_arena(pool, [&](ArenaHeap& heap) {
+      if (!has_graphs) {
+        return;
+      }
       member.written.unite(ArenaScratch(heap).backed_ranges());
       ArenaScratch(heap).retire_free(member.written);
       add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(), true);

@@ -340,6 +340,16 @@ TEST_F(ScratchSharingTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
   EXPECT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
 }
 
+// Its free memory was taken for scratch of graphs, which never ended.
+TEST_F(ScratchSharingTest, APoolThatNobodyHoldsBringsNothing) {
+  free(take(kPools[0], 4 * kPageBytes).ptr);
+  ASSERT_TRUE(device_->pools().release(kPools[0]));
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  EXPECT_EQ(set_pages(), 0U);
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+}
+
 TEST_F(ScratchSharingTest, AMemberHasNoCheckpoints) {
   join_all();
   PoolCheckpoint checkpoint;
