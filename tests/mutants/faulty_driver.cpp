@@ -6,6 +6,7 @@
 // device, an allocator that forgot to wait. Call it once, before the first allocation.
 #include "ferro/driver/cuda_api.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -103,6 +104,47 @@ CUresult map_another(CUdeviceptr at, std::size_t bytes, std::size_t offset,
   return original.mem_map(at, bytes, offset, handle, flags);
 }
 
+// Where handles are taken to be, and which was at an address last.
+struct Place {
+  CUmemGenericAllocationHandle handle;
+  std::size_t bytes;
+};
+std::map<CUdeviceptr, Place> mapped;
+std::map<CUdeviceptr, Place> before;
+bool is_mapped(CUmemGenericAllocationHandle handle) {
+  return std::ranges::any_of(mapped, [&](const auto& at) { return at.second.handle == handle; });
+}
+CUresult unmap_and_note(CUdeviceptr at, std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  const auto end = mapped.lower_bound(at + bytes);
+  for (auto place = mapped.lower_bound(at); place != end; place = mapped.erase(place)) {
+    before[place->first] = place->second;
+  }
+  return original.mem_unmap(at, bytes);
+}
+
+// A result keeps the page that other graphs of its group have as scratch.
+CUresult keep_shared_page(CUdeviceptr at, std::size_t bytes, std::size_t offset,
+                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const std::lock_guard lock(mutex);
+  const auto last = before.find(at);
+  const bool exchanges = last != before.end() && last->second.bytes == bytes &&
+                         !is_mapped(handle) && is_mapped(last->second.handle);
+  mapped[at] = {handle, bytes};
+  return original.mem_map(at, bytes, offset, exchanges ? last->second.handle : handle, flags);
+}
+
+// A capture has a page of its group's scratch twice.
+CUresult map_scratch_twice(CUdeviceptr at, std::size_t bytes, std::size_t offset,
+                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const std::lock_guard lock(mutex);
+  const auto below = mapped.find(at - bytes);
+  const bool doubles = is_mapped(handle) && below != mapped.end() && below->second.bytes == bytes;
+  const CUmemGenericAllocationHandle other = doubles ? below->second.handle : handle;
+  mapped[at] = {handle, bytes};
+  return original.mem_map(at, bytes, offset, other, flags);
+}
+
 // As on cards and systems without pages, addresses and mappings.
 CUresult without_virtual_memory(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) {
@@ -141,6 +183,12 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.stream_get_capture_info = see_no_capture;
   } else if (is("missing_unmap")) {
     api.mem_unmap = leave_mapped;
+  } else if (is("result_on_scratch")) {
+    api.mem_map = keep_shared_page;
+    api.mem_unmap = unmap_and_note;
+  } else if (is("scratch_twice")) {
+    api.mem_map = map_scratch_twice;
+    api.mem_unmap = unmap_and_note;
   } else if (is("no_virtual_memory")) {
     api.device_get_attribute = without_virtual_memory;
   } else {

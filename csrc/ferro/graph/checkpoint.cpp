@@ -56,7 +56,9 @@ CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
 CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
                                 PoolCheckpoint* checkpoint) {
   CheckpointError error = CheckpointError::kNone;
-  device.scratch().exclude(pool);
+  if (!device.scratch().exclude(pool)) {
+    return CheckpointError::kMember;
+  }
   device.scratch().with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
     error = check_pool(device, pool, heaps);
     if (error != CheckpointError::kNone) {

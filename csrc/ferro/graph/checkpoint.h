@@ -27,7 +27,8 @@ struct CheckpointChange {
   std::vector<BlockView> allocated;  // live now
 };
 
-enum class CheckpointError { kNone, kUnknownPool, kUnheldPool, kPendingFrees, kPagesGone };
+// kMember: of an exclusive group, in which what is free after a graph is not what it was before.
+enum class CheckpointError { kNone, kUnknownPool, kUnheldPool, kPendingFrees, kPagesGone, kMember };
 
 // On any error nothing changed. Thread-safe as long as nobody else uses the pool meanwhile.
 [[nodiscard]] CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,

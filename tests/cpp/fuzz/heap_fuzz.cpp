@@ -1,6 +1,6 @@
 // Fuzzes a device's memory, its heaps, pools and checkpoints against a naive model. A failure
 // prints the program as C++ for tests/cpp/unit/device_model_test.cpp.
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 #include <cstdint>
 #include <cstdio>

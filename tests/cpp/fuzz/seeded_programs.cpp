@@ -6,7 +6,7 @@
 // seed once with work that completes when told and once with work that completes in any order.
 // Every other seed looks at everything after each instruction. A failure prints its seed and the
 // program as C++ for tests/cpp/unit/device_model_test.cpp, and ends the run.
-#include "support/device_model.h"
+#include "model/device_model.h"
 #include "support/random_bytes.h"
 
 #include <cstdint>

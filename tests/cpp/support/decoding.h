@@ -30,11 +30,13 @@ struct Profile {
   unsigned streams = 3;     // 1 to 3
   bool large_only = false;  // requests of half a page and more
   bool faults = true;       // calls of the driver that fail
+  bool groups = false;
 };
 
-inline Profile next_profile(ByteReader& in) {
+inline Profile next_profile(ByteReader& in, const World& world) {
   const unsigned bits = in.byte();
-  return {(bits & 1) == 0, 1 + bits / 2 % 3, (bits & 128) != 0, (bits & 64) == 0};
+  return {(bits & 1) == 0 || world.groups, 1 + bits / 2 % 3, (bits & 128) != 0, (bits & 64) == 0,
+          world.groups};
 }
 
 inline World next_world(ByteReader& in) {
@@ -46,7 +48,8 @@ inline World next_world(ByteReader& in) {
           (bits & 16) != 0,
           headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
           (bits & 32) != 0,
-          (bits & 64) != 0};
+          (bits & 64) != 0,
+          (bits & 128) != 0};
 }
 
 // Sizes on both sides of every limit that matters: alignment, small and large, pages, what is
@@ -73,7 +76,7 @@ inline std::size_t next_size(ByteReader& in, const Profile& profile) {
 inline unsigned next_pool(ByteReader& in, const Profile& profile) {
   const unsigned pool = in.byte();
   // Programs use the default pool most of the time.
-  return profile.pools && pool >= 160 ? pool : 0;
+  return profile.pools && pool >= (profile.groups ? 64U : 160U) ? pool : 0;
 }
 
 inline AllocateAt next_allocate_at(ByteReader& in, const Profile& profile) {
@@ -85,12 +88,22 @@ inline AllocateAt next_allocate_at(ByteReader& in, const Profile& profile) {
   return {place, which, owner, which % 16 == 0 ? ~std::size_t{0} - size + 1 : size};
 }
 
+inline Instruction next_group_instruction(ByteReader& in) {
+  const unsigned kind = in.below(16);
+  if (kind < 3) return JoinGroup{in.byte(), in.byte()};
+  if (kind < 4) return LeaveGroup{in.byte()};
+  if (kind < 8) return BeginGraph{in.byte(), in.byte()};
+  if (kind < 11) return EndGraph{in.byte(), in.below(4) != 0};
+  return Replay{in.byte(), in.byte()};
+}
+
 inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
-  const unsigned kind = in.below(88);
+  const unsigned kind = in.below(profile.groups ? 120 : 88);
+  if (kind >= 100) return next_group_instruction(in);
   if (kind < 24 || kind > 84) {
     const unsigned pool = next_pool(in, profile);
     const unsigned stream = in.below(profile.streams);
-    return Allocate{pool, stream, next_size(in, profile), kind > 84};
+    return Allocate{pool, stream, next_size(in, profile), kind > 84 && kind < 88};
   }
   if (kind < 40) return Free{in.byte()};
   if (kind < 45) return RecordStream{in.byte(), in.byte()};
@@ -128,7 +141,7 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
 inline Program decode(const std::uint8_t* data, std::size_t size) {
   ByteReader in(data, size);
   Program program{next_world(in), {}};
-  const Profile profile = next_profile(in);
+  const Profile profile = next_profile(in, program.world);
   while (!in.empty()) {
     program.instructions.push_back(next_instruction(in, profile));
   }

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace ferro::testing {
 
@@ -68,6 +69,13 @@ class DriverLedger {
     const std::lock_guard lock(mutex_);
     const auto found = around(address);
     return found != mappings_.end() ? found->second.handle : 0;
+  }
+  // Where the mapping around an address begins, and of which handle; 0: nothing is mapped there.
+  std::pair<std::uint64_t, Handle> mapping_behind(std::uint64_t address) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = around(address);
+    return found != mappings_.end() ? std::pair{std::uint64_t{found->first}, found->second.handle}
+                                    : std::pair{std::uint64_t{0}, Handle{0}};
   }
   // By handle, the bytes of those behind some byte of a range.
   void collect_handles(std::uint64_t begin, std::size_t bytes,

@@ -95,11 +95,30 @@ struct SetRejectionLimit {
   std::size_t pages;  // 0: none
 };
 
+// Exclusive groups, which worlds with `groups` have.
+struct JoinGroup {
+  unsigned pool, group;
+};
+struct LeaveGroup {
+  unsigned pool;
+};
+struct BeginGraph {  // a capture into the pool
+  unsigned pool, stream;
+};
+struct EndGraph {
+  unsigned pool;
+  bool succeeds;
+};
+struct Replay {
+  unsigned graph, stream;
+};
+
 using Instruction =
     std::variant<Allocate, Free, RecordStream, Advance, Finish, BeginCapture, EndCapture,
                  EmptyCache, EmptyPool, CollectPending, HoldPool, ReleasePool, TakeCheckpoint,
                  RestoreCheckpoint, SetLimit, FailNext, AllocateAt, Export, SetUseOnOom, AddPeer,
-                 OthersHold, DestroyStream, OnShortage, SetRejectionLimit>;
+                 OthersHold, DestroyStream, OnShortage, SetRejectionLimit, JoinGroup, LeaveGroup,
+                 BeginGraph, EndGraph, Replay>;
 
 inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuMemSetAccess",       "cuMemUnmap",
@@ -122,6 +141,7 @@ struct World {
   unsigned headroom = 0;        // pages
   bool move_live = false;       // live bytes may move before a request fails
   bool unmaps_beside = false;   // old mappings go between the instructions, now and then
+  bool groups = false;          // pools share the pages of their graphs' scratch
 };
 
 struct Program {
@@ -179,6 +199,19 @@ inline std::string to_code(const Instruction& instruction) {
     void operator()(const SetRejectionLimit& i) const {
       out << "SetRejectionLimit{" << i.pages << "}";
     }
+    void operator()(const JoinGroup& i) const {
+      out << "JoinGroup{" << i.pool << ", " << i.group << "}";
+    }
+    void operator()(const LeaveGroup& i) const { out << "LeaveGroup{" << i.pool << "}"; }
+    void operator()(const BeginGraph& i) const {
+      out << "BeginGraph{" << i.pool << ", " << i.stream << "}";
+    }
+    void operator()(const EndGraph& i) const {
+      out << "EndGraph{" << i.pool << ", " << i.succeeds << "}";
+    }
+    void operator()(const Replay& i) const {
+      out << "Replay{" << i.graph << ", " << i.stream << "}";
+    }
   };
   std::visit(Print{out}, instruction);
   return out.str();
@@ -190,7 +223,7 @@ inline std::string to_code(const World& world) {
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
       << ", .move_live = " << world.move_live << ", .unmaps_beside = " << world.unmaps_beside
-      << "}";
+      << ", .groups = " << world.groups << "}";
   return out.str();
 }
 

@@ -98,6 +98,11 @@ class Traffic {
     for_each_sample(ptr, size, [&](DevicePtr at) { SimGpu::fill(stream(number), at, tag, 1); });
     mark(number);
   }
+  // Every byte of it.
+  void overwrite(unsigned number, DevicePtr ptr, std::size_t size, std::uint8_t tag) {
+    SimGpu::fill(stream(number), ptr, tag, size);
+    mark(number);
+  }
   void read(unsigned number, DevicePtr ptr, std::size_t size, std::uint8_t tag) {
     if (expected_.size() + size / kPageBytes + 2 > kSlots) {
       SimGpu::finish_all();

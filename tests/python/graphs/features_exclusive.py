@@ -160,6 +160,17 @@ def what_is_no_member_is_refused():
 
 
 @check
+def a_pool_joins_on_all_devices_or_on_none():
+    step = Step(4)
+    group = graphs.exclusive(name="refused")
+    other = torch.cuda.device_count() - 1
+    with torch.cuda.device(other), CaptureGuard():
+        kind, _ = error_of(lambda: group.join(step.graph))
+    sizes = group.sizes()
+    return [kind, sizes.shared_bytes, sizes.scratch_bytes]
+
+
+@check
 def trees_of_torch_compile_are_refused():
     handle = graphs.graph_pool_handle()
     step = Step(4, handle)

@@ -16,6 +16,7 @@ EXPECTED: dict[str, Any] = {
     "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
     "pools_beside_a_group_fill_their_pages": [[True, 12], True],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],
+    "a_pool_joins_on_all_devices_or_on_none": ["FerroError", 0, 0],
     "replay_is_restored_on_leave": [True, False],
     "replays_on_several_streams_are_ordered": 0,
     "a_missing_order_shows_as_wrong_bytes": True,
@@ -27,7 +28,7 @@ EXPECTED: dict[str, Any] = {
 
 @cache
 def groups(mode: str) -> Result:
-    return simulated("features_exclusive.py", "ferro", memory="1GiB", mode=mode)
+    return simulated("features_exclusive.py", "ferro", memory="1GiB", mode=mode, count=2)
 
 
 def test_every_check_of_groups_is_expected() -> None:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from seeded_operations import EXTRAS
 
 ALLOCATORS = ("native", "expandable", "ferro", "segments")
-MISTAKES = ("", "wait", "record_stream", "update")
+MISTAKES = ("", "wait", "record_stream", "update", "order")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--allocator", choices=ALLOCATORS, default="ferro")
 arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")
@@ -40,7 +40,7 @@ arguments.add_argument("--judge-log", type=Path)
 options = arguments.parse_args()
 # These change what all threads are given, call Python under a lock (own pools), or free with
 # cudaFree while another thread captures (uncached).
-IN_TURNS = {"limits", "own_pools", "switches", "uncached"}
+IN_TURNS = {"groups", "limits", "own_pools", "switches", "uncached"}
 if options.at_once and IN_TURNS & set(options.extras):
     arguments.error("some of these extras are for threads that take turns")
 
@@ -122,6 +122,7 @@ def log_step(operation: ops.Operation, answer: object) -> None:
 def run_program(seed: int) -> seeded_run.Tally:
     if not options.at_once:
         executor = seeded_run.Executor(streams[0], hosts[0], check_invariants, switch=switch)
+        executor.mistake = options.mistake
         program = plan.Planner(seed, options.steps, shape)
         observer = log_step if options.judge_log else None
         return seeded_run.run_in_turns(program, executor, shape.threads, observer)

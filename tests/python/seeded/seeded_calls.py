@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import seeded_operations as ops
-from ferro_alloc.graphs import DeviceScalar
+from ferro_alloc.graphs import CaptureGuard, DeviceScalar, ExclusiveGroup, exclusive
 
 UNCOMPARED = (
     "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot",
@@ -79,6 +79,9 @@ class Calls:
         self._tensors: dict[int, torch.Tensor] = {}
         self._mempools: dict[int, torch.cuda.MemPool] = {}
         self._handles: dict[int, tuple[int, int]] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._group: ExclusiveGroup | None = None
+        self.mistake = ""
         self._raw: dict[int, int] = {}
         """Where the tensors lie that the allocator was asked for by address."""
         self._scalars: dict[int, DeviceScalar] = {}
@@ -238,6 +241,30 @@ class Calls:
     def _run_reset_counts(self, op: ops.ResetCounts) -> None:
         for device in self._devices:
             torch.cuda.reset_accumulated_memory_stats(device)
+
+    # ---- exclusive groups
+
+    def _run_join_group(self, op: ops.JoinGroup) -> None:
+        if self._group is None:
+            self._group = exclusive(name="seeded", ordered=self.mistake == "order")
+        member = self._pool_of(op.handle) if op.handle is not None else self._graphs[op.graph]
+        self._group.join(member)
+
+    def _run_leave_group(self, op: ops.LeaveGroup) -> None:
+        assert self._group is not None
+        self._group.leave(self._graphs[op.graph])
+
+    def _run_fail_capture(self, op: ops.FailCapture) -> None:
+        kept = []
+        stream = self._streams[op.stream]
+        try:
+            with CaptureGuard(self._pool_of(op.handle), stream=stream):
+                for size in op.sizes:
+                    kept.append(torch.empty(size, dtype=torch.uint8, device=stream.device))
+                del kept[::2]
+                raise InterruptedError
+        except InterruptedError:
+            pass
 
     # ---- checkpoints
 

@@ -7,6 +7,7 @@ from seeded_moves import (
     Tensor,
 )
 from seeded_operations import (
+    MIB,
     Operation,
     Piece,
     Wait,
@@ -18,11 +19,19 @@ class Body(Moves):
     """Draws what a graph captures, on its stream and on streams forked from it."""
 
     def __init__(
-        self, outer: Moves, stream: int, inputs: list[Tensor], *, in_tree: bool = False
+        self,
+        outer: Moves,
+        stream: int,
+        inputs: list[Tensor],
+        *,
+        in_tree: bool = False,
     ) -> None:
         super().__init__(outer._random.getrandbits(32), outer._shape)
         self._outer = outer
         self._in_tree = in_tree
+        self._moves = ["fork", "new", "new", "copy", "memset", "drop", "handoff", "handoff"]
+        if "groups" in outer._shape.extras and not in_tree:
+            self._moves += 4 * ["relay"]
         self._capturing = [stream]
         # In the capture no earlier work counts; what the inputs see of it is settled on replay.
         views = [Tensor(t.number, t.size, -1, (Piece(t.number, 0, t.size),)) for t in inputs]
@@ -39,10 +48,7 @@ class Body(Moves):
             if view.scalar is not None:
                 self._body_new(view)
         for _ in range(self._random.randint(3, 14)):
-            name = self._random.choice(
-                ["fork", "new", "new", "copy", "memset", "drop", "handoff", "handoff"]
-            )
-            getattr(self, f"_body_{name}")()
+            getattr(self, f"_body_{self._random.choice(self._moves)}")()
         if not self._tensors:
             self._body_new()
         kept = list(self._tensors.values())
@@ -116,6 +122,18 @@ class Body(Moves):
         self.tensors[third.number] = third
         self.sizes[third.number] = third.size
         self._memset(third, third.home)
+
+    def _body_relay(self) -> None:
+        """What a tensor holds depends on scratch of whole pages."""
+        source = self._pick(lambda t: True) or next(iter(self._inputs.values()))
+        if source.content is None:
+            return
+        scratch = self._allocate(self._random.randint(2, 6) * MIB, self._stream(), None)
+        self.sizes[scratch.number] = scratch.size
+        self._memset(scratch, scratch.home)
+        self._copy(source, scratch, scratch.home)
+        self._body_new(scratch)
+        self._free(scratch)
 
     def _body_drop(self) -> None:
         tensor = self._pick(lambda t: True)

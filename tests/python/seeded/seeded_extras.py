@@ -23,7 +23,7 @@ from seeded_operations import (
     part,
     scalar_content,
 )
-from seeded_trees import Trees
+from seeded_groups import Groups
 
 CHOICES = {
     "history": [(1, "history")],
@@ -31,6 +31,7 @@ CHOICES = {
     "switches": [(1, "switch")],
     "checkpoints": [(6, "tree")],
     "clones": [(1, "clone")],
+    "groups": [(3, "group"), (3, "capture"), (8, "replay")],
     "limits": [(1, "too_much")],
     "metadata": [(1, "entries"), (2, "metadata"), (4, "phase")],
     "peers": [
@@ -53,7 +54,7 @@ PEER_BYTES = 16 * MIB
 SCALARS_AT_ONCE = 8
 
 
-class Extras(Trees):
+class Extras(Groups):
     """Draws the operations of the extras."""
 
     # ---- observing

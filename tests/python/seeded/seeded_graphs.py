@@ -11,6 +11,7 @@ from seeded_operations import (
     DropGraph,
     EmptyCache,
     Free,
+    JoinGroup,
     MIB,
     Replay,
 )
@@ -59,10 +60,13 @@ class Graphs(Moves):
         planner = Body(self, stream, inputs, in_tree=in_tree)
         body, outputs, doomed = planner.draw()
         sources = [t.number for t in inputs]
-        graph = Graph(number, stream, pool, sources, outputs, body, planner.sizes, in_tree)
+        apart = pool in self._members
+        graph = Graph(number, stream, pool, sources, outputs, body, planner.sizes, in_tree, apart)
         self._graphs[number] = graph
         manager = self._random.random() < 0.3
         self._out.append(Capture(number, stream, handle, manager, body))
+        if pool in self._members:
+            self._out.append(JoinGroup(graph=number))
         for tensor in inputs:
             tensor.pins += 1
         for output in outputs:
@@ -79,15 +83,27 @@ class Graphs(Moves):
         if not self._graphs:
             return
         graph = self._random.choice(list(self._graphs.values()))
+        self._renew_inputs(graph)
+        self._replay(graph)
+        self._read_outputs(graph)
+
+    def _renew_inputs(self, graph: Graph) -> None:
         for number in graph.inputs:
             tensor = self._tensors[number]
             if tensor.graph is None and self._random.random() < 0.7:
                 renew = self._fill if tensor.scalar is None else self._update
                 renew(tensor, self._stream_after(tensor))
+
+    def _read_outputs(self, graph: Graph) -> None:
+        for number in graph.outputs:
+            if self._tensors[number].content is not None and self._random.random() < 0.6:
+                self._read(self._tensors[number], self._stream_after(self._tensors[number]))
+
+    def _replay(self, graph: Graph, stream: int | None = None) -> None:
         touched = self._touched.setdefault(graph.pool, set())
-        if self._on_peer(graph.stream):
+        if stream is None and self._on_peer(graph.stream):
             stream = self._peer_stream()
-        else:
+        elif stream is None:
             stream = self._stream_at_least(max(touched, default=0))
         for other in sorted(touched - {stream}):
             self._wait(stream, other)
@@ -99,16 +115,13 @@ class Graphs(Moves):
         self._out.append(Replay(graph.number, stream))
         # A graph of the same pool that was captured later may live where this one works.
         for later in self._graphs.values():
-            if later.pool == graph.pool and later.number > graph.number:
+            if later.pool == graph.pool and later.number > graph.number and not later.apart:
                 for number in later.outputs:
                     self._tensors[number].content = None
         for tensor in self._tensors.values():
             if tensor.pool == graph.pool and tensor.number > graph.number:
                 tensor.content = None
         self._evaluate(graph)
-        for number in graph.outputs:
-            if self._tensors[number].content is not None and self._random.random() < 0.6:
-                self._read(self._tensors[number], self._stream_after(self._tensors[number]))
 
     def _plan_drop_graph(self) -> None:
         reused = {i for g in self._graphs.values() for i in g.inputs}
@@ -119,6 +132,7 @@ class Graphs(Moves):
     def _drop(self, graph: Graph) -> None:
         del self._graphs[graph.number]
         if all(other.pool != graph.pool for other in self._graphs.values()):
+            self._members.discard(graph.pool)
             # A pool that nobody holds any more cannot be captured into again.
             for handles in (self._handles, self._peer_handles):
                 handles[:] = [h if h != graph.pool else self._number() for h in handles]

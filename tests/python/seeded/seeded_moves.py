@@ -70,6 +70,8 @@ class Graph:
     sizes: dict[int, int]
     in_tree: bool = False
     """Whether its pool may be set back to a checkpoint."""
+    apart: bool = False
+    """Whether no other graph writes its results, in whichever order they replay."""
 
 
 class Moves:
@@ -84,6 +86,8 @@ class Moves:
         # Streams with work on the memory of a graph pool since its last replay.
         self._touched: dict[int, set[int]] = {}
         self._mempools: list[int] = []
+        self._members: set[int] = set()
+        """Pools of the exclusive group."""
         self._next = 3
         self._handles = [1, 2]
         self._peer_handles = [3]

@@ -29,6 +29,7 @@ Content = tuple[Piece, ...]
 EXTRAS = (
     "checkpoints",
     "clones",
+    "groups",
     "history",
     "limits",
     "metadata",
@@ -349,6 +350,28 @@ class Capture:
 
 
 @dataclass(frozen=True)
+class JoinGroup:
+    """The exclusive group of the program gets a graph with its pool, or a pool."""
+
+    graph: int | None = None
+    handle: int | None = None
+
+
+@dataclass(frozen=True)
+class LeaveGroup:
+    graph: int
+
+
+@dataclass(frozen=True)
+class FailCapture:
+    """Begins a capture, asks for memory, and gives up; half of the memory is freed after that."""
+
+    handle: int
+    stream: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Replay:
     graph: int
     stream: int
@@ -392,6 +415,9 @@ Operation = (
     | GoToCheckpoint
     | CheckLive
     | Capture
+    | FailCapture
+    | JoinGroup
+    | LeaveGroup
     | Replay
     | DropGraph
 )
@@ -419,4 +445,5 @@ class Shape:
     """Whether a graph's own stream waits for the last replay before the graph is dropped."""
     mistake: str = ""
     """`wait` or `record_stream`: what the program leaves out now and then; or `update`: it copies
-    the values of device scalars from one place each in pinned memory."""
+    the values of device scalars from one place each in pinned memory; or `order`: the replays of an
+    exclusive group are not ordered."""

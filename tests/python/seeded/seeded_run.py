@@ -96,7 +96,6 @@ class Executor(Calls):
         self._switch = switch or (lambda: None)
         # Freed tensors leave by the outbox of one thread and die in the inbox of another.
         self._inbox, self._outbox = inbox, outbox
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._read_scalars: set[int] = set()
         """The graphs that do."""
         self._reads: list[ops.Read] = []

@@ -27,6 +27,8 @@ FAULTS = {
     "missing_unmap": 2,
 }
 """Planted faults, and how many programs may be needed to find each."""
+GROUP_FAULTS = {"result_on_scratch": 6, "scratch_twice": 6}
+"""The same, of exclusive groups."""
 
 
 def assert_clean(result: Result, operations: int) -> None:
@@ -84,8 +86,24 @@ def test_requests_that_wait_for_memory_get_it_in_order() -> None:
     assert result["report"]["pages_transferred"] > 20
 
 
+@pytest.mark.parametrize("words", [(), ("peers", "scalars", "sharing", "snapshots")], ids=len)
+def test_groups_replay_in_any_order(words: tuple[str, ...]) -> None:
+    extras = ("--extras", "groups", *words)
+    result = seeded("--seed", "9500", "--programs", "3", "--without", "empty_cache", *extras)
+    assert_clean(result, 10_000)
+    done = result["by_kind"]
+    assert min(done[kind] for kind in ("JoinGroup", "LeaveGroup", "FailCapture")) > 2
+
+
 @pytest.mark.parametrize(
-    "words", [("wait",), ("record_stream",), ("update", "--extras", "scalars")], ids=lambda w: w[0]
+    "words",
+    [
+        ("wait",),
+        ("record_stream",),
+        ("update", "--extras", "scalars"),
+        ("order", "--extras", "groups"),
+    ],
+    ids=lambda w: w[0],
 )
 def test_a_mistake_of_the_program_shows(words: tuple[str, ...]) -> None:
     found = seeded("--programs", "10", "--stop-when-caught", "--mistake", *words)
@@ -102,3 +120,9 @@ def test_a_planted_fault_is_found(faults: Path, name: str) -> None:
     programs = str(FAULTS[name])
     found = seeded("--mutant", f"{faults}:{name}", "--programs", programs, "--stop-when-caught")
     assert found["wrong_reads"] or found["errors"]
+
+
+@pytest.mark.parametrize("name", GROUP_FAULTS)
+def test_a_planted_fault_of_groups_is_found(faults: Path, name: str) -> None:
+    words = ("--programs", str(GROUP_FAULTS[name]), "--stop-when-caught", "--extras", "groups")
+    assert seeded("--mutant", f"{faults}:{name}", *words)["wrong_reads"] > 0

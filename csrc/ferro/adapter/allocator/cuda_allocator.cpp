@@ -339,7 +339,9 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
   const AllocateResult result =
       with_torch_errors([&] { return owner.core.allocate_at(to.pool, stream, wanted, request); });
-  TORCH_CHECK(result.ptr != kNull, "Could not allocate CUDA storage at exact address ", address);
+  const bool given = result.ptr != kNull &&
+                     (to.pool == kDefaultPool || owner.core.scratch().note(to.pool, result.ptr));
+  TORCH_CHECK(given, "Could not allocate CUDA storage at exact address ", address);
   announce(owner, index, address, result.size);
   return {address, address, &delete_block, c10::Device(c10::kCUDA, index)};
 }

@@ -68,6 +68,8 @@ void check(CheckpointError error) {
       TORCH_CHECK(false, "Not expected to checkpoint freeable graph");
     case CheckpointError::kPendingFrees:
       TORCH_CHECK(false, "Events should have synchronized when checkpointing block");
+    case CheckpointError::kMember:
+      TORCH_CHECK(false, "A pool of an exclusive group has no checkpoints: capture into another");
     case CheckpointError::kPagesGone:
       TORCH_CHECK(false, "The memory of the checkpointed blocks was given back since");
   }
@@ -157,7 +159,26 @@ const char* text_of(SharingResult result) {
 std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
-    result = with_torch_errors([&] { return device(i).core.scratch().join(group, pool); });
+    result = device(i).core.scratch().may_join(group, pool);
+  }
+  // On all devices or on none: nothing orders the replays of what is refused.
+  c10::DeviceIndex joined = 0;
+  const auto leave = [&] {
+    while (joined > 0) {
+      static_cast<void>(
+          with_torch_errors([&] { return device(--joined).core.scratch().leave(pool); }));
+    }
+  };
+  try {
+    for (; joined < device_count() && result == SharingResult::kOk; ++joined) {
+      result = with_torch_errors([&] { return device(joined).core.scratch().join(group, pool); });
+    }
+  } catch (...) {
+    leave();
+    throw;
+  }
+  if (result != SharingResult::kOk) {
+    leave();
   }
   return text_of(result);
 }

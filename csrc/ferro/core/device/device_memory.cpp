@@ -204,9 +204,6 @@ void DeviceMemory::empty_cache(const CallContext& context) {
   if (driver_.context_if_created() != nullptr) {
     session.emplace(driver_);
   }
-  if (captures_.load() == 0) {
-    scratch_.collect();
-  }
   reclaimer_.empty_cache(context);
 }
 
@@ -214,9 +211,6 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (pools_.use_count(id) == 0) {
     ++counters_.synchronisations;
-    if (captures_.load() == 0) {
-      scratch_.collect();
-    }
     reclaimer_.empty_pool(id, context);
   }
 }

@@ -10,6 +10,12 @@ SharingResult GraphScratch::join(ScratchSharing::GroupId group, const PoolId& po
   return parts_.scratch.join(group, pool);
 }
 
+SharingResult GraphScratch::may_join(ScratchSharing::GroupId group, const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.captures.load() != 0 ? SharingResult::kCapturing
+                                     : parts_.scratch.may_join(group, pool);
+}
+
 SharingResult GraphScratch::leave(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (parts_.captures.load() != 0) {
@@ -64,9 +70,9 @@ SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outc
   return result;
 }
 
-void GraphScratch::exclude(const PoolId& pool) {
+bool GraphScratch::exclude(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  parts_.scratch.exclude(pool);
+  return parts_.scratch.exclude(pool);
 }
 
 void GraphScratch::on_unheld(const PoolId& pool) {

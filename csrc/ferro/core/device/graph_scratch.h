@@ -22,6 +22,8 @@ class GraphScratch {
 
   SharingResult join(ScratchSharing::GroupId group, const PoolId& pool)
       FERRO_EXCLUDES(climb_mutex_);
+  SharingResult may_join(ScratchSharing::GroupId group, const PoolId& pool)
+      FERRO_EXCLUDES(climb_mutex_);
   SharingResult leave(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   GroupBytes bytes_of(ScratchSharing::GroupId group) FERRO_EXCLUDES(climb_mutex_);
   GroupBytes bytes_if_joined(std::span<const PoolId> pools) FERRO_EXCLUDES(climb_mutex_);
@@ -34,8 +36,8 @@ class GraphScratch {
   // Where memory lacks, free memory of others goes to the driver before it fails.
   SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
       FERRO_EXCLUDES(climb_mutex_);
-  // Checkpoints of the pool are taken (graph/checkpoint.h).
-  void exclude(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // Checkpoints of the pool are taken (graph/checkpoint.h). False: it is a member, and none can be.
+  bool exclude(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.
   void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
 

@@ -62,7 +62,9 @@ int PoolTable::use_count(const PoolId& id) {
 
 void PoolTable::count_bytes(const PoolId& id, std::int64_t change) {
   const MutexLock lock(mutex_);
-  pools_.at(id).bytes.change(kLarge, change);
+  if (change != 0) {
+    pools_.at(id).bytes.change(kLarge, change);
+  }
 }
 
 void PoolTable::set_no_split(const PoolId& id) {

@@ -119,7 +119,7 @@ class PoolTable {
  private:
   friend class ScratchSharing;
 
-  // Bytes of a scratch set that count as held by a pool, which exists.
+  // Bytes of a scratch set that count as held by a pool, which exists where there are any.
   void count_bytes(const PoolId& id, std::int64_t change) FERRO_EXCLUDES(mutex_);
   // Which arena serves a stream. The table's serial number is never used again, and its generation
   // changes whenever an arena goes, so an entry cannot go stale.

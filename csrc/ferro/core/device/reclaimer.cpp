@@ -18,6 +18,7 @@ void Reclaimer::empty_cache(const CallContext& context) {
   for (Heap* heap : givers) {
     heap->wait_for_pending();
   }
+  collect_scratch();
   std::size_t surplus = surplus_pages(givers);
   for (Heap* heap : givers) {
     surplus -= std::min(surplus, empty_heap(*heap, surplus, context));
@@ -31,11 +32,22 @@ void Reclaimer::empty_cache(const CallContext& context) {
 }
 
 void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
-  for (Heap* heap : parts_.pools.heaps_of(id)) {
+  const std::vector<Heap*> heaps = parts_.pools.heaps_of(id);
+  for (Heap* heap : heaps) {
     heap->wait_for_pending();
+  }
+  collect_scratch();
+  for (Heap* heap : heaps) {
     empty_heap(*heap, kAllPages, context);
   }
   parts_.pools.drop_if_unused(id);
+}
+
+// After frees that waited, which may be of scratch.
+void Reclaimer::collect_scratch() {
+  if (parts_.captures.load() == 0) {
+    parts_.scratch.collect();
+  }
 }
 
 std::size_t Reclaimer::empty_heap(Heap& heap, std::size_t pages, const CallContext& context) {
@@ -49,7 +61,7 @@ std::size_t Reclaimer::empty_heap(Heap& heap, std::size_t pages, const CallConte
 }
 
 std::size_t Reclaimer::release_pages_of(Heap& heap, std::size_t pages, const CallContext& context) {
-  if (!is_paged(heap.kind())) {
+  if (!is_paged(heap.kind()) || !parts_.scratch.keep_written(heap.pool())) {
     return 0;
   }
   auto& arena = static_cast<ArenaHeap&>(heap);

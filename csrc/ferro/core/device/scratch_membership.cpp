@@ -12,18 +12,24 @@
 
 namespace ferro {
 
-SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
+SharingResult ScratchSharing::may_join(GroupId group, const PoolId& pool) const {
   const auto known = members_.find(pool);
-  if (known == members_.end() && excluded_.contains(pool)) {
-    return SharingResult::kExcluded;
+  if (known == members_.end()) {
+    return excluded_.contains(pool) ? SharingResult::kExcluded : SharingResult::kOk;
   }
-  const bool again = known != members_.end() && known->second.group == group;
-  if (known != members_.end() && !again && sets_.at(known->second.group).members.size() > 1) {
+  const Member& member = known->second;
+  if (member.group != group && sets_.at(member.group).members.size() > 1) {
     return SharingResult::kMember;
   }
-  if (known != members_.end() && known->second.is_running) {
-    return SharingResult::kCapturing;
+  return member.is_running ? SharingResult::kCapturing : SharingResult::kOk;
+}
+
+SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
+  if (const SharingResult result = may_join(group, pool); result != SharingResult::kOk) {
+    return result;
   }
+  const auto known = members_.find(pool);
+  const bool again = known != members_.end() && known->second.group == group;
   collect();
   if (!driver_.try_wait_for_device()) {
     return SharingResult::kCapturing;
@@ -44,7 +50,12 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
     Member& member = members_[pool];
     member.group = group;
     const User user = next_user_++;
+    // Without a hold there are no graphs, and nobody would say that they are gone.
+    const bool has_graphs = pools_.use_count(pool) > 0;
     for_each_arena(pool, [&](ArenaHeap& heap) {
+      if (!has_graphs) {
+        return;
+      }
       member.written.unite(ArenaScratch(heap).backed_ranges());
       ArenaScratch(heap).retire_free(member.written);
       add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(), true);
@@ -65,12 +76,16 @@ SharingResult ScratchSharing::leave(const PoolId& pool) {
   Member& member = found->second;
   Set& set = set_of(member);
   if (set.members.size() == 1) {
+    // Whoever joins that group later has nothing in common with it.
+    const GroupId lone = next_lone_++;
+    sets_.insert({lone, std::move(sets_.extract(member.group).mapped())});
+    member.group = lone;
     return SharingResult::kOk;
   }
+  collect();
   if (member.capturing || !driver_.try_wait_for_device()) {
     return SharingResult::kCapturing;
   }
-  collect();
   std::vector<Use*> uses;
   std::set<User> users;
   for (std::vector<Use>* list : {&member.uses, &member.gone}) {
@@ -182,12 +197,13 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
   return {folded * store_.page_bytes(), pages * store_.page_bytes()};
 }
 
-// The user with the most scratch keeps its handles, and the others get those where they fit.
+// The user with the most scratch keeps its handles, and the others get those where they fit. Who is
+// a member is settled before that, so a driver that refuses only leaves the rest as it is.
 void ScratchSharing::fold(Set& set) {
   struct Scratch {
     User user;
     std::size_t bytes = 0;
-    std::vector<std::pair<PoolId, Use*>> uses;
+    std::vector<Use*> uses;
   };
   std::vector<Scratch> users;
   std::set<PageHandle> kept;
@@ -202,7 +218,7 @@ void ScratchSharing::fold(Set& set) {
         user = users.insert(users.end(), Scratch{use.user, 0, {}});
       }
       user->bytes += use.range.block->size;
-      user->uses.emplace_back(pool, &use);
+      user->uses.push_back(&use);
     }
   }
   // What stays behind its addresses, whatever is folded.
@@ -218,18 +234,16 @@ void ScratchSharing::fold(Set& set) {
   std::ranges::stable_sort(users, std::ranges::greater{}, &Scratch::bytes);
   try {
     for (Scratch& user : users) {
-      for (auto& [pool, use] : user.uses) {
-        fold_use(set, pool, *use, kept);
+      for (Use* use : user.uses) {
+        fold_use(set, *use, kept);
       }
     }
-  } catch (...) {
-    settle_accounts(set);
-    throw;
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): less is shared
   }
   settle_accounts(set);
 }
 
-void ScratchSharing::fold_use(Set& set, const PoolId& pool, Use& use, std::set<PageHandle>& kept) {
+void ScratchSharing::fold_use(Set& set, Use& use, std::set<PageHandle>& kept) {
   std::vector<HandleRange>& handles = use.range.handles;
   for (std::size_t first = 0; first < handles.size();) {
     std::vector<std::size_t> own;
@@ -240,8 +254,9 @@ void ScratchSharing::fold_use(Set& set, const PoolId& pool, Use& use, std::set<P
     std::vector<HandleRange> available;
     std::vector<std::size_t> sizes;
     for (const auto& [handle, shared] : set.handles) {
+      // What died after its capture is not of one graph: the one that folds may write there too.
       if (!own.empty() && kept.contains(handle) && !shared.users.contains(use.user) &&
-          (!shared.only || *shared.only == pool)) {
+          !shared.only) {
         available.push_back({handle, shared.pages});
         sizes.push_back(shared.pages);
       }

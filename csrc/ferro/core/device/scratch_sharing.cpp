@@ -56,18 +56,29 @@ SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
 
 bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
   const auto found = members_.find(pool);
-  if (found == members_.end() || !found->second.is_running) {
+  if (found == members_.end() || !found->second.capturing) {
     return true;
   }
+  Member& member = found->second;
   const std::optional<BlockView> block = span.heap()->live_block_at(span, ptr);
   const std::size_t bytes = block ? block->size : 0;
-  if (found->second.written.meets(ptr, bytes) && is_paged(span.heap()->kind())) {
+  if (is_paged(span.heap()->kind())) {
     auto& heap = static_cast<ArenaHeap&>(*span.heap());
-    FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
-    ArenaScratch(heap).retire_free(found->second.written);
-    return false;
+    AddressRanges refused;
+    if (!member.is_running && ArenaScratch(heap).is_borrowed(span, ptr, bytes)) {
+      refused.add(ptr, bytes);  // a capture let it go since, whose pages others use
+    } else if (member.is_running && member.written.meets(ptr, bytes)) {
+      refused = member.written;
+    }
+    if (refused.bytes() != 0) {
+      FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
+      ArenaScratch(heap).retire_free(refused);
+      return false;
+    }
   }
-  found->second.given.add(ptr, bytes);
+  if (member.is_running) {
+    member.given.add(ptr, bytes);
+  }
   return true;
 }
 
@@ -79,11 +90,15 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   Member& member = found->second;
   member.is_running = false;
   const bool succeeded = outcome == Outcome::kSucceeded;
+  // Without a graph nobody may write there, and nothing has.
+  std::vector<Use> unused;
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    // Without a graph nobody may write there, and nothing has.
-    add_uses(member, succeeded ? member.uses : member.gone, heap, *member.capturing,
+    add_uses(member, succeeded ? member.uses : unused, heap, *member.capturing,
              ArenaScratch(heap).alias_borrowed(), true);
   });
+  remove_uses(set_of(member), unused);
+  std::ranges::move(unused, std::back_inserter(member.gone));
+  settle_accounts(set_of(member));
   if (succeeded) {
     member.written.unite(member.given);
   }
@@ -91,10 +106,6 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   const SharingResult result = settle(pool, member);
   if (succeeded) {
     for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
-  } else {
-    Set& set = set_of(member);
-    remove_uses(set, member.gone);
-    settle_accounts(set);
   }
   return result;
 }
@@ -175,7 +186,36 @@ void ScratchSharing::let_go_of_all() {
   }
 }
 
+bool ScratchSharing::keep_written(const PoolId& pool) {
+  const auto found = members_.find(pool);
+  if (found == members_.end()) {
+    return true;
+  }
+  const Member& member = found->second;
+  if (!member.capturing) {
+    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+  }
+  return !member.capturing;
+}
+
+void ScratchSharing::take_unsettled(const PoolId& pool, Member& member) {
+  bool any_lives = false;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    add_uses(member, member.gone, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
+             true);
+    any_lives = any_lives || !ArenaScratch(heap).borrowed().empty();
+  });
+  if (!any_lives) {
+    member.capturing.reset();
+  }
+}
+
 void ScratchSharing::collect() {
+  for (auto& [pool, member] : members_) {
+    if (member.capturing && !member.is_running) {
+      take_unsettled(pool, member);
+    }
+  }
   const bool any =
       std::ranges::any_of(members_, [](const auto& entry) { return !entry.second.gone.empty(); });
   if (!any || !driver_.try_wait_for_device()) {

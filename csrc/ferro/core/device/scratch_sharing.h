@@ -60,15 +60,19 @@ class ScratchSharing final : public ScratchLender {
   ScratchSharing(Driver& driver, PageStore& store, PoolTable& pools)
       : driver_(driver), store_(store), pools_(pools) {}
 
-  // What is free in the pool, which its graphs may write, is shared from now on. Throws DriverError;
-  // then, and where the driver refuses to map, it is a member, and some of it is not shared until it
-  // joins again.
+  // What is free in the pool, which its graphs may write, is shared from now on; where the driver
+  // fails to map, some of it is not until the pool joins again. Throws DriverError where the host
+  // cannot wait for the device; then nothing changed.
   SharingResult join(GroupId group, const PoolId& pool);
-  // The pool gets handles of its own for its scratch; it is a group of one then. On failure, also
-  // when it throws DriverError, nothing changed.
+  // What `join` would say, but for a device that captures.
+  SharingResult may_join(GroupId group, const PoolId& pool) const;
+  // The pool gets handles of its own for its scratch; it is a group of its own then, which nobody
+  // joins. On failure, also when it throws DriverError, nothing changed.
   SharingResult leave(const PoolId& pool);
-  // A pool that is no member will be none.
-  void exclude(const PoolId& pool) { excluded_.insert(pool); }
+  // A pool that is no member will be none. False: it is one.
+  bool exclude(const PoolId& pool) {
+    return !members_.contains(pool) && (excluded_.insert(pool), true);
+  }
   // Are there members? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
@@ -79,7 +83,8 @@ class ScratchSharing final : public ScratchLender {
   // A capture into the pool begins. Nothing for a pool that is no member. kOutOfMemory: what an
   // earlier one left alive still has none of its own.
   SharingResult begin_capture(const PoolId& pool);
-  // It was given a block. False: a graph of the pool may write there; it is retired.
+  // It was given a block. False: a graph of the pool may write there, or, outside of a capture, it has
+  // no pages of its own; it is retired.
   bool note(const PoolId& pool, Span& span, DevicePtr ptr);
   // It has ended. kOutOfMemory and DriverError: what it left alive has no pages of its own; the next
   // capture tries again.
@@ -90,8 +95,12 @@ class ScratchSharing final : public ScratchLender {
   // Nobody holds the pool: it has no graphs. `collect` takes their scratch away.
   void on_unheld(const PoolId& pool);
   void let_go_of_all();
-  // Waits for the device, unless a capture forbids it or there is nothing to collect.
+  // Waits for the device, unless a capture forbids it or there is nothing to collect. Takes also
+  // what a capture let go whose end could not be settled.
   void collect();
+  // Before pages of the pool go elsewhere: what its graphs may write stays. False: all of it does,
+  // for a capture, or until what one left alive is settled.
+  bool keep_written(const PoolId& pool);
 
   // Of pools that take their pages into account (class comment).
   std::size_t pages_of(const PoolId& pool) const;
@@ -147,9 +156,10 @@ class ScratchSharing final : public ScratchLender {
                 std::vector<ArenaScratch::Aliased> found, bool may_fold);
   void share_what_died(const PoolId& pool, Member& member);
   SharingResult settle(const PoolId& pool, Member& member);
+  void take_unsettled(const PoolId& pool, Member& member);
   bool remove_uses(Set& set, std::vector<Use>& uses);
   void fold(Set& set);
-  void fold_use(Set& set, const PoolId& pool, Use& use, std::set<PageHandle>& kept);
+  void fold_use(Set& set, Use& use, std::set<PageHandle>& kept);
   DevicePtr address_of_handle(const Use& use, std::size_t index) const;
   Status remap_all(std::span<const Remap> remaps);
   void settle_accounts(Set& set);

@@ -261,6 +261,11 @@ ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, const ExportRule
     if (block == nullptr) {
       return ExportResult::kNotLive;
     }
+    if (std::ranges::any_of(units_behind(*block), [&](const Unit& unit) {
+          return span.is_borrowed(span.page_slot(unit.begin));
+        })) {
+      return ExportResult::kCapturing;  // another handle may come there at the end of the capture
+    }
     planned = plan_export_of(*block, units, inside);
   }
   if (!context_.driver.exports()) {
@@ -321,6 +326,10 @@ std::vector<ArenaHeap::Unit> ArenaHeap::units_of(const Span& span, DevicePtr beg
 bool ArenaHeap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by) {
   const HeapLock lock(mutex_);
   std::vector<Unit> units = units_of(span, begin, bytes);
+  if (std::ranges::any_of(
+          units, [&](const Unit& unit) { return span.is_borrowed(span.page_slot(unit.begin)); })) {
+    return false;  // as in export_block
+  }
   for (Unit& unit : units) {
     unit.unit.pins += by;
     FERRO_CHECK(unit.unit.pins >= 0);

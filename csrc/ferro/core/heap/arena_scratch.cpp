@@ -19,6 +19,14 @@ bool ArenaScratch::is_all_free(const Span& span, DevicePtr begin, DevicePtr end)
   return true;
 }
 
+// Where the driver does not say what is over, it stays pending until somebody asks again.
+void ArenaScratch::collect_locked() {
+  try {
+    heap_.collect_locked();
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): see above
+  }
+}
+
 std::vector<ArenaScratch::Handle> ArenaScratch::borrowed() {
   const HeapLock lock(heap_.mutex_);
   std::vector<Handle> found;
@@ -41,11 +49,22 @@ std::vector<ArenaScratch::Handle> ArenaScratch::borrowed() {
   return found;
 }
 
+bool ArenaScratch::is_borrowed(const Span& span, DevicePtr ptr, std::size_t bytes) {
+  const HeapLock lock(heap_.mutex_);
+  const std::size_t last = span.page_slot(ptr + (bytes - 1));
+  for (std::size_t slot = span.page_slot(ptr); slot <= last; slot = span.handle_end(slot)) {
+    if (span.is_borrowed(slot)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<ArenaScratch::Aliased> ArenaScratch::alias_borrowed() {
   std::vector<Aliased> found;
   const std::vector<Handle> handles = borrowed();
   const HeapLock lock(heap_.mutex_);
-  heap_.collect_locked();
+  collect_locked();
   heap_.tiling_.merge_all();
   for (std::size_t i = 0; i < handles.size();) {
     const DevicePtr begin = handles[i].begin;
@@ -133,7 +152,7 @@ AddressRanges ArenaScratch::backed_ranges() {
 
 void ArenaScratch::retire_free(const AddressRanges& written) {
   const HeapLock lock(heap_.mutex_);
-  heap_.collect_locked();
+  collect_locked();
   heap_.tiling_.merge_all();
   std::vector<std::pair<DevicePtr, std::size_t>> parts;
   heap_.tiling_.for_each_block([&](const Block& block) {
@@ -178,7 +197,7 @@ std::vector<ArenaScratch::Handle> ArenaScratch::handles_under(Accepts accepts) {
 
 HandleRuns ArenaScratch::runs_of_free_handles() {
   const HeapLock lock(heap_.mutex_);
-  heap_.collect_locked();
+  collect_locked();
   heap_.tiling_.merge_all();
   HandleRuns runs;
   DevicePtr end{};

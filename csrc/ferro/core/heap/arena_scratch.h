@@ -29,6 +29,7 @@ class ArenaScratch {
   };
   // The borrowed handles.
   std::vector<Handle> borrowed();
+  bool is_borrowed(const Span& span, DevicePtr ptr, std::size_t bytes);
   // The heap owns the borrowed handle at `begin`.
   void keep_borrowed(DevicePtr begin);
   // Maps others behind whole handles, at the same addresses. Contents are lost, so nothing may use
@@ -52,6 +53,7 @@ class ArenaScratch {
   bool remove_alias(Block* block);
 
  private:
+  void collect_locked() FERRO_REQUIRES(heap_.mutex_);
   static bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end);
   template <typename Accepts>
   std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);

@@ -1,6 +1,6 @@
 // Random programs on a device's memory and a naive model of it, with fixed seeds. The fuzzer
 // fuzz/heap_fuzz.cpp runs the same.
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 #include "support/random_bytes.h"
 

@@ -1,4 +1,4 @@
-// What random programs on the model (support/device_model.h) found, each as a small program.
+// What random programs on the model (model/device_model.h) found, each as a small program.
 //
 // The comments say what happened before.
 #include "ferro/driver/error.h"

@@ -1,6 +1,7 @@
 // Scratch that graphs have in common: what a group holds, and that nobody else has what lives.
 #include "ferro/core/device/scratch_sharing.h"
 
+#include "ferro/graph/checkpoint.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
 
@@ -242,6 +243,141 @@ TEST_F(ScratchSharingTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
   device_->store().set_limit(PageStore::kNoLimit);
   EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
   EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
+}
+
+// It shared with whoever joined the group after it had left.
+TEST_F(ScratchSharingTest, APoolThatLeavesAloneSharesWithNobodyWhoJoinsLater) {
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
+  ASSERT_EQ(device_->scratch().leave(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[1]), SharingResult::kOk);
+  const Graph b = capture(kPools[1], {8 * kPageBytes, kPageBytes});
+  replay(a, 1);
+  SimGpu::fill(stream_, b.writes[0].ptr, 2, b.writes[0].size);
+  SimGpu::finish_all();
+  EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
+}
+
+// The scratch of the graph came behind the pages of its own result, which was free by then. A graph
+// may read the one after it has written the other.
+TEST_F(ScratchSharingTest, AGraphHasItsScratchAndWhatDiedAfterItsCaptureOnPagesOfTheirOwn) {
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  const Graph a = capture(kPools[0], {kPageBytes, kPageBytes});
+  free(a.results[0].ptr);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().join(2, kPools[0]), SharingResult::kOk);
+  SimGpu::fill(stream_, a.writes[0].ptr, 1, kPageBytes);
+  SimGpu::fill(stream_, a.writes[1].ptr, 2, kPageBytes);
+  SimGpu::finish_all();
+  EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
+}
+
+// Its pages went to the default pool, and the next replay wrote to addresses without any.
+TEST_F(ScratchSharingTest, APoolLendsNothingThatItsGraphsWrite) {
+  join_all();
+  const Graph a = capture(kPools[0], {kPageBytes, 8 * kPageBytes});
+  device_->pools().set_use_on_oom(kPools[0], true);
+  free(a.results[0].ptr);
+  device_->store().set_limit(device_->report().held_bytes());
+  EXPECT_EQ(try_allocate(4 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
+  replay(a, 1);
+  EXPECT_EQ(SimGpu::peek(a.writes[1].ptr), 1);
+}
+
+// The handle was exchanged at the end of the capture, and others had opened the old one.
+TEST_F(ScratchSharingTest, WhatACaptureBorrowedIsNotSharedWithOthers) {
+  join_all();
+  const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
+  Span& span = *addresses_.find(kept);
+  SharedRange range;
+  EXPECT_EQ(device_->export_block(span, kept, {}, &range), ExportResult::kCapturing);
+  EXPECT_FALSE(device_->pin(span, kept, 2 * kPageBytes));
+  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(device_->export_block(span, kept, {}, &range), ExportResult::kOk);
+  device_->report().check_invariants();
+}
+
+class UnsettledTest : public ScratchSharingTest {
+ protected:
+  // A capture whose result has no pages of its own; `kept_` is that result.
+  void SetUp() override {
+    join_all();
+    graph_ = capture(kPools[0], {8 * kPageBytes, kPageBytes});
+    device_->empty_cache();
+    device_->store().set_limit(device_->report().held_bytes());
+    ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+    kept_ = take(kPools[1], 4 * kPageBytes).ptr;
+    ASSERT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded),
+              SharingResult::kOutOfMemory);
+  }
+
+  Graph graph_;
+  DevicePtr kept_{};
+};
+
+// It was handed out again, with the pages of another graph.
+TEST_F(UnsettledTest, WhatItLetsGoServesNobody) {
+  free(kept_);
+  device_->store().set_limit(PageStore::kNoLimit);
+  const Graph::Range range = take(kPools[1], 4 * kPageBytes);
+  SimGpu::fill(stream_, range.ptr, 7, range.size);
+  SimGpu::finish_all();
+  replay(graph_, 1);
+  EXPECT_EQ(SimGpu::peek(range.ptr), 7);
+}
+
+// Pages of the other graph went to the store with it.
+TEST_F(UnsettledTest, NothingIsLeftOfAPoolThatNobodyHolds) {
+  free(kept_);
+  let_go(kPools[1]);
+  ASSERT_TRUE(device_->pools().release(kPools[1]));
+  device_->empty_cache();
+  device_->report().check_invariants();
+  EXPECT_EQ(held(), 8U + 1U);
+  EXPECT_EQ(device_->pools().use_count(kPools[1]), -1);
+  replay(graph_, 1);
+  expect_bytes(graph_, 1);
+}
+
+// A failed capture unmapped it while replays of graphs that are gone could still be at work.
+TEST_F(ScratchSharingTest, AFailedCaptureWaitsForNobody) {
+  join_all();
+  const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
+  free(a.results[0].ptr);
+  let_go(kPools[0]);
+  SimGpu::fill(stream_, a.writes[0].ptr, 1, 8 * kPageBytes);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  const std::uint64_t unmaps = SimGpu::calls("cuMemUnmap");
+  ASSERT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kFailed), SharingResult::kOk);
+  EXPECT_EQ(SimGpu::calls("cuMemUnmap"), unmaps);
+}
+
+// The second time it was looked for among the pools that this device knows.
+TEST_F(ScratchSharingTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
+  const PoolId elsewhere{0, 99};
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().leave(elsewhere), SharingResult::kOk);
+  EXPECT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
+}
+
+// Its free memory was taken for scratch of graphs, which never ended.
+TEST_F(ScratchSharingTest, APoolThatNobodyHoldsBringsNothing) {
+  free(take(kPools[0], 4 * kPageBytes).ptr);
+  ASSERT_TRUE(device_->pools().release(kPools[0]));
+  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  EXPECT_EQ(set_pages(), 0U);
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+}
+
+TEST_F(ScratchSharingTest, AMemberHasNoCheckpoints) {
+  join_all();
+  PoolCheckpoint checkpoint;
+  EXPECT_EQ(take_checkpoint(*device_, kPools[0], &checkpoint), CheckpointError::kMember);
 }
 
 class ScratchSharingRandom : public ScratchSharingTest,

@@ -1,7 +1,7 @@
 // What the model checks after each step, now and then, and at the end.
 #pragma once
 
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 namespace ferro::testing {
 
@@ -60,6 +60,7 @@ inline void DeviceModel::check_everything() {
   }
   check_segments(segments);
   check_places(segments);
+  check_groups();
   const StatTable table = device_->stats().read();
   expect(table[kBlocks][kAll].current == static_cast<std::int64_t>(live_.size()),
          "live blocks are counted");
@@ -118,6 +119,9 @@ inline void DeviceModel::finish() {
   on_shortage_.relief = Relief::kNone;
   (*this)(OthersHold{0});
   check_everything();
+  while (!running_.empty()) {
+    end_graph(running_.begin()->first, true);
+  }
   for (unsigned stream = 0; stream < Traffic::kStreams; ++stream) {
     (*this)(EndCapture{stream});
   }
@@ -128,8 +132,7 @@ inline void DeviceModel::finish() {
   check_step();
   traffic_.verify();
   for (unsigned pool = 1; pool < kPools.size(); ++pool) {
-    while (device_->pools().release(kPools[pool])) {
-      --holds_[kPools[pool]];
+    while (let_go(kPools[pool])) {
     }
     expect(holds_[kPools[pool]] == 0, "as often as it was held");
   }

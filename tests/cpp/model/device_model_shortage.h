@@ -1,7 +1,7 @@
 // When memory is short: limits, other programs, callbacks, and when a request may fail.
 #pragma once
 
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 namespace ferro::testing {
 
@@ -138,7 +138,7 @@ inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& reque
          "out of memory only when new memory cannot help");
   // After a fault something may be lost until the driver takes it back.
   const bool beyond = known::kSharedPagesBeyondLimit && budget() < held_before;
-  if (!ever_failed_ && !fault_struck() && traffic_.captures() == 0 && !beyond) {
+  if (!ever_failed_ && !fault_struck() && traffic_.captures() == 0 && !beyond && groups_.empty()) {
     expect(budget() < bytes_in_use() + needed, "out of memory only when memory is in use");
   }
 }

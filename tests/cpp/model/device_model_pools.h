@@ -1,7 +1,7 @@
 // The model's pools: held and released, with segments of their own, and their checkpoints.
 #pragma once
 
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 namespace ferro::testing {
 
@@ -25,10 +25,23 @@ inline void DeviceModel::hold(const PoolId& pool) {
 }
 
 inline void DeviceModel::operator()(const ReleasePool& i) {
-  int& holds = holds_[private_pool(i.pool)];
-  expect(device_->pools().release(private_pool(i.pool)) == (holds > 0),
-         "a pool is released as often as it was held");
-  holds -= holds > 0 ? 1 : 0;
+  const PoolId pool = private_pool(i.pool);
+  const int holds = holds_[pool];
+  if (running_.contains(pool) && holds == 1) {
+    return;  // the capture holds it
+  }
+  expect(let_go(pool) == (holds > 0), "a pool is released as often as it was held");
+}
+
+inline bool DeviceModel::let_go(const PoolId& pool) {
+  if (!device_->pools().release(pool)) {
+    return false;
+  }
+  if (--holds_[pool] == 0) {
+    std::erase_if(graphs_, [&](const Graph& graph) { return graph.pool == pool; });
+    device_->scratch().on_unheld(pool);
+  }
+  return true;
 }
 
 inline void DeviceModel::operator()(const SetUseOnOom& i) {
@@ -58,9 +71,14 @@ inline std::vector<std::pair<std::uint64_t, std::size_t>> DeviceModel::live_in(
 
 inline void DeviceModel::operator()(const TakeCheckpoint& i) {
   const PoolId pool = private_pool(i.pool);
+  if (!is_member(pool)) {
+    excluded_.insert(pool);
+  }
   guarded([&] {
     PoolCheckpoint taken;
-    if (take_checkpoint(*device_, pool, &taken) == CheckpointError::kNone) {
+    const CheckpointError error = take_checkpoint(*device_, pool, &taken);
+    expect((error == CheckpointError::kMember) == is_member(pool), "no member has checkpoints");
+    if (error == CheckpointError::kNone) {
       expect(holds_[pool] > 0, "of a pool that is held");
       checkpoint_ = taken;
       recorded_ = live_in(pool);
@@ -69,7 +87,7 @@ inline void DeviceModel::operator()(const TakeCheckpoint& i) {
 }
 
 inline void DeviceModel::operator()(const RestoreCheckpoint&) {
-  if (!checkpoint_ || !settle_uses(checkpoint_->pool)) {
+  if (!checkpoint_ || running_.contains(checkpoint_->pool) || !settle_uses(checkpoint_->pool)) {
     return;
   }
   CheckpointChange change;

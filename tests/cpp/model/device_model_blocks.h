@@ -1,14 +1,15 @@
 // The model's blocks: allocated, used by streams, freed, and who waits for whom.
 #pragma once
 
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 namespace ferro::testing {
 
 inline void DeviceModel::operator()(const Allocate& i) {
-  const PoolId pool = kPools[i.pool % kPools.size()];
+  const PoolId pool = pool_for(i.pool);
   be_held(pool);
   const StreamId stream = traffic_.stream(i.stream);
+  const bool borrows = pool != kDefaultPool && !groups_.empty() && traffic_.captures() != 0;
   const std::uint64_t created = device_->store().counts().created;
   const std::uint64_t segments = device_->report().counters().segments_created;
   const std::size_t held_before = device_->report().held_bytes();
@@ -19,6 +20,14 @@ inline void DeviceModel::operator()(const Allocate& i) {
     result =
         device_->allocate(pool, stream, {.size = i.size, .requested = i.size, .plain = i.plain});
     answered = true;
+    // What graphs of the pool may write is not given to a capture.
+    while (result.ptr != kNull && pool != kDefaultPool &&
+           !device_->scratch().note(pool, result.ptr)) {
+      answered = false;
+      result =
+          device_->allocate(pool, stream, {.size = i.size, .requested = i.size, .plain = i.plain});
+      answered = true;
+    }
   });
   if (device_->store().counts().created != created ||
       device_->report().counters().segments_created != segments) {
@@ -39,7 +48,9 @@ inline void DeviceModel::operator()(const Allocate& i) {
   if (known::kSizeOfLentBlocks && heap_of(address_of(result.ptr)).pool() != pool) {
     result.size = size_at(result.ptr);
   }
-  check_size(pool, i.size, result);
+  // In a group blocks of a capture begin and end with pages.
+  check_size(pool, borrows && i.size > kSmallRequest ? pages_of(i.size) * kPageBytes : i.size,
+             result);
   const Heap& heap = heap_of(address_of(result.ptr));
   const PoolId owner = heap.pool();
   expect(owner == pool || (pool == kDefaultPool && lenders_.contains(owner)), "the right pool");
@@ -104,6 +115,9 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   AllocateResult result;
   guarded([&] { result = device_->allocate_at(pool, stream, ptr, {i.size, i.size}); });
   expect(result.failure == nullptr, "there is nothing to explain");
+  if (result.ptr != kNull && pool != kDefaultPool && !device_->scratch().note(pool, result.ptr)) {
+    return;
+  }
   if (result.ptr == kNull) {
     expect(!expected || fault_struck(), "what is free can be had");
     return;
@@ -147,6 +161,7 @@ inline void DeviceModel::operator()(const Free& i) {
   if (block.tag != 0 && block.stream != kGone && !is_capturing(block.stream)) {
     traffic_.read(block.stream, ptr, block.size, block.tag);
   }
+  note_freed(block);
   for (const Use& use : block.uses) {
     quarantine(address, block.size, use);
   }
@@ -220,9 +235,18 @@ inline void DeviceModel::become_live(DevicePtr ptr, std::size_t size, const Pool
     }
   }
   Block& block = live_[begin] = {.size = size, .pool = pool, .stream = stream};
-  if (stream != kGone && !is_capturing(stream)) {
+  if (running_.contains(pool)) {
+    note_captured(pool, begin, size);
+  } else {
+    wait_for_replays(block);
+    write_first(begin, block);
+  }
+}
+
+inline void DeviceModel::write_first(std::uint64_t begin, Block& block) {
+  if (block.stream != kGone && !is_capturing(block.stream)) {
     block.tag = static_cast<std::uint8_t>(1 + next_tag_++ % 255);
-    traffic_.write(stream, ptr, size, block.tag);
+    traffic_.write(block.stream, DevicePtr{begin}, block.size, block.tag);
   }
 }
 

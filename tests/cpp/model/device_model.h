@@ -8,7 +8,8 @@
 // allocator says about itself. Throws ModelError or InternalError.
 //
 // The instructions are in device_model_blocks.h (allocate, free, use), device_model_pools.h (pools,
-// checkpoints, sources), device_model_sharing.h (other processes, peers, streams that go) and
+// checkpoints, sources), device_model_groups.h (exclusive groups and their graphs),
+// device_model_sharing.h (other processes, peers, streams that go) and
 // device_model_shortage.h (limits, callbacks, when a request may fail).
 #pragma once
 
@@ -31,6 +32,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,8 +57,8 @@ class DeviceModel {
  public:
   static constexpr std::size_t kPages = 40;
   static constexpr std::size_t kDeviceBytes = kPages * kPageBytes;
-  static constexpr std::array<PoolId, 5> kPools = {kDefaultPool, PoolId{0, 5}, PoolId{6, 0},
-                                                   PoolId{0, 9}, PoolId{0, 11}};
+  static constexpr std::array<PoolId, 6> kPools = {kDefaultPool, PoolId{0, 5},  PoolId{6, 0},
+                                                   PoolId{0, 9}, PoolId{0, 11}, PoolId{0, 13}};
   static constexpr PoolId kNoSplitPool = kPools[3];
   static constexpr PoolId kSourcePool = kPools[4];
 
@@ -106,10 +108,7 @@ class DeviceModel {
     traffic_.begin_capture(i.stream);
     device_->set_captures(traffic_.captures());
   }
-  void operator()(const EndCapture& i) {
-    traffic_.end_capture(i.stream);
-    device_->set_captures(traffic_.captures());
-  }
+  void operator()(const EndCapture& i);
   void operator()(const EmptyCache&) {
     guarded([this] { device_->empty_cache(); });
   }
@@ -124,6 +123,11 @@ class DeviceModel {
   void operator()(const SetUseOnOom& i);
   void operator()(const TakeCheckpoint& i);
   void operator()(const RestoreCheckpoint&);
+  void operator()(const JoinGroup& i);
+  void operator()(const LeaveGroup& i);
+  void operator()(const BeginGraph& i);
+  void operator()(const EndGraph& i);
+  void operator()(const Replay& i);
   void operator()(const Export& i);
   void operator()(const AddPeer&);
   void operator()(const DestroyStream&);
@@ -152,6 +156,7 @@ class DeviceModel {
     std::vector<DriverLedger::Handle> handles;
   };
   static constexpr unsigned kGone = ~0U;
+  static constexpr unsigned kGroups = 2;
   struct Block {
     std::size_t size = 0;
     PoolId pool;
@@ -160,6 +165,10 @@ class DeviceModel {
     std::vector<Use> uses = {};
     std::optional<Shared> shared = {};
     std::shared_ptr<Event> last_work = nullptr;  // of a stream that is gone
+    unsigned graph = 0;                          // whose capture was given it, and which writes it
+    // Of a capture into a member that has ended: no graph but its own writes there.
+    bool apart = false;
+    bool exposed = false;  // the same, and its end failed: it has no pages of its own
   };
   // Freed memory that a stream may still use.
   struct Quarantined {
@@ -179,6 +188,14 @@ class DeviceModel {
     StreamId stream;
   };
   using Live = std::map<std::uint64_t, Block>;
+  // What a capture was given, in that order; a replay writes all of it.
+  struct Graph {
+    unsigned number = 0;
+    PoolId pool;
+    unsigned stream = 0;  // of the capture
+    bool of_member = false;
+    std::vector<std::pair<std::uint64_t, std::size_t>> ranges = {};
+  };
 
   // One for all models: it is large, and empty when a model is finished.
   static AddressIndex& addresses() {
@@ -239,6 +256,23 @@ class DeviceModel {
   }
   std::vector<std::pair<std::uint64_t, std::size_t>> live_in(const PoolId& pool) const;
 
+  // Groups.
+  PoolId pool_for(unsigned number) const;
+  void note_freed(const Block& block);
+  void wait_for_replays(const Block& block);
+  void note_captured(const PoolId& pool, std::uint64_t begin, std::size_t size);
+  void end_graph(PoolId pool, bool succeeds);
+  bool let_go(const PoolId& pool);
+  bool is_member(const PoolId& pool) const { return groups_.contains(pool); }
+  bool is_alone(const PoolId& pool) const;
+  void settle_blocks(const PoolId& pool);
+  void write_first(std::uint64_t begin, Block& block);
+  bool writes(const Graph& graph, std::uint64_t begin, std::size_t size) const;
+  bool may_replay(const Graph& graph, unsigned stream) const;
+  std::map<CUdeviceptr, DriverLedger::Handle> pages_of(std::span<const Graph> graphs) const;
+  void check_groups();
+  void check_owners();
+
   // Shortage.
   bool relieve();
   std::size_t budget() const;
@@ -280,6 +314,16 @@ class DeviceModel {
   std::weak_ptr<SegmentSource> source_;
   std::optional<PoolCheckpoint> checkpoint_;
   std::vector<std::pair<std::uint64_t, std::size_t>> recorded_;  // by the checkpoint
+  std::map<PoolId, unsigned> groups_;  // of members; those that left have one of their own
+  std::map<PoolId, Graph> running_;    // captures into pools
+  std::vector<Graph> graphs_;
+  std::map<unsigned, std::shared_ptr<Event>> last_replay_;  // of each group
+  // Of each pool, work on blocks that are freed: its graphs may write there again.
+  std::map<PoolId, std::vector<std::shared_ptr<Event>>> last_uses_;
+  std::set<PoolId> excluded_;   // had a checkpoint
+  std::set<PoolId> unsettled_;  // the end of their last capture failed
+  unsigned next_graph_ = 0;
+  unsigned next_lone_ = kGroups;
   std::size_t limit_ = PageStore::kNoLimit;
   std::size_t rejection_limit_ = PageStore::kNoLimit;
   CUdeviceptr others_ = 0;  // what other programs hold
@@ -314,8 +358,9 @@ inline void run_program(const Program& program, const std::string& settings = Si
 }  // namespace ferro::testing
 
 // The parts of the model.
-#include "support/device_model_blocks.h"
-#include "support/device_model_checks.h"
-#include "support/device_model_pools.h"
-#include "support/device_model_sharing.h"
-#include "support/device_model_shortage.h"
+#include "model/device_model_blocks.h"
+#include "model/device_model_checks.h"
+#include "model/device_model_groups.h"
+#include "model/device_model_pools.h"
+#include "model/device_model_sharing.h"
+#include "model/device_model_shortage.h"

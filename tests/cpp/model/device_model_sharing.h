@@ -1,7 +1,7 @@
 // What the model shares: blocks with other processes, everything with a peer; and streams that go.
 #pragma once
 
-#include "support/device_model.h"
+#include "model/device_model.h"
 
 #include <fcntl.h>
 
@@ -48,7 +48,8 @@ inline void DeviceModel::operator()(const Export& i) {
       expect(false, "a live block can be shared");
       return;
     case ExportResult::kCapturing:
-      expect(traffic_.captures() != 0 && !block.shared, "a capture forbids it, the first time");
+      expect((traffic_.captures() != 0 || block.exposed) && !block.shared,
+             "a capture forbids it, the first time");
       return;
     case ExportResult::kOutOfMemory:
       // A handle at either end may reach beyond the block.
