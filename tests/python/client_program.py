@@ -13,7 +13,7 @@ from typing import Any
 
 import ferro_alloc
 
-OURS = ("pages", "segments")
+OURS = ("pages", "segments", "everywhere")
 
 
 def allocator() -> str:

@@ -18,6 +18,8 @@ ALLOCATORS: Mapping[str, Mapping[str, str]] = {
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "pages": {},
     "segments": {"FERRO_ALLOC_CONF": "layout:segments"},
+    # In the processes that the program starts too.
+    "everywhere": {"FERRO_ALLOC": "strict"},
 }
 
 
@@ -39,7 +41,7 @@ class Side:
 def run_sides(
     program: str,
     *arguments: str,
-    allocators: Sequence[str] = tuple(ALLOCATORS),
+    allocators: Sequence[str] = ("native", "expandable", "pages", "segments"),
     env: Mapping[str, str] | None = None,
     **activate: Any,
 ) -> dict[str, Side]:

@@ -136,6 +136,7 @@ class DeviceModel {
     device_->store().set_limit(limit_);
   }
   void operator()(const SetRejectionLimit& i) {
+    rejection_limit_before_ = rejection_limit_;
     rejection_limit_ = i.pages == 0 ? PageStore::kNoLimit : i.pages * kPageBytes;
   }
   void operator()(const OthersHold& i);
@@ -326,7 +327,8 @@ class DeviceModel {
   unsigned next_lone_ = kGroups;
   std::size_t limit_ = PageStore::kNoLimit;
   std::size_t rejection_limit_ = PageStore::kNoLimit;
-  CUdeviceptr others_ = 0;  // what other programs hold
+  std::size_t rejection_limit_before_ = PageStore::kNoLimit;  // in force until the next request
+  CUdeviceptr others_ = 0;                                    // what other programs hold
   std::size_t others_bytes_ = 0;
   OnShortage on_shortage_{Relief::kNone, 0, kBlockAlignment};
   bool relieving_ = false;

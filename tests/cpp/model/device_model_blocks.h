@@ -9,7 +9,8 @@ inline void DeviceModel::operator()(const Allocate& i) {
   const PoolId pool = pool_for(i.pool);
   be_held(pool);
   const StreamId stream = traffic_.stream(i.stream);
-  const bool borrows = pool != kDefaultPool && !groups_.empty() && traffic_.captures() != 0;
+  const auto capture = running_.find(pool);
+  const bool borrows = capture != running_.end() && capture->second.of_member;
   const std::uint64_t created = device_->store().counts().created;
   const std::uint64_t segments = device_->report().counters().segments_created;
   const std::size_t held_before = device_->report().held_bytes();
@@ -48,7 +49,7 @@ inline void DeviceModel::operator()(const Allocate& i) {
   if (known::kSizeOfLentBlocks && heap_of(address_of(result.ptr)).pool() != pool) {
     result.size = size_at(result.ptr);
   }
-  // In a group blocks of a capture begin and end with pages.
+  // Blocks that are captured in a group begin and end with pages.
   check_size(pool, borrows && i.size > kSmallRequest ? pages_of(i.size) * kPageBytes : i.size,
              result);
   const Heap& heap = heap_of(address_of(result.ptr));

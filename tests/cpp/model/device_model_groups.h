@@ -94,8 +94,9 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
       check_owners();
       return;
     case SharingResult::kOutOfMemory:
-      expect(fault_struck() || budget() < device_->report().held_bytes() +
-                                              device_->scratch().bytes_of(groups_.at(pool)).set,
+      expect(fault_struck() || std::min(budget(), rejection_limit_before_) <
+                                   device_->report().held_bytes() +
+                                       device_->scratch().bytes_of(groups_.at(pool)).set,
              "only without pages of its own");
       return;
     case SharingResult::kCapturing: {
