@@ -261,8 +261,10 @@ inline bool DeviceModel::may_replay(const Graph& graph, unsigned stream) const {
   }
   return std::ranges::none_of(live_, [&](const auto& entry) {
     const Block& block = entry.second;
+    const auto is_over = [&](unsigned of) { return of == kGone || is_capturing(of); };
     return writes(graph, entry.first, block.size) &&
-           (block.stream == kGone || is_capturing(block.stream));
+           (is_over(block.stream) ||
+            std::ranges::any_of(block.uses, [&](const Use& use) { return is_over(use.stream); }));
   });
 }
 
@@ -283,6 +285,9 @@ inline void DeviceModel::operator()(const Replay& i) {
     if (writes(graph, begin, block.size)) {
       blocks[begin] = &block;
       streams.insert(block.stream);
+      for (const Use& use : block.uses) {
+        streams.insert(use.stream);
+      }
       expect(block.graph == graph.number || !block.apart, "results are their graph's alone");
     }
   }
