@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools import versions  # noqa: E402
-from tools.results import Result, add, read_junit, skip  # noqa: E402
+from tools.results import Result, add, choose, finish, read_junit, run_each, skip  # noqa: E402
 from tools.versions import Command, execute, find_installer, find_python, tail  # noqa: E402
 
 FOLDER = ROOT / "build" / "clients"
@@ -176,25 +174,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="runs of each program")
     parser.add_argument("clients", nargs="*", help=f"of {', '.join(known)}; all if none is named")
     arguments = parser.parse_args()
-    asked = arguments.clients or os.environ.get("CLIENTS", "").split() or list(known)
-    if unknown := [name for name in asked if name not in known]:
-        print(f"expected clients of {', '.join(known)}; got {', '.join(unknown)}", file=sys.stderr)
-        return 2
-    total = Result("all")
-    for name in asked:
-        started = time.monotonic()
-        result = test(known[name], arguments.rounds)
-        seconds = time.monotonic() - started
-        reasons = "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
-        print(
-            f"{name}: {result.passed} passed, {result.failed} failed, "
-            f"{result.skipped} skipped ({seconds:.0f} s){reasons}",
-            flush=True,
-        )
-        total = add(total, result)
+    asked = choose("clients", known, arguments.clients)
+    total = run_each(asked, lambda name: test(known[name], arguments.rounds))
     show_figures([known[name] for name in asked])
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
-    return 1 if total.failed else 0
+    return finish(total)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""What a step of the tests did, and how it is read from the reports of GoogleTest and pytest."""
+"""What a step of the tests did, how it is read from reports, and how tools run a choice of them."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -54,3 +58,38 @@ def read_junit(name: str, report: Path, ok: bool) -> Result:
     if not ok and failed == 0:
         failed = 1
     return Result(name, passed, failed, skips)
+
+
+def choose(what: str, known: Collection[str], named: Sequence[str]) -> list[str]:
+    """The names given to a tool, else those in the variable called `what`, else all.
+
+    Ends the program with status 2 where one is not known.
+    """
+    asked = list(named) or os.environ.get(what.upper(), "").split() or list(known)
+    if unknown := [name for name in asked if name not in known]:
+        print(f"expected {what} of {', '.join(known)}; got {', '.join(unknown)}", file=sys.stderr)
+        sys.exit(2)
+    return asked
+
+
+def run_each(names: Sequence[str], test: Callable[[str], Result], title: str = "{}") -> Result:
+    """The sum of what the tests of all gave, after a line for each."""
+    total = Result("all")
+    for name in names:
+        started = time.monotonic()
+        result = test(name)
+        seconds = time.monotonic() - started
+        reasons = "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
+        print(f"{title.format(name)}: {counts(result)} ({seconds:.0f} s){reasons}", flush=True)
+        total = add(total, result)
+    return total
+
+
+def finish(total: Result) -> int:
+    """Prints the last line of a tool; its exit status."""
+    print(counts(total), flush=True)
+    return 1 if total.failed else 0
+
+
+def counts(result: Result) -> str:
+    return f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped"

@@ -16,7 +16,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tools.results import Result, add, read_junit, skip  # noqa: E402
+from tools.results import Result, add, choose, finish, read_junit, run_each, skip  # noqa: E402
 
 FOLDER = ROOT / "build" / "versions"
 REQUIREMENTS = ROOT / "tools" / "requirements.txt"
@@ -265,24 +264,9 @@ def test_newest(name: str) -> Result:
 
 def main() -> int:
     known = {version.minor: version for version in VERSIONS}
-    asked = sys.argv[1:] or os.environ.get("VERSIONS", "").split() or list(known)
-    if unknown := [minor for minor in asked if minor not in known]:
-        print(f"expected versions of {', '.join(known)}; got {', '.join(unknown)}", file=sys.stderr)
-        return 2
-    total = Result("all")
-    for minor in asked:
-        started = time.monotonic()
-        result = test(known[minor], (*TESTS, MORE_TESTS))
-        seconds = time.monotonic() - started
-        reasons = "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
-        print(
-            f"torch {minor}: {result.passed} passed, {result.failed} failed, "
-            f"{result.skipped} skipped ({seconds:.0f} s){reasons}",
-            flush=True,
-        )
-        total = add(total, result)
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
-    return 1 if total.failed else 0
+    asked = choose("versions", known, sys.argv[1:])
+    tests = (*TESTS, MORE_TESTS)
+    return finish(run_each(asked, lambda minor: test(known[minor], tests), "torch {}"))
 
 
 if __name__ == "__main__":

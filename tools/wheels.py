@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools import clean_root, versions, wheel_file  # noqa: E402
-from tools.results import Result, add, skip  # noqa: E402
+from tools.results import Result, add, choose, finish, skip  # noqa: E402
 from tools.versions import Command, Version, execute, find_installer, find_python  # noqa: E402
 
 DIST = ROOT / "dist"
@@ -246,10 +246,7 @@ def line(report: Report) -> str:
 
 def main() -> int:
     known = {version.minor: version for version in versions.VERSIONS}
-    asked = sys.argv[1:] or os.environ.get("VERSIONS", "").split() or list(known)
-    if unknown := [minor for minor in asked if minor not in known]:
-        print(f"expected versions of {', '.join(known)}; got {', '.join(unknown)}", file=sys.stderr)
-        return 2
+    asked = choose("versions", known, sys.argv[1:])
     sight = "no checkout and no compiler in sight" if clean_root.works() else "an empty environment"
     print(f"wheels are tested with {sight}", flush=True)
     # All of them first: each torch is to refuse the wheel of another.
@@ -259,8 +256,7 @@ def main() -> int:
         test(known[minor], report)
         print(line(report), flush=True)
         total = add(total, report.result)
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
-    return 1 if total.failed else 0
+    return finish(total)
 
 
 if __name__ == "__main__":

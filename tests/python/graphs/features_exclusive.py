@@ -189,24 +189,34 @@ def replay_is_restored_on_leave():
     return [wrapped, "replay" in vars(graph)]
 
 
-def on_two_streams(ordered):
-    """How many of the results are wrong when members replay on streams of their own."""
-    steps = [Step(8) for _ in range(3)]
-    group = graphs.exclusive(*(step.graph for step in steps), ordered=ordered)
-    streams = [torch.cuda.Stream() for _ in steps]
+def wrong_results(steps, launch):
+    """Of rounds with inputs of their own for each graph; `launch(number, step)` replays one."""
     wrong = 0
     for tag in range(20):
         for number, step in enumerate(steps):
             step.put(100 * tag + number)
         torch.cuda.synchronize()
-        for number, (step, stream) in enumerate(zip(steps, streams, strict=True)):
-            if number % 2:
-                step.graph.launch(stream)
-            else:
-                with torch.cuda.stream(stream):
-                    step.graph.cuda_graph.replay()
+        for number, step in enumerate(steps):
+            launch(number, step)
         torch.cuda.synchronize()
         wrong += sum(not step.is_right(100 * tag + n) for n, step in enumerate(steps))
+    return wrong
+
+
+def on_two_streams(ordered):
+    """How many of the results are wrong when members replay on streams of their own."""
+    steps = [Step(8) for _ in range(3)]
+    group = graphs.exclusive(*(step.graph for step in steps), ordered=ordered)
+    streams = [torch.cuda.Stream() for _ in steps]
+
+    def launch(number, step):
+        if number % 2:
+            step.graph.launch(streams[number])
+        else:
+            with torch.cuda.stream(streams[number]):
+                step.graph.cuda_graph.replay()
+
+    wrong = wrong_results(steps, launch)
     del group
     return wrong
 
@@ -227,15 +237,7 @@ def a_graph_of_a_pool_that_is_a_member_is_ordered():
     group = graphs.exclusive(*handles)
     steps = [Step(8, handle) for handle in handles]
     streams = [torch.cuda.Stream() for _ in steps]
-    wrong = 0
-    for tag in range(20):
-        for number, step in enumerate(steps):
-            step.put(100 * tag + number)
-        torch.cuda.synchronize()
-        for step, stream in zip(steps, streams, strict=True):
-            step.graph.launch(stream)
-        torch.cuda.synchronize()
-        wrong += sum(not step.is_right(100 * tag + n) for n, step in enumerate(steps))
+    wrong = wrong_results(steps, lambda number, step: step.graph.launch(streams[number]))
     return [wrong, len(group.pools)]
 
 

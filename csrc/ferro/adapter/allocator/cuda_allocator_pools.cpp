@@ -194,9 +194,7 @@ std::string CudaAllocator::leave_scratch(const PoolId& pool) {
 GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
   GroupBytes bytes;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    const GroupBytes here = device(i).core.scratch().bytes_of(group);
-    bytes.set += here.set;
-    bytes.scratch += here.scratch;
+    bytes.add(device(i).core.scratch().bytes_of(group));
   }
   return bytes;
 }
@@ -204,9 +202,7 @@ GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
 GroupBytes CudaAllocator::scratch_bytes_if_joined(std::span<const PoolId> pools) const {
   GroupBytes bytes;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    const GroupBytes here = device(i).core.scratch().bytes_if_joined(pools);
-    bytes.set += here.set;
-    bytes.scratch += here.scratch;
+    bytes.add(device(i).core.scratch().bytes_if_joined(pools));
   }
   return bytes;
 }

@@ -51,6 +51,11 @@ enum class [[nodiscard]] SharingResult{kOk,     kOutOfMemory, kCapturing,
 struct GroupBytes {
   std::size_t set = 0;      // of the handles of the set, each once
   std::size_t scratch = 0;  // of addresses of scratch, which they are behind
+
+  void add(const GroupBytes& more) {
+    set += more.set;
+    scratch += more.scratch;
+  }
 };
 
 class ScratchSharing final : public ScratchLender {
