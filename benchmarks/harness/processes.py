@@ -37,8 +37,9 @@ def use_allocator(
     gpu: str = "h200",
     mode: str = "eager",
     values: bool | None = None,
+    count: int = 1,
 ) -> None:
-    """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported."""
+    """Puts the allocator, and simulated GPUs if asked for, in place. Before torch is imported."""
     if allocator not in ALLOCATORS:
         raise ValueError(f"'{allocator}' is no allocator: expected one of {', '.join(ALLOCATORS)}")
     if "torch" in sys.modules:
@@ -52,7 +53,7 @@ def use_allocator(
     if simulated:
         from ferro_alloc import sim
 
-        sim.activate(gpu=gpu, mode=mode, values=values)
+        sim.activate(gpu=gpu, count=count, mode=mode, values=values)
     if allocator == "ferro_alloc":
         import ferro_alloc
 
