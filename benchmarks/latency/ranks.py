@@ -8,8 +8,8 @@ Native's process has buffers of ferro_alloc too, and one communicator sends from
 small messages take up to a third longer in one process than in another. The hook belongs to one
 allocator of a process, so "hook" compares processes, as all of expandable segments does.
 
-Each operation is captured PER_GRAPH times into a CUDA graph, and the graphs' replays are timed:
-two hosts that launch one small operation after another took 31 to 61 us for the same work.
+Each operation is captured several times into a CUDA graph, and the graphs' replays are timed: two
+hosts that launch one small operation after another took 31 to 61 us for the same work.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ from tools.gpu import gpu_count
 ROUNDS = 8
 SECONDS_PER_CASE = 0.2
 SIZES = {"64 KiB": 1 << 16, "8 MiB": 1 << 23, "512 MiB": 1 << 29}
-WARM_UP = 5
-PER_GRAPH = 20
+PER_GRAPH = {"64 KiB": 50, "8 MiB": 20, "512 MiB": 1}
+WARM_UP = 3
 BESIDE = "ferro_alloc: "
 # PyTorch's stream-ordered allocator has no pools, and expandable segments no hook.
 PROCESSES = ["native", "expandable"]
 WITH_HOOK = ["native", OURS]
+
+
+def repetitions(name: str) -> int:
+    return next(times for size, times in PER_GRAPH.items() if size in name)
 
 
 class Rank:
@@ -83,21 +87,21 @@ class Rank:
         return buffer
 
     def work(self) -> Mapping[str, Callable[[], object]]:
-        """By name: PER_GRAPH collectives, or as many messages from rank 0 to rank 1.
+        """By name: some collectives, or as many messages from rank 0 to rank 1: `repetitions()`.
 
         Those of ferro_alloc's buffers in native's process follow native's, and begin with BESIDE.
         Both ranks must call this at the same time: each operation runs once before its capture.
         """
-        return {name: self._repeated(operation) for name, operation in self._operations().items()}
+        return {name: self._repeated(name, run) for name, run in self._operations().items()}
 
-    def _repeated(self, operation: Callable[[], object]) -> Callable[[], object]:
+    def _repeated(self, name: str, operation: Callable[[], object]) -> Callable[[], object]:
         import torch
 
         operation()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(PER_GRAPH):
+            for _ in range(repetitions(name)):
                 operation()
         replay: Callable[[], object] = graph.replay
         return replay
@@ -165,7 +169,7 @@ def cases(allocator: str, simulated: bool, hook: bool) -> Mapping[str, turns.Cas
     def measure(name: str, seconds: float) -> float:
         estimate = seconds_for(name, WARM_UP) / WARM_UP
         times = max(WARM_UP, min(2000, int(seconds / max(estimate, 1e-9))))
-        return seconds_for(name, times) / (times * PER_GRAPH) * 1e9
+        return seconds_for(name, times) / (times * repetitions(name)) * 1e9
 
     return {name: partial(measure, name) for name in work}
 

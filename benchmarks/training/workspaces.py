@@ -1,4 +1,4 @@
-"""What does cuDNN ask of the allocator? Workspaces of convolutions, on a GPU beside the simulated one.
+"""Workspaces of convolutions: what cuDNN asks of the allocator, on a GPU and on the simulated one.
 
 Each operator runs alone, forward and for both of its gradients. The bytes that it requested at its
 peak, less those of its results, are its workspace. `--compare FILE` shows where the simulated GPU's
