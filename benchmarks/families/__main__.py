@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -22,7 +23,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.families.comparison import Record, faults, judged, mib, pairs, rows, summary
+from benchmarks.families.comparison import (
+    Record,
+    by_family,
+    faults,
+    judged,
+    mib,
+    outside,
+    pairs,
+    rows,
+    summary,
+)
 from benchmarks.families.table import FAMILIES, PLAIN, SIZES, Family
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.harness.records import print_table, report_problems, store
@@ -31,9 +42,9 @@ from tools.gpu import gpu_count
 RESULTS = ROOT / "benchmarks" / "results"
 STORED = RESULTS / "families_simulated.json"
 WHOLE = "whole"
-SECONDS = 300  # that a child may take
+SECONDS_ON_GPU, SECONDS_SIMULATED = 150, 300  # that a child may take
 JOBS_ON_GPU, JOBS_SIMULATED = 14, 2
-CARD = 72 << 10
+CARD = 74 << 10
 """MiB of a real card that are given to children: of 80 GB the rest is for what nobody declared."""
 OUTSIDE = 1 << 10
 """MiB that a child may take beside its allocator."""
@@ -85,29 +96,38 @@ class Share:
                 self._changed.notify_all()
 
 
-def measure(case: Case, simulated: bool, card: Share, deadline: float) -> Record:
-    """A record, whatever happens."""
+def environment(case: Case, simulated: bool, cache: str) -> dict[str, str]:
+    # Each compiles everything itself, so that it asks for the memory which that takes.
+    env = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if not simulated and case.program.ranks == 1:
+        # A Trainer would use all that it sees.
+        env["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    return env
+
+
+def measure(case: Case, options: argparse.Namespace, card: Share, deadline: float) -> Record | None:
+    """None: the budget was spent before it ended."""
     if missing := case.program.missing():
         return case.record(f"{case.family} needs {', '.join(missing)}, which is not installed")
     words = ["--family", case.family.removesuffix(PLAIN), "--allocator", case.allocator]
     words += [] if case.limit is None else ["--limit", str(case.limit)]
-    words += ["--simulated"] * simulated + ["--smoke"] * case.smoke
-    words += ["--plain"] * case.family.endswith(PLAIN)
+    words += ["--simulated"] * options.simulated + ["--smoke"] * case.smoke
+    words += ["--plain"] * case.family.endswith(PLAIN) + ["--alone"] * (options.jobs == 1)
     with card.hold(case.declared), tempfile.TemporaryDirectory() as folder:
         left = deadline - time.monotonic()
         if left <= 0:
-            return case.record("not run: the budget was spent")
-        # Each compiles everything itself, so that it asks for the memory which that takes.
-        env = {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        module = "benchmarks.families.child"
+            return None
+        env = environment(case, options.simulated, folder)
+        seconds = min(left, SECONDS_SIMULATED if options.simulated else SECONDS_ON_GPU)
         try:
-            with Child(module, words, timeout=min(left, SECONDS), env=env) as child:
+            with Child("benchmarks.families.child", words, timeout=seconds, env=env) as child:
                 found = child.read()
             return Record(**{**vars(case.record()), **found})
         except (ChildError, ValueError, TypeError) as error:
             # The second and third: what was printed is not the child's object.
-            return case.record(f"{case.family}: {error}")
+            late = time.monotonic() >= deadline
+            return None if late else case.record(f"{case.family}: {error}")
 
 
 def names_of(options: argparse.Namespace) -> list[str]:
@@ -144,7 +164,7 @@ def read(file: Path) -> list[Record]:
 
 
 def run(options: argparse.Namespace) -> list[Record]:
-    """Of each case, in order. Stored as they come, in the place of older ones of the same case."""
+    """Of each case. Stored as they come, in the place of older ones of the same case."""
     cases = cases_of(options)
     output: Path | None = options.output
     kept = {r.key: r for r in read(output)} if output is not None and output.exists() else {}
@@ -153,19 +173,39 @@ def run(options: argparse.Namespace) -> list[Record]:
     fresh = []
     with ThreadPoolExecutor(options.jobs) as pool:
         deadline = began + options.budget
-        futures = [pool.submit(measure, c, options.simulated, card, deadline) for c in cases]
+        futures = [pool.submit(measure, c, options, card, deadline) for c in cases]
         for number, future in enumerate(as_completed(futures), 1):
             record = future.result()
+            if record is None:
+                continue
             fresh.append(record)
             kept[record.key] = record
-            store(list(kept.values()), output)
+            store(in_order(list(kept.values())), output)
             print(
                 f"{time.monotonic() - began:5.0f} s {number}/{len(cases)} {line(record)}",
                 file=sys.stderr,
                 flush=True,
             )
-    order = {(c.family, c.allocator, c.size): number for number, c in enumerate(cases)}
-    return sorted(fresh, key=lambda record: order[record.key])
+    if len(fresh) < len(cases):
+        print(f"{len(cases) - len(fresh)} not run: the budget was spent", file=sys.stderr)
+    return in_order(fresh)
+
+
+def in_order(records: Sequence[Record]) -> list[Record]:
+    """Those without cuDNN at the end."""
+    families, sizes = list(FAMILIES), [*SIZES, WHOLE]
+
+    def place(record: Record) -> tuple[bool, int, int, int]:
+        name = record.family.removesuffix(PLAIN)
+        allocator = SIMULATED_ALLOCATORS.index(record.allocator)
+        return (
+            name != record.family,
+            families.index(name),
+            sizes.index(record.size),
+            allocator,
+        )
+
+    return sorted(records, key=place)
 
 
 def line(record: Record) -> str:
@@ -198,11 +238,13 @@ def compare(gpu: Sequence[Record], simulated: Sequence[Record]) -> int:
     """Shows the differences; the exit status."""
     found, problems = pairs(gpu, simulated)
     print_table("peak reserved", *rows(found))
+    print_table("by family", *by_family(found))
     problems += faults(judged(found))
     print(f"as it is: {summary(judged(found))}")
     plain = [pair for pair in found if pair not in judged(found)]
     if plain:
         print(f"without cuDNN: {summary(plain)}")
+    print(f"beside the allocator: {outside(gpu)}, simulated {outside(simulated)}")
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
@@ -216,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--allocators", nargs="+", choices=SIMULATED_ALLOCATORS, default=list(SIMULATED_ALLOCATORS)
     )
     parser.add_argument("--sizes", nargs="+", choices=(*SIZES, WHOLE), default=list(SIZES))
-    parser.add_argument("--smoke", action="store_true", help="two, tiny: does it run?")
+    parser.add_argument("--smoke", action="store_true", help="three, tiny: does it run?")
     parser.add_argument("--jobs", type=int, help="children beside each other")
     parser.add_argument(
         "--budget",

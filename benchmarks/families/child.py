@@ -104,7 +104,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         failure = str(error)
-    used = used_by_this_process(options.rank)
+    free, total = torch.cuda.mem_get_info()
+    used = total - free if options.alone else used_by_this_process(options.rank)
     found = {
         "fits": not failure,
         "failure": failure,
@@ -132,6 +133,7 @@ def main() -> int:
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--plain", action="store_true", help="without cuDNN")
+    parser.add_argument("--alone", action="store_true", help="no other process uses the card")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     say(**measure(parser.parse_args()))

@@ -8,10 +8,10 @@ at most `FALSE_ALARMS` of what fits on the GPU does not there.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.families.table import PLAIN
+from benchmarks.families.table import PLAIN, SIZES
 
 MEDIAN = 0.02
 WORST = 0.05
@@ -156,10 +156,28 @@ def rows(found: Sequence[Pair]) -> tuple[Sequence[str], list[Sequence[str]]]:
     return (*headings, "difference", "other attention"), lines
 
 
-def attention(found: Sequence[Pair]) -> Mapping[str, tuple[list[str], list[str]]]:
-    """Of each family whose attention differs: what the GPU and the simulated one chose."""
-    return {
-        pair.gpu.family: (pair.gpu.attention, pair.simulated.attention)
-        for pair in found
-        if pair.gpu.attention != pair.simulated.attention
-    }
+def outside(records: Sequence[Record]) -> str:
+    """What processes held beside their allocators, in MiB."""
+    known = sorted(record.outside for record in records if record.outside is not None)
+    return f"{mib(known[0])} to {mib(known[-1])} MiB" if known else "not known"
+
+
+def by_family(found: Sequence[Pair]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Headings, and one row for each family: on the ample card, MiB reserved on the GPU and the
+    difference; on all, how many verdicts are the GPU's."""
+    families = dict.fromkeys(pair.gpu.family for pair in found)
+    allocators = dict.fromkeys(pair.gpu.allocator for pair in found)
+    lines: list[Sequence[str]] = []
+    for family in families:
+        cells = [family]
+        mine = [pair for pair in found if pair.gpu.family == family]
+        for allocator in allocators:
+            pair = next(
+                (p for p in mine if (p.gpu.allocator, p.gpu.size) == (allocator, SIZES[0])), None
+            )
+            cells.append(mib(pair.gpu.peak_reserved) if pair else "-")
+            cells.append(f"{pair.difference:+.2%}" if pair and pair.both_fit else "-")
+        right = sum(pair.gpu.fits == pair.simulated.fits for pair in mine)
+        lines.append([*cells, f"{right} of {len(mine)}"])
+    headings = [word for name in allocators for word in (f"{name}, MiB", "simulated")]
+    return ("family", *headings, "right verdicts"), lines

@@ -195,6 +195,7 @@ FAMILIES: dict[str, Family] = {
         "plain_torch.fsdp2",
         {"shapes": [(4, 384), (4, 512), (3, 576)], "width": 1024, "layers": 12},
         ranks=2,
+        smoke={"shapes": [(2, 64), (2, 96)], "width": 128, "layers": 2},
         peaks=(3538, 2723),
     ),
 }
