@@ -13,6 +13,7 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import redirect_stdout
 from typing import Any
@@ -54,6 +55,12 @@ def watch_attention() -> set[str]:
     return chosen
 
 
+def end_with_parent() -> None:
+    """A rank whose other one is gone would wait for it for ever."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
 def join_ranks(options: argparse.Namespace, ranks: int) -> subprocess.Popen[bytes] | None:
     """Starts the other rank, and makes the process group with it."""
     import torch
@@ -66,10 +73,11 @@ def join_ranks(options: argparse.Namespace, ranks: int) -> subprocess.Popen[byte
         other = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.families.child", *words],
             cwd=ROOT,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
     else:
+        threading.Thread(target=end_with_parent, daemon=True).start()
         store = dist.TCPStore("127.0.0.1", options.port, ranks, is_master=False)
     torch.cuda.set_device(options.rank)
     dist.init_process_group("nccl", store=store, rank=options.rank, world_size=ranks)
