@@ -11,6 +11,7 @@ allows.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import sys
@@ -68,6 +69,15 @@ class Case:
         return None if self.size == WHOLE or self.smoke else self.program.limit(self.size)
 
     @property
+    def named(self) -> str:
+        return " ".join((self.family, self.allocator, self.size))
+
+    @property
+    def is_traced(self) -> bool:
+        """What a program asks for hardly depends on allocator and size."""
+        return self.allocator == "native" and self.size in (SIZES[0], WHOLE)
+
+    @property
     def declared(self) -> int:
         return OUTSIDE + (UNLIMITED if self.limit is None else self.limit)
 
@@ -106,13 +116,20 @@ def environment(case: Case, simulated: bool, cache: str) -> dict[str, str]:
     return env
 
 
-def measure(case: Case, options: argparse.Namespace, card: Share, deadline: float) -> Record | None:
-    """None: the budget was spent before it ended."""
+def measure(
+    case: Case,
+    options: argparse.Namespace,
+    card: Share,
+    deadline: float,
+    requests: dict[str, list[int]],
+) -> Record | None:
+    """None: the budget was spent before it ended. Adds to `requests` what it asked for."""
     if missing := case.program.missing():
         return case.record(f"{case.family} needs {', '.join(missing)}, which is not installed")
     words = ["--family", case.family.removesuffix(PLAIN), "--allocator", case.allocator]
     words += [] if case.limit is None else ["--limit", str(case.limit)]
     words += ["--simulated"] * options.simulated + ["--smoke"] * case.smoke
+    words += ["--requests"] * (options.requests is not None and case.is_traced)
     words += ["--plain"] * case.family.endswith(PLAIN) + ["--alone"] * (options.jobs == 1)
     with card.hold(case.declared), tempfile.TemporaryDirectory() as folder:
         left = deadline - time.monotonic()
@@ -123,6 +140,8 @@ def measure(case: Case, options: argparse.Namespace, card: Share, deadline: floa
         try:
             with Child("benchmarks.families.child", words, timeout=seconds, env=env) as child:
                 found = child.read()
+            if "requests" in found:
+                requests[case.named] = found.pop("requests")
             return Record(**{**vars(case.record()), **found})
         except (ChildError, ValueError, TypeError) as error:
             # The second and third: what was printed is not the child's object.
@@ -171,9 +190,10 @@ def run(options: argparse.Namespace) -> list[Record]:
     began = time.monotonic()
     card = Share(sys.maxsize if options.simulated else CARD)
     fresh = []
+    requests: dict[str, list[int]] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
         deadline = began + options.budget
-        futures = [pool.submit(measure, c, options, card, deadline) for c in cases]
+        futures = [pool.submit(measure, c, options, card, deadline, requests) for c in cases]
         for number, future in enumerate(as_completed(futures), 1):
             record = future.result()
             if record is None:
@@ -186,6 +206,9 @@ def run(options: argparse.Namespace) -> list[Record]:
                 file=sys.stderr,
                 flush=True,
             )
+    if options.requests is not None:
+        with gzip.open(options.requests, "wt") as file:
+            json.dump(requests, file)
     if len(fresh) < len(cases):
         print(f"{len(cases) - len(fresh)} not run: the budget was spent", file=sys.stderr)
     return in_order(fresh)
@@ -209,7 +232,7 @@ def in_order(records: Sequence[Record]) -> list[Record]:
 
 
 def line(record: Record) -> str:
-    what = f"{record.family} {record.allocator} {record.size}"
+    what = " ".join(record.key)
     if record.problem:
         return f"{what}: problem: {record.problem.splitlines()[-1]}"
     verdict = "fits" if record.fits else "does not fit"
@@ -268,6 +291,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="then it ends with what it has",
     )
     parser.add_argument("--output", type=Path, help="the records, as JSON; others in it are kept")
+    parser.add_argument(
+        "--requests",
+        type=Path,
+        metavar="FILE",
+        help="what each asked for and freed in order, as gzipped JSON; native and ample alone",
+    )
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="with the records of a real GPU; runs nothing"
     )

@@ -55,6 +55,15 @@ def watch_attention() -> set[str]:
     return chosen
 
 
+def requests(device: int) -> list[int]:
+    """Bytes of what was asked for, and negative of what was freed, in order."""
+    import torch
+
+    signs = {"alloc": 1, "free_completed": -1}
+    events = torch.cuda.memory._snapshot()["device_traces"][device]
+    return [signs[e["action"]] * e["size"] for e in events if e["action"] in signs]
+
+
 def end_with_parent() -> None:
     """A rank whose other one is gone would wait for it for ever."""
     sys.stdin.buffer.read()
@@ -101,6 +110,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         total = torch.cuda.mem_get_info()[1]
         # Half a byte more, because the allocators round the product down.
         torch.cuda.set_per_process_memory_fraction((limit + 0.5) / total)
+    if options.requests:
+        torch.cuda.memory._record_memory_history(context=None)
     attention = watch_attention()
     other = join_ranks(options, family.ranks) if family.ranks > 1 else None
     began = time.monotonic()
@@ -125,6 +136,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": time.monotonic() - began,
         "device": torch.cuda.get_device_name(),
     }
+    if options.requests:
+        found["requests"] = requests(options.rank)
     if other is not None:
         # The other rank waits for ever for one that has run out of memory.
         if failure:
@@ -141,6 +154,7 @@ def main() -> int:
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--plain", action="store_true", help="without cuDNN")
+    parser.add_argument("--requests", action="store_true", help="say what was asked for, too")
     parser.add_argument("--alone", action="store_true", help="no other process uses the card")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)

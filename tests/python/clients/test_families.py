@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
+from benchmarks.families import requests
 from benchmarks.families.__main__ import cases_of, compare
 from benchmarks.families.comparison import Record, faults, pairs, summary
 from benchmarks.families.table import FAMILIES, MIB, SIZES
@@ -30,6 +32,7 @@ def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
     ]
     output.write_text(json.dumps([vars(record) for record in left]))
     command = ["benchmarks.families", "--simulated", "--smoke", "--output", str(output)]
+    command += ["--requests", str(tmp_path / "requests.json.gz")]
     run_program(RUN, *command, "--allocators", "native", "ferro_alloc", timeout=180)
     stored = [Record(**record) for record in json.loads(output.read_text())]
     assert [record for record in stored if record.family == "llama"] == left[:1]
@@ -40,6 +43,13 @@ def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
         for allocator in ("native", "ferro_alloc")
     }
     assert len(records) == 6
+    asked = requests.read(tmp_path / "requests.json.gz")
+    assert {name.split()[0] for name in asked} == {r.family for r in records}
+    for record in records:
+        if record.allocator == "native":
+            # Of what was asked for; the allocator rounds it up.
+            peak = max(accumulate(asked[" ".join(record.key)]))
+            assert 0.9 * record.peak_allocated < peak <= record.peak_allocated
     for record in records:
         assert record.fits
         assert not record.problem
@@ -139,3 +149,12 @@ def test_cases() -> None:
     options.only = ["resnet"]
     with pytest.raises(ValueError, match="no family resnet: expected of compiled, llama"):
         cases_of(options)
+
+
+def test_requests_that_differ_are_told() -> None:
+    same = [2 * MIB, 4 * MIB, -2 * MIB]
+    gpu = {"llama_plain native ample": [*same, 8 * MIB, 8 * MIB], "unet native ample": same}
+    simulated = {"llama native ample": [*same, 1 * MIB]}
+    (row,) = requests.rows(gpu, simulated)
+    peaks = ["20.0", "6.0"]
+    assert row == ["llama_plain", "4", "3", *peaks, "3", "2 x 8.00", "1 x 1.00"]
