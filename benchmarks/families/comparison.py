@@ -8,6 +8,7 @@ at most `FALSE_ALARMS` of what fits on the GPU does not there.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -84,6 +85,11 @@ def pairs(gpu: Sequence[Record], simulated: Sequence[Record]) -> tuple[list[Pair
             problems.append(f"{where}: the limits are {record.limit} and {here.limit} MiB")
         else:
             found.append(Pair(record, here))
+    left = Counter(record.family for record in simulated)
+    left.subtract(record.family for record in gpu if record.key in known)
+    problems += [
+        f"{name}: {count} runs are not there of the GPU" for name, count in (+left).items()
+    ]
     return found, problems
 
 
