@@ -21,7 +21,13 @@ from benchmarks.harness.processes import ALLOCATORS, OURS, ROOT
 
 DOCUMENTS = [
     ROOT / "docs" / name
-    for name in ("benchmarks.md", "design.md", "graph-memory.md", "simulated-gpu.md")
+    for name in (
+        "benchmarks.md",
+        "design.md",
+        "graph-memory.md",
+        "simulated-gpu.md",
+        "will-it-fit.md",
+    )
 ]
 RESULTS = ROOT / "benchmarks" / "results"
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -66,6 +72,14 @@ def clock(records: Records) -> str:
     headings = ("GPU, ms", "simulated", "difference", "GPU, peak", "simulated", "difference")
     rows = timed(read(STORED), records)
     return markdown(["workload", "allocator", *headings], rows)
+
+
+def families(records: Records) -> str:
+    from benchmarks.families.comparison import Record, by_family, pairs
+
+    simulated = json.loads((RESULTS / "families_simulated.json").read_text())
+    found, _ = pairs([Record(**r) for r in records], [Record(**r) for r in simulated])
+    return markdown(*by_family(found))
 
 
 def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
@@ -198,6 +212,7 @@ def scaling(records: Records) -> str:
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "clock": ("fidelity_clock.json", clock),
+    "families": ("families_gpu.json", families),
     "fidelity": ("frontier_gpu.json conv_plain_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "frontier": ("frontier_gpu.json", frontier),
