@@ -57,8 +57,8 @@ SIM_LIBRARIES = {
 # Empty, under a soname that the package replaces with those of copies in wheels.
 STAND_IN = "libcudart-stand-in.so"
 STAND_IN_SONAME = f"libcudart.{'x' * 242}.so"
-# Sources that are no part of their folder's unit. One serves three libraries, and the others declare
-# what the folder defines or includes with other arguments.
+# Sources that are no part of their folder's unit. One serves three libraries. The others declare
+# what the folder defines, or include with other arguments.
 SHARED = "blas_operation"
 APART = (SHARED, "operations", "stubs")
 STARTUP = "ferro_alloc.pth"

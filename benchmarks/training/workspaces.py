@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end = time.monotonic() + options.budget
     torch.zeros(1, device="cuda")
     chosen = list(cases(options.types))[:: 50 if options.smoke else 1]
-    records = []
+    records: list[dict[str, Any]] = []
     free = torch.cuda.mem_get_info()[0]
     for shape, kind, last in chosen:
         if time.monotonic() > end:
