@@ -159,9 +159,7 @@ def names_of(options: argparse.Namespace) -> list[str]:
         if unknown := [name for name in options.only if name not in known]:
             raise ValueError(f"no family {', '.join(unknown)}: expected of {', '.join(FAMILIES)}")
         return list(options.only)
-    if options.simulated:
-        return list(FAMILIES)
-    devices = gpu_count()
+    devices = sys.maxsize if options.simulated else gpu_count()
     return [name for name, family in FAMILIES.items() if family.ranks <= devices] + plain
 
 

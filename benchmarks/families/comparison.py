@@ -67,15 +67,11 @@ class Pair:
 
 
 def pairs(gpu: Sequence[Record], simulated: Sequence[Record]) -> tuple[list[Pair], list[str]]:
-    """In the order of the GPU's records, and what has no counterpart or no result.
-
-    The simulated GPU has no cuDNN, so that a family with and one without are the same there.
-    """
+    """In the order of the GPU's records, and what has no counterpart or no result."""
     known = {record.key: record for record in simulated}
     found, problems = [], []
     for record in gpu:
-        name = record.family.removesuffix(PLAIN)
-        here = known.get((name, record.allocator, record.size))
+        here = known.get(record.key)
         where = f"{record.family} under {record.allocator}, {record.size}"
         if record.problem:
             problems.append(f"{where}: {record.problem}")

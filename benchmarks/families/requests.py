@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.families.table import MIB, PLAIN
+from benchmarks.families.table import MIB
 
 MOST_SIZES = 6
 
@@ -55,7 +55,7 @@ def told(more: Sequence[tuple[int, int]]) -> str:
 def rows(gpu: dict[str, list[int]], simulated: dict[str, list[int]]) -> list[list[str]]:
     lines = []
     for name, there in gpu.items():
-        here = simulated.get(name.replace(PLAIN + " ", " "))
+        here = simulated.get(name)
         if here is None:
             continue
         numbers = [sum(size > 0 for size in events) for events in (there, here)]

@@ -17,10 +17,14 @@ bool is_one_of(string_view name, const string_view (&names)[n]) {
 
 constexpr string_view kUnset[] = {"aten::empty", "aten::empty_strided"};
 // The last moves weights by copies, which are seen.
-constexpr string_view kNothing[] = {
-    "aten::set_",          "aten::resize_",     "aten::_resize_output_", "aten::is_set_to",
-    "aten::record_stream", "aten::_pin_memory", "aten::is_pinned",
-    "aten::_cudnn_rnn_flatten_weight"};
+constexpr string_view kNothing[] = {"aten::set_",
+                                    "aten::resize_",
+                                    "aten::_resize_output_",
+                                    "aten::is_set_to",
+                                    "aten::record_stream",
+                                    "aten::_pin_memory",
+                                    "aten::is_pinned",
+                                    "aten::_cudnn_rnn_flatten_weight"};
 constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
 // Their sizes come from values that they ask for through other operators.
 constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
@@ -110,8 +114,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.returns = schema.returns().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if ((alias != nullptr && alias->isWrite()) ||
-        is_kept_up(base, schema.arguments()[i].name())) {
+    if ((alias != nullptr && alias->isWrite()) || is_kept_up(base, schema.arguments()[i].name())) {
       traits.written.push_back(i);
       if (schema.arguments()[i].kwarg_only() || (i == 0 && is_one_of(base, kOverwriting)) ||
           is_one_of(base, kFilling)) {

@@ -25,8 +25,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> rnn(
   constexpr std::int64_t kRelu = 0, kTanh = 1, kLstm = 2;
   if (mode == kLstm) {
     const std::vector<Tensor> states = {state, cells.value()};
-    auto [output, last, last_cells] = at::lstm(input, states, weights, biases, layers, 0.0, false,
-                                               bidirectional, batch_first);
+    auto [output, last, last_cells] =
+        at::lstm(input, states, weights, biases, layers, 0.0, false, bidirectional, batch_first);
     return {output, last, last_cells, none, weights_at};
   }
   const auto call = mode == kRelu   ? at::_ops::rnn_relu_input::call
@@ -37,9 +37,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> rnn(
   return {output, last, none, none, weights_at};
 }
 
-TORCH_LIBRARY_IMPL(aten, CPU, m) {
-  m.impl("_cudnn_rnn", &rnn);
-}
+TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("_cudnn_rnn", &rnn); }
 
 }  // namespace
 }  // namespace ferro::values

@@ -1,4 +1,5 @@
-// cuDNN's graph interface: one engine for each convolution, with its workspace. Nothing is computed.
+// cuDNN's graph interface: for each convolution an engine with its workspace, and one that needs none
+// for when memory is short. Nothing is computed.
 //
 // Graphs without a convolution are refused, as by a cuDNN that has no engine for them.
 #include "sim/libraries/cudnn/descriptor.h"
@@ -124,10 +125,13 @@ std::optional<Convolution> convolution_of(const Descriptor* graph) {
   return std::nullopt;
 }
 
-const Descriptor* graph_of_plan(const Descriptor& plan) {
+const Descriptor* engine_of_plan(const Descriptor& plan) {
   const Descriptor* const choice = plan.first(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-  const Descriptor* const engine =
-      choice == nullptr ? nullptr : choice->first(CUDNN_ATTR_ENGINECFG_ENGINE);
+  return choice == nullptr ? nullptr : choice->first(CUDNN_ATTR_ENGINECFG_ENGINE);
+}
+
+const Descriptor* graph_of_plan(const Descriptor& plan) {
+  const Descriptor* const engine = engine_of_plan(plan);
   return engine == nullptr ? nullptr : engine->first(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
 }
 
@@ -142,11 +146,14 @@ void set_descriptor(Descriptor& descriptor, cudnnBackendAttributeName_t name,
   descriptor.set(name, {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {std::move(value)}});
 }
 
-// The one way in which a graph is run.
-std::shared_ptr<const Descriptor> engine_choice(std::shared_ptr<const Descriptor> graph) {
+constexpr std::int64_t kEngines = 2;
+constexpr std::int64_t kWithWorkspace = 0;
+
+std::shared_ptr<const Descriptor> engine_choice(std::shared_ptr<const Descriptor> graph,
+                                                std::int64_t index) {
   const auto engine = std::make_shared<Descriptor>(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   set_descriptor(*engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, std::move(graph));
-  set_integer(*engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0);
+  set_integer(*engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
   const auto choice = std::make_shared<Descriptor>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   set_descriptor(*choice, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
   return choice;
@@ -162,22 +169,29 @@ std::shared_ptr<const Descriptor> shared_first(const Descriptor& descriptor,
 cudnnStatus_t finalize(Descriptor& descriptor) {
   switch (descriptor.type()) {
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-      set_integer(descriptor, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, 1);
+      set_integer(descriptor, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, kEngines);
       return CUDNN_STATUS_SUCCESS;
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR: {
       const auto index = descriptor.integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
-      return !index.empty() && index[0] == 0 ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+      const bool known = !index.empty() && index[0] >= 0 && index[0] < kEngines;
+      return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
     }
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: {
-      auto graph = shared_first(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+      const auto graph = shared_first(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
       if (!convolution_of(graph.get())) return CUDNN_STATUS_NOT_SUPPORTED;
-      set_descriptor(descriptor, CUDNN_ATTR_ENGINEHEUR_RESULTS, engine_choice(std::move(graph)));
+      Descriptor::Attribute results{CUDNN_TYPE_BACKEND_DESCRIPTOR, kEngines, {}, {}};
+      for (std::int64_t index = 0; index < kEngines; ++index) {
+        results.descriptors.push_back(engine_choice(graph, index));
+      }
+      descriptor.set(CUDNN_ATTR_ENGINEHEUR_RESULTS, std::move(results));
       return CUDNN_STATUS_SUCCESS;
     }
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
       const auto found = convolution_of(graph_of_plan(descriptor));
       if (!found) return CUDNN_STATUS_NOT_SUPPORTED;
-      const std::size_t bytes = workspace_of(found->shape, found->pass);
+      const auto index = engine_of_plan(descriptor)->integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+      const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
+      const std::size_t bytes = with_workspace ? workspace_of(found->shape, found->pass) : 0;
       set_integer(descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                   static_cast<std::int64_t>(bytes));
       return CUDNN_STATUS_SUCCESS;
@@ -191,7 +205,7 @@ cudnnStatus_t run_convolution(CUstream stream, const Convolution& c) {
   const ConvolutionShape& s = c.shape;
   const std::int64_t results = s.images * s.output_places;
   const std::int64_t window = s.inputs / s.groups * s.window;
-  const Precision precision = s.element == 4   ? Precision::kSingle
+  const Precision precision = s.element == 4  ? Precision::kSingle
                               : s.element > 4 ? Precision::kTwice
                                               : Precision::kHalf;
   ensure_context();

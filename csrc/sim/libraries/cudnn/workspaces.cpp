@@ -25,6 +25,24 @@ struct Copies {
   std::int64_t inputs, outputs, weights;
 };
 
+std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
+
+// Gradients of weights are few long sums, which the 132 processors of an H100 share.
+std::int64_t partial_sums(const ConvolutionShape& s) {
+  const std::int64_t columns = s.inputs / s.groups * s.window;
+  const bool narrow = s.outputs < 128;
+  const std::int64_t tile = narrow ? 64 : 128;
+  const bool product = s.window == 1 && !s.strided;
+  std::int64_t slices = (product ? 264 : 132) / (tiles(s.outputs, tile) * tiles(columns, tile));
+  std::int64_t least = 6000;  // terms of a sum
+  if (s.element == 2) {
+    slices /= narrow ? 1 : 4;
+    least = 25000;
+  }
+  const bool split = slices > 1 && s.images * s.output_places >= least;
+  return split ? slices * s.outputs * columns * 4 : 0;
+}
+
 std::int64_t depthwise(const ConvolutionShape& s, Pass pass) {
   const bool sums = s.channels_last && s.element == 2 && pass == Pass::kWeightGradient;
   constexpr std::int64_t kPartialSums = 256;
@@ -36,11 +54,11 @@ std::int64_t channels_last(const ConvolutionShape& s, Pass pass) {
   if (s.element == 2) {
     const bool inputs = s.inputs % 8 != 0;
     const bool outputs = s.outputs % 8 != 0;
-    return copies.inputs * inputs + copies.outputs * outputs +
-           copies.weights * (inputs || outputs);
+    return copies.inputs * inputs + copies.outputs * outputs + copies.weights * (inputs || outputs);
   }
-  const bool weights = pass == Pass::kWeightGradient;
-  if (s.inputs % 4 == 0) return s.groups > 1 && weights ? copies.inputs + copies.outputs : 0;
+  if (s.inputs % 4 == 0) {
+    return s.groups > 1 && pass == Pass::kWeightGradient ? copies.inputs + copies.outputs : 0;
+  }
   return pass == Pass::kForward ? copies.inputs + copies.weights : copies.all();
 }
 
@@ -72,10 +90,13 @@ std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
   // Elements of 64 bits have kernels of their own.
   if (s.element > 4) return 0;
   const bool deep = s.groups > 1 && s.groups == s.inputs && s.groups == s.outputs;
-  return static_cast<std::size_t>(deep                             ? depthwise(s, pass)
-                                  : s.channels_last                ? channels_last(s, pass)
-                                  : s.window == 1 && !s.strided    ? pointwise(s, pass)
-                                                                   : channels_first(s, pass));
+  const bool product = s.window == 1 && !s.strided;
+  const bool sums = pass == Pass::kWeightGradient && !deep && (s.channels_last || !product);
+  const std::int64_t copies = deep              ? depthwise(s, pass)
+                              : s.channels_last ? channels_last(s, pass)
+                              : product         ? pointwise(s, pass)
+                                                : channels_first(s, pass);
+  return static_cast<std::size_t>(copies + (sums ? partial_sums(s) : 0));
 }
 
 std::size_t normalization_workspace(std::int64_t bytes, std::int64_t channels, bool backward) {
@@ -120,9 +141,9 @@ WeightPlace weight_place(const RecurrentShape& s, std::int64_t layer, std::int64
   const bool of_input = part < s.gates;
   place.rows = s.hidden;
   place.columns = of_input ? inputs : s.projected;
-  place.matrix_offset = of_input ? part * s.hidden * inputs
-                                 : s.gates * s.hidden * inputs +
-                                       (part - s.gates) * s.hidden * s.projected;
+  place.matrix_offset =
+      of_input ? part * s.hidden * inputs
+               : s.gates * s.hidden * inputs + (part - s.gates) * s.hidden * s.projected;
   place.matrix_offset = (before + place.matrix_offset) * s.element;
   if (s.biases) {
     std::int64_t all = 0;

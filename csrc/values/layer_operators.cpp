@@ -1,4 +1,5 @@
-// PyTorch's operators of cuDNN on the host, where PyTorch has none: made of those that it has.
+// Convolutions and normalizations that PyTorch has for CUDA alone, on the host: made of those that it
+// has for both.
 //
 // Registered for the CPU, so that an evaluation finds them as it finds any other kernel.
 #include <ATen/ATen.h>
@@ -50,6 +51,13 @@ Tensor convolution_add_relu(const Tensor& input, const Tensor& weight, const Ten
       .relu();
 }
 
+Tensor depthwise(const Tensor& input, const Tensor& weight, SymIntArrayRef, Optional bias,
+                 SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation) {
+  const std::vector<c10::SymInt> none(stride.size(), 0);
+  return at::convolution_symint(input, weight, bias, stride, padding, dilation, false, none,
+                                input.sym_size(1));
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm(const Tensor& input, const Tensor& weight,
                                                       Optional bias, Optional running_mean,
                                                       Optional running_var, bool training,
@@ -73,6 +81,8 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("cudnn_convolution_transpose", &convolution_transpose);
   m.impl("cudnn_convolution_relu", &convolution_relu);
   m.impl("cudnn_convolution_add_relu", &convolution_add_relu);
+  m.impl("_conv_depthwise2d", &depthwise);
+  m.impl("conv_depthwise3d", &depthwise);
   m.impl("cudnn_batch_norm", &batch_norm);
   m.impl("cudnn_batch_norm_backward", &batch_norm_backward);
 }
