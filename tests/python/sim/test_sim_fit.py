@@ -152,6 +152,17 @@ def test_a_kv_cache_is_known_by_the_librarys_own_objects(
     assert gib_of(result, "other") * GIB <= one
 
 
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_memory_at_the_peak_by_tag(simulate: Simulate, allocator: str) -> None:
+    done, result = simulate(programs.TAGGED, "--memory", "4GiB", "--allocator", allocator)
+    (device,) = result["devices"]
+    tags = {"model": 1 << 30, "kv cache": 512 * MIB}
+    assert device["tags"] == result["out_of_memory"]["tags"] == tags
+    rows = [line.split() for line in done.stderr.splitlines()]
+    assert ["model", "1.00", "GiB", "62", "%"] in rows
+    assert ["(no", "tag)", "0.12", "GiB", "8", "%"] in rows
+
+
 def test_memory_of_graphs_is_a_kind(simulate: Simulate) -> None:
     _, result = simulate(programs.GRAPHS)
     assert gib_of(result, "graphs") == 0.25
