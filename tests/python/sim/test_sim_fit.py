@@ -168,6 +168,37 @@ def test_memory_of_graphs_is_a_kind(simulate: Simulate) -> None:
     assert gib_of(result, "graphs") == 0.25
 
 
+VALUES = """\
+import torch
+three = torch.full((8,), 3, device="cuda")
+print((three + 1).tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"), [((), 4), (("--values",), 4), (("--no-values",), 0)]
+)
+def test_values_are_a_choice(simulate: Simulate, options: tuple[str, ...], printed: int) -> None:
+    done, _ = simulate(VALUES, *options)
+    assert done.stdout == f"{8 * [printed]}\n"
+
+
+def test_children_have_the_choice_of_values(simulate: Simulate) -> None:
+    program = f"{VALUES}assert three.sum().item() == 0"
+    _, result = simulate(program, "--compare", "--no-values")
+    assert [run["verdict"] for run in result["runs"]] == 3 * ["fits"]
+
+
+def test_values_without_memory_that_keeps_them_are_refused(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(VALUES)
+    done = run_program(SIMULATE, "simulate", "--no-backing", "--values", str(script), check=False)
+    assert done.returncode == 1
+    assert "values need memory that keeps them" in done.stderr
+
+
 def test_json_goes_to_stdout_behind_the_programs_own(
     run_program: RunProgram, tmp_path: Path
 ) -> None:
