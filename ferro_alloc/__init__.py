@@ -15,9 +15,17 @@ if TYPE_CHECKING:
     from ferro_alloc import sizes
     from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
     from ferro_alloc._errors import FerroError
-    from ferro_alloc._failures import CallSite, OutOfMemory, PoolShare, StreamShare, explain
+    from ferro_alloc._failures import (
+        CallSite,
+        OutOfMemory,
+        PoolShare,
+        StreamShare,
+        TagShare,
+        explain,
+    )
     from ferro_alloc._pins import Pin, pin
     from ferro_alloc._status import DeviceStatus, Status
+    from ferro_alloc._tags import tag
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
@@ -36,6 +44,7 @@ _NAMES = {
         "OutOfMemory",
         "PoolShare",
         "StreamShare",
+        "TagShare",
         "explain",
     ),
     "_pins": (
@@ -46,6 +55,7 @@ _NAMES = {
         "DeviceStatus",
         "Status",
     ),
+    "_tags": ("tag",),
     "_version": ("__version__",),
     "allocator": (
         "install",
@@ -94,6 +104,7 @@ __all__ = [
     "PoolShare",
     "Status",
     "StreamShare",
+    "TagShare",
     "__version__",
     "device",
     "explain",
@@ -105,5 +116,6 @@ __all__ = [
     "report_on_oom",
     "sizes",
     "status",
+    "tag",
     "uninstall",
 ]

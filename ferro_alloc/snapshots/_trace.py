@@ -275,7 +275,8 @@ def read(snapshot: Snapshot, device: int) -> Trace:
             comes = _COMES[action]
             address, size, stream = entry["addr"], entry["size"], entry["stream"]
             changes.append(Change(event, comes, address, size, stream))
-            note = entry.get("user_metadata", "")
+            # From torch 2.15 on it has a place of its own.
+            note = entry.get("internal_metadata") or entry.get("user_metadata", "")
             is_ours = is_ours or note.startswith(_OUR_NOTE)
             if not comes and (not note.startswith(_OUR_NOTE) or _is_asked_for(entry)):
                 if run_of_frees != event - 1:

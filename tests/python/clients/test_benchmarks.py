@@ -247,6 +247,13 @@ def test_recording(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_tags(run_program: RunProgram, tmp_path: Path) -> None:
+    found = smoke(run_program, tmp_path, "latency.tags")
+    assert list(found) == ["never", "before", "within", "entering"]
+    assert all(nanoseconds > 0 for runs in found.values() for nanoseconds in runs)
+
+
+@on_simulated_gpu
 def test_sharing(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(
         run_program, tmp_path, "latency.sharing", "--allocators", "native", "ferro_alloc"

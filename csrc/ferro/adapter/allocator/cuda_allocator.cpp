@@ -157,6 +157,9 @@ void CudaAllocator::init(int device_count) {
     device_count_.store(i + 1, std::memory_order_release);
     Device& made = device(index);
     made.history.record(history_settings_);
+    if (has_tags_.load()) {
+      made.history.count_tags();
+    }
     for (const History::Tracker& tracker : trackers_) {
       made.history.attach_tracker(tracker);
     }

@@ -170,6 +170,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
+  // Live blocks of an initialised device by tag, the largest first; none before the first tag.
+  std::vector<TagTotal> tags(c10::DeviceIndex device) const;
   // Null when `device` was not initialised.
   DeviceMemory* core_of(int device) const;
   // DeviceMemory::pin, of the device that has the range. False: none has, or not all of it.
@@ -237,6 +239,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
                             std::size_t bytes);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
+  void count_tags() FERRO_EXCLUDES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
   // pool that has a name.
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
@@ -295,6 +298,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<bool> history_enabled_{false};
   std::atomic<bool> observed_{false};  // by a history or a tracker
+  std::atomic<bool> has_tags_{false};  // some thread had one
   TraceRing<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
 };
 

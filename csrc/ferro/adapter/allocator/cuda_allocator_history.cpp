@@ -163,7 +163,25 @@ void CudaAllocator::forward_annotations() {
 }
 
 void CudaAllocator::setUserMetadata(const std::string& metadata) {
-  thread_annotations().user_metadata = metadata;
+  ThreadAnnotations& mine = thread_annotations();
+  mine.user_metadata = metadata;
+  mine.tag = tag_names().tag_of(metadata);
+  if (mine.tag != 0 && !has_tags_.load(std::memory_order_relaxed)) {
+    count_tags();
+  }
+}
+
+// From the first tag of the process on, for good.
+void CudaAllocator::count_tags() {
+  const MutexLock lock(init_mutex_);
+  has_tags_.store(true);
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).history.count_tags();
+  }
+}
+
+std::vector<TagTotal> CudaAllocator::tags(c10::DeviceIndex index) const {
+  return device(index).history.tags();
 }
 
 std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_metadata; }

@@ -9,6 +9,7 @@
 // Nothing here ever leaves: entries own Python frames, which must not be released at exit.
 #pragma once
 
+#include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/history/trace_ring.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/device/device_memory.h"
@@ -54,6 +55,11 @@ class History final : public MemoryObserver {
   void record(const HistorySettings& settings);
   void attach_tracker(Tracker tracker);
 
+  // From now on blocks keep the tags of the threads that ask for them, and are summed up by tag.
+  void count_tags();
+  // Of the blocks since then.
+  std::vector<TagTotal> tags() const;
+
   // Null unless contexts are collected at `level` or a more detailed one.
   CallContext gather(RecordContext level) const {
     return level_.load(std::memory_order_relaxed) >= level ? gather_now() : nullptr;
@@ -79,6 +85,8 @@ class History final : public MemoryObserver {
 
  private:
   CallContext gather_now() const;
+  bool is_told() const { return enabled_.load(std::memory_order_relaxed) || has_trackers(); }
+  void observe() FERRO_REQUIRES(settings_mutex_);
   void add(TraceEntry entry) noexcept;
 
   const c10::DeviceIndex device_;
@@ -89,7 +97,10 @@ class History final : public MemoryObserver {
   std::atomic<std::uint32_t> skipped_{0};
   TraceRing<TraceEntry> ring_;
 
-  Mutex trackers_mutex_;
+  // Once there, for good: blocks have tags.
+  std::atomic<TagSums*> tags_{nullptr};
+
+  Mutex settings_mutex_;
   // Replaced as a whole, and the old one kept: a tracker may be running from it.
   std::atomic<const std::vector<Tracker>*> trackers_{nullptr};
 };
@@ -102,6 +113,7 @@ std::exception_ptr take_tracker_failure();
 struct ThreadAnnotations {
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
+  BlockTag tag = 0;  // of `user_metadata`
   std::string internal_metadata;
 
   const std::string& compile_context() const {

@@ -109,15 +109,13 @@ inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::
 #endif
 }
 
-// The same about an entry of which the program may have said something that older versions of torch
-// have one place for: the program's words stay.
+// The same about an entry of a range. Older versions of torch have one place for this and for what
+// the program said, which is about its blocks.
 inline void set_note(c10::CachingDeviceAllocator::TraceEntry& entry, const std::string& note) {
 #if TORCH_VERSION_MINOR >= 15
   entry.internal_metadata_ = note;
 #else
-  if (entry.user_metadata_.empty()) {
-    entry.user_metadata_ = note;
-  }
+  entry.user_metadata_ = note;
 #endif
 }
 
