@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
-    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report, report_on_oom
+    from ferro_alloc.snapshots import (
+        Leak,
+        LeakWatch,
+        leaks,
+        record_history,
+        report,
+        report_on_oom,
+    )
 
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
@@ -68,6 +75,7 @@ _NAMES = {
         "Leak",
         "LeakWatch",
         "leaks",
+        "record_history",
         "report",
         "report_on_oom",
     ),
@@ -112,6 +120,7 @@ __all__ = [
     "is_installed",
     "leaks",
     "pin",
+    "record_history",
     "report",
     "report_on_oom",
     "sizes",

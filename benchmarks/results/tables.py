@@ -103,9 +103,9 @@ def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
 
 
 def recording(records: Records) -> str:
-    from benchmarks.latency.recording import LEVELS, beside
+    from benchmarks.latency.recording import CASES, beside
 
-    rows = [[level, *(beside(r["nanoseconds"], level) for r in records)] for level in LEVELS]
+    rows = [[level, *(beside(r["nanoseconds"], level) for r in records)] for level in CASES]
     return markdown(["history", *(record["allocator"] for record in records)], rows)
 
 

@@ -177,6 +177,12 @@ py::list tagged_blocks(int device) {
   return blocks;
 }
 
+void sample_stacks(std::size_t mean_bytes) {
+  if (ferro::CudaAllocator* allocator = ferro::installed_allocator()) {
+    allocator->sample_stacks(mean_bytes);
+  }
+}
+
 // Of the last failure whose message is part of `text`; empty: of none that is known.
 py::dict find_failure(const std::string& text) {
   const ferro::CudaAllocator* allocator = ferro::installed_allocator();
@@ -284,6 +290,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_caching", &ferro::is_caching);
   module.def("find_failure", &find_failure, py::arg("text"));
   module.def("device_report", &device_report, py::arg("device"));
+  module.def("sample_stacks", &sample_stacks, py::arg("mean_bytes"));
   module.def("tagged_blocks", &tagged_blocks, py::arg("device"));
   module.def("device_view", &device_view, py::arg("device"));
   module.def("empty_cache", &empty_cache, py::arg("device"));

@@ -242,7 +242,7 @@ def test_recording(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(run_program, tmp_path, "latency.recording")
     assert [r["allocator"] for r in records] == ["native", "ferro_alloc"]
     for record in records:
-        assert list(record["nanoseconds"]) == ["off", "state", "alloc", "all"]
+        assert list(record["nanoseconds"]) == ["off", "state", "alloc", "all", "sampled"]
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
 
 

@@ -105,6 +105,17 @@ def test_notes_of_ferro_alloc_are_read_where_torch_2_15_has_them(record: Record)
     assert before.emptied == after.emptied
 
 
+def test_ferro_alloc_is_known_where_the_program_has_words_of_its_own(record: Record) -> None:
+    path, _ = record("ferro_alloc", 1, 0)
+    snapshot = _trace.load(path)
+    before = _trace.read(snapshot, 0)
+    for entry in snapshot["device_traces"][0]:
+        entry["user_metadata"] = "a tag"
+    after = _trace.read(snapshot, 0)
+    assert after.allocator == "ferro_alloc"
+    assert before.emptied == after.emptied
+
+
 def test_state_adds_up(record: Record) -> None:
     for allocator in SETTINGS:
         path, _ = record(allocator, 1, 0)

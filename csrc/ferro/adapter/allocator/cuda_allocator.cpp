@@ -190,7 +190,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
        static_cast<int>(owner.router.any()) | static_cast<int>(!memory_is_expandable()) |
        static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
       is_profiled_or_traced()) [[unlikely]] {
-    return allocate_unusually(owner, index, stream.handle, bytes);
+    return allocate_unusually(owner, index, stream, bytes);
   }
   if (ArenaHeap* arena = stream.arena) [[likely]] {
     const DevicePtr ptr =
@@ -225,15 +225,23 @@ Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const 
           .plain = !memory_is_expandable()};
 }
 
-void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index, StreamId stream,
-                                        std::size_t bytes) {
+void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
+                                        const KnownStreams::Slot& stream, std::size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
+  const Request request = to_request(bytes, owner.history.gather_for(bytes));
   if (route_.load(std::memory_order_relaxed) != Route::kOurs || owner.router.any()) {
-    return allocate_routed(owner, index, stream, request);
+    return allocate_routed(owner, index, stream.handle, request);
   }
-  return allocate_here(owner, index, kDefaultPool, stream, request);
+  // Most often somebody only looks on.
+  if (stream.arena != nullptr && !request.plain) {
+    const DevicePtr ptr = stream.arena->allocate_hit(request.size, bytes, request.context);
+    if (ptr != kNull) {
+      announce(owner, index, to_void_ptr(ptr), request.size);
+      return to_void_ptr(ptr);
+    }
+  }
+  return allocate_here(owner, index, kDefaultPool, stream.handle, request);
 }
 
 void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
@@ -262,13 +270,6 @@ void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, s
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   }
-}
-
-void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
-                                       std::int64_t bytes) {
-  c10::reportMemoryUsageToProfiler(
-      ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
-      owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 void CudaAllocator::free(void* ptr) {
@@ -339,7 +340,7 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   std::string& note = thread_annotations().internal_metadata;
   note = "mallocWithAddress";
   const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
-  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
+  const Request request = to_request(bytes, owner.history.gather_for(bytes));
   const AllocateResult result =
       with_torch_errors([&] { return owner.core.allocate_at(to.pool, stream, wanted, request); });
   const bool given = result.ptr != kNull &&

@@ -170,6 +170,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
+  // History::sample, of all devices, also of those that are still to come.
+  void sample_stacks(std::size_t bytes) FERRO_EXCLUDES(init_mutex_);
   // Live blocks of an initialised device by tag, the largest first; none before the first tag.
   std::vector<TagTotal> tags(c10::DeviceIndex device) const;
   // Null when `device` was not initialised.
@@ -200,7 +202,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* allocate_beyond_hit(Device& device, c10::DeviceIndex index, KnownStreams::Slot& stream,
                             std::size_t bytes);
   Request to_request(std::size_t bytes, CallContext context) const;
-  void* allocate_unusually(Device& device, c10::DeviceIndex index, StreamId stream,
+  void* allocate_unusually(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
                            std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);

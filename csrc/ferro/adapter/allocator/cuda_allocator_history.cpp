@@ -106,6 +106,14 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
   });
 }
 
+void CudaAllocator::sample_stacks(std::size_t bytes) {
+  const MutexLock lock(init_mutex_);
+  history_settings_.sample_bytes = bytes;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).history.sample(bytes);
+  }
+}
+
 void CudaAllocator::recordAnnotation(
     const std::vector<std::pair<std::string, std::string>>& metadata) {
   if (!isHistoryEnabled()) {
@@ -225,6 +233,13 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
   rejection_observers_.add(std::move(observer));
+}
+
+void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
+                                       std::int64_t bytes) {
+  c10::reportMemoryUsageToProfiler(
+      ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
+      owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 // Who follows mappings by a tracker, to register them with a library, begins with those of a

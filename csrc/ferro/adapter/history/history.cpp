@@ -91,6 +91,7 @@ void History::record(const HistorySettings& settings) {
   const MutexLock lock(settings_mutex_);
   // Less first, more last: whoever sees the level also sees its recorder.
   level_.store(RecordContext::NEVER);
+  sample(settings.sample_bytes);
   skipped_.store(settings.skipped);
   recorder_.store(settings.recorder);
   ring_.set_capacity(settings.max_entries);
@@ -136,7 +137,11 @@ CallContext History::gather_now() const {
   return recorder != nullptr ? recorder() : nullptr;
 }
 
-void History::add(TraceEntry entry) noexcept {
+bool History::is_skipped(TraceEntry::Action action) const {
+  return (skipped_.load(std::memory_order_relaxed) & bit_of(action)) != 0;
+}
+
+void History::add(TraceEntry&& entry) noexcept {
   try {
     if (const std::vector<Tracker>* trackers = trackers_.load(std::memory_order_acquire)) {
       for (const Tracker& tracker : *trackers) {
@@ -147,8 +152,7 @@ void History::add(TraceEntry entry) noexcept {
         }
       }
     }
-    if (enabled_.load(std::memory_order_relaxed) &&
-        (skipped_.load(std::memory_order_relaxed) & bit_of(entry.action_)) == 0) {
+    if (enabled_.load(std::memory_order_relaxed) && !is_skipped(entry.action_)) {
       ring_.add(std::move(entry));
     }
   } catch (...) {
@@ -161,7 +165,7 @@ void History::on_event(const EventFacts& event) noexcept {
   if (TagSums* tags = tags_.load(std::memory_order_acquire)) {
     count(event, *tags);
   }
-  if (!is_told()) {
+  if (!is_told() || (is_skipped(action_of(event.what)) && !has_trackers())) {
     return;
   }
   const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;

@@ -9,6 +9,7 @@
 // Nothing here ever leaves: entries own Python frames, which must not be released at exit.
 #pragma once
 
+#include "ferro/adapter/history/sampling.h"
 #include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/history/trace_ring.h"
 #include "ferro/adapter/torch/torch_compat.h"
@@ -34,6 +35,7 @@ struct HistorySettings {
       c10::cuda::CUDACachingAllocator::RecordContext::NEVER;
   bool clear = false;
   std::uint32_t skipped = 0;  // one bit an action
+  std::size_t sample_bytes = 0;
 };
 
 // Checks what PyTorch checks; throws c10::Error for an unknown action or a missing recorder.
@@ -64,6 +66,16 @@ class History final : public MemoryObserver {
   CallContext gather(RecordContext level) const {
     return level_.load(std::memory_order_relaxed) >= level ? gather_now() : nullptr;
   }
+  // Of a request for so many bytes: null also where it is none of the sample.
+  CallContext gather_for(std::size_t bytes) const {
+    return level_.load(std::memory_order_relaxed) >= RecordContext::STATE &&
+                   is_sampled(bytes, sample_bytes_.load(std::memory_order_relaxed))
+               ? gather_now()
+               : nullptr;
+  }
+  // Of requests, one for each so many bytes has a context, by the rule of sampling.h; until the next
+  // `record`, which asks for all.
+  void sample(std::size_t bytes) { sample_bytes_.store(bytes, std::memory_order_relaxed); }
 
   // Do blocks know from now on where they were allocated?
   bool gathers() const { return level_.load(std::memory_order_relaxed) >= RecordContext::STATE; }
@@ -86,12 +98,14 @@ class History final : public MemoryObserver {
  private:
   CallContext gather_now() const;
   bool is_told() const { return enabled_.load(std::memory_order_relaxed) || has_trackers(); }
+  bool is_skipped(TraceEntry::Action action) const;
   void observe() FERRO_REQUIRES(settings_mutex_);
-  void add(TraceEntry entry) noexcept;
+  void add(TraceEntry&& entry) noexcept;
 
   const c10::DeviceIndex device_;
   DeviceMemory& core_;
   std::atomic<RecordContext> level_{RecordContext::NEVER};
+  std::atomic<std::size_t> sample_bytes_{0};
   std::atomic<c10::cuda::CUDACachingAllocator::CreateContextFn> recorder_{nullptr};
   std::atomic<bool> enabled_{false};
   std::atomic<std::uint32_t> skipped_{0};

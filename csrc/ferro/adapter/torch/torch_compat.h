@@ -109,13 +109,15 @@ inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::
 #endif
 }
 
-// The same about an entry of a range. Older versions of torch have one place for this and for what
-// the program said, which is about its blocks.
+// The same about an entry of which the program may have said something that older versions of torch
+// have one place for: the program's words stay.
 inline void set_note(c10::CachingDeviceAllocator::TraceEntry& entry, const std::string& note) {
 #if TORCH_VERSION_MINOR >= 15
   entry.internal_metadata_ = note;
 #else
-  entry.user_metadata_ = note;
+  if (entry.user_metadata_.empty()) {
+    entry.user_metadata_ = note;
+  }
 #endif
 }
 
