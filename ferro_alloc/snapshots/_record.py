@@ -13,10 +13,10 @@ def record_history(*, max_entries: int = ENTRIES, sample_bytes: int = SAMPLE_BYT
 
     The same as `torch.cuda.memory._record_memory_history(context="alloc", stacks="python",
     max_entries=max_entries, skip_actions=["free_requested"])`, but for the stacks, whose taking
-    costs most. Under ferro_alloc one
-    request for each `sample_bytes` bytes of a thread has a stack, on average and at random, as in a
-    heap profiler: practically all large ones, and few small ones. 0: all. Under another allocator
-    all have one. Sampling ends with the next call of `_record_memory_history`, the history with
+    costs most. Under ferro_alloc one request for each `sample_bytes` bytes of a thread has a stack,
+    on average and at random, as in a heap profiler: practically all large ones, and few small ones.
+    0: all. Under another allocator all have one. Sampling ends with the next call of
+    `_record_memory_history`, the history with
     `torch.cuda.memory._record_memory_history(enabled=None)`. Initialises CUDA.
 
     Raises `FerroError` for numbers that are none.

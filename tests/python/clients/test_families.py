@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.families import requests
 from benchmarks.families.__main__ import cases_of, compare
-from benchmarks.families.comparison import Record, faults, pairs, summary
+from benchmarks.families.comparison import Record, faults, judged, pairs, summary
 from benchmarks.families.table import FAMILIES, MIB, SIZES
 from benchmarks.harness.processes import SIMULATED_ALLOCATORS, Child
 from tests.conftest import RunProgram
@@ -128,10 +128,16 @@ def test_what_cannot_be_compared_is_a_problem(capsys: pytest.CaptureFixture[str]
     assert "llama under native, tight: killed" in capsys.readouterr().err
 
 
-def test_a_family_without_cudnn_is_held_against_the_same_simulation() -> None:
-    found, problems = pairs([replace(record(), family="llama_plain")], [record(reserved=1100)])
-    assert problems == ["llama: 1 runs are not there of the GPU"]
-    assert found[0].difference == pytest.approx(0.1)
+def test_families_without_cudnn_are_not_judged() -> None:
+    plain = replace(record(), family="llama_plain")
+    found, problems = pairs([plain, record()], [plain, record()])
+    assert problems == []
+    assert [pair.gpu.family for pair in judged(found)] == ["llama"]
+
+
+def test_runs_that_are_not_there_of_the_gpu_are_told() -> None:
+    _, problems = pairs([record()], [record(), replace(record(), family="lstm")])
+    assert problems == ["lstm: 1 runs are not there of the GPU"]
 
 
 def test_cases() -> None:
@@ -141,7 +147,8 @@ def test_cases() -> None:
         smoke=False, only=None, simulated=True, sizes=SIZES, allocators=SIMULATED_ALLOCATORS
     )
     cases = cases_of(options)
-    assert len(cases) == len(set(cases)) == 9 * len(FAMILIES)
+    plain = sum(family.plain for family in FAMILIES.values())
+    assert len(cases) == len(set(cases)) == 9 * (len(FAMILIES) + plain)
     assert len(FAMILIES) >= 12
     options.only = ["resnet50_plain", "resnet50"]
     sizes = [(case.family, case.size) for case in cases_of(options)][::3]
@@ -153,8 +160,8 @@ def test_cases() -> None:
 
 def test_requests_that_differ_are_told() -> None:
     same = [2 * MIB, 4 * MIB, -2 * MIB]
-    gpu = {"llama_plain native ample": [*same, 8 * MIB, 8 * MIB], "unet native ample": same}
+    gpu = {"llama native ample": [*same, 8 * MIB, 8 * MIB], "unet native ample": same}
     simulated = {"llama native ample": [*same, 1 * MIB]}
     (row,) = requests.rows(gpu, simulated)
     peaks = ["20.0", "6.0"]
-    assert row == ["llama_plain", "4", "3", *peaks, "3", "2 x 8.00", "1 x 1.00"]
+    assert row == ["llama", "4", "3", *peaks, "3", "2 x 8.00", "1 x 1.00"]
