@@ -152,16 +152,16 @@ class ExclusiveGroup:
 
     def _wrap(self, graph: torch.cuda.CUDAGraph) -> None:
         group = weakref.ref(self)
-        of_class = type(graph).replay
         known = weakref.ref(graph)
 
         def replay() -> None:
             found, own = known(), group()
             assert found is not None
+            # Looked up at each replay, because the debug mode exchanges it.
             if own is None:
-                of_class(found)
+                type(found).replay(found)
             else:
-                own.launch(lambda: of_class(found))
+                own.launch(lambda: type(found).replay(found))
 
         graph.__dict__["replay"] = replay
 

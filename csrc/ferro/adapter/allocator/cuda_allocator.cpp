@@ -294,6 +294,12 @@ void CudaAllocator::free_unusually(Span* span, void* ptr) {
   const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
   Device& owner = device(index);
   const CallContext context = observed ? owner.history.gather(RecordContext::ALL) : nullptr;
+  if (watched_blocks_.is_on()) {
+    // Before the free, after which another block may have the address.
+    if (const auto block = span->heap()->live_block_at(*span, to_device_ptr(ptr))) {
+      watched_blocks_.on_free(*block, span->heap()->pool(), context, owner.router.has_captures());
+    }
+  }
   const FreeResult result = span->heap()->free(*span, to_device_ptr(ptr), context);
   if (observed) {
     warn_of_tracker_failure();

@@ -100,10 +100,24 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
   if (settings.clear) {
     annotations_.clear();
   }
-  observed_.store(enabled || !trackers_.empty());
+  choose_observed();
   previous_.record_history([=](CUDAAllocator& previous) {
     previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
   });
+}
+
+void CudaAllocator::choose_observed() {
+  observed_.store(isHistoryEnabled() || !trackers_.empty() || watched_blocks_.is_on());
+}
+
+void CudaAllocator::watch_blocks(bool on) {
+  const MutexLock lock(init_mutex_);
+  if (on) {
+    watched_blocks_.turn_on();
+  } else {
+    watched_blocks_.turn_off();
+  }
+  choose_observed();
 }
 
 void CudaAllocator::recordAnnotation(
