@@ -184,7 +184,7 @@ def _switch(on: bool) -> None:
         if on == (_watch is not None):
             return
         extension = require_device("the debug mode of graphs")
-        if not is_installed():
+        if on and not is_installed():
             raise FerroError(
                 "the debug mode follows memory of ferro_alloc: call ferro_alloc.install() first"
             )

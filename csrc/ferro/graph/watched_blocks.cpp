@@ -9,16 +9,14 @@ void WatchedBlocks::turn_off() {
   on_.store(false);
   forget_freed();
   const MutexLock lock(mutex_);
-  live_.clear();
+  known_.clear();
 }
 
 WatchedBlocks::Handle WatchedBlocks::watch(const BlockView& block, const PoolId& pool) {
   const MutexLock lock(mutex_);
-  std::weak_ptr<WatchedBlock>& slot = live_[block.ptr];
+  std::weak_ptr<WatchedBlock>& slot = known_[block.ptr];
   std::shared_ptr<WatchedBlock> known = slot.lock();
-  // Checkpoints free and allocate without a word.
-  if (known == nullptr || known->requested() != block.requested ||
-      known->allocated_at() != block.context) {
+  if (known == nullptr || known->is_freed()) {
     known = std::make_shared<WatchedBlock>(block, pool);
     slot = known;
   }
@@ -29,19 +27,33 @@ void WatchedBlocks::on_free(const BlockView& block, const PoolId& pool, const Ca
                             bool in_capture) {
   const MutexLock lock(mutex_);
   std::shared_ptr<WatchedBlock> known;
-  if (const auto found = live_.find(block.ptr); found != live_.end()) {
+  if (const auto found = known_.find(block.ptr); found != known_.end()) {
     known = found->second.lock();
-    live_.erase(found);
   }
-  if (known == nullptr && in_capture) {
+  if ((known == nullptr || known->is_freed()) && in_capture) {
     known = std::make_shared<WatchedBlock>(block, pool);
   }
-  if (known == nullptr) {
+  if (known == nullptr || known->is_freed()) {
     return;
   }
   known->free(context);
   if (in_capture) {
     freed_.push_back(std::move(known));
+  }
+}
+
+void WatchedBlocks::on_restore(const std::vector<BlockView>& freed,
+                               const std::vector<BlockView>& live, const PoolId& pool) {
+  for (const BlockView& block : freed) {
+    on_free(block, pool, nullptr, false);
+  }
+  const MutexLock lock(mutex_);
+  for (const BlockView& block : live) {
+    const auto found = known_.find(block.ptr);
+    const auto known = found != known_.end() ? found->second.lock() : nullptr;
+    if (known != nullptr && known->requested() == block.requested) {
+      known->freed_.store(false);
+    }
   }
 }
 

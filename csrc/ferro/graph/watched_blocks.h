@@ -17,7 +17,8 @@
 
 namespace ferro {
 
-// One allocation. Its memory may be handed out again once it is freed; this is never that one.
+// One allocation. Its memory may be handed out again once it is freed; this is never that one. Only
+// a checkpoint makes it live again.
 class WatchedBlock {
  public:
   WatchedBlock(const BlockView& block, const PoolId& pool) : block_(block), pool_(pool) {}
@@ -60,6 +61,9 @@ class WatchedBlocks {
   // have used it.
   void on_free(const BlockView& block, const PoolId& pool, const CallContext& context,
                bool in_capture) FERRO_EXCLUDES(mutex_);
+  // A checkpoint of their pool was restored: freed and made live again, as what they were.
+  void on_restore(const std::vector<BlockView>& freed, const std::vector<BlockView>& live,
+                  const PoolId& pool) FERRO_EXCLUDES(mutex_);
   // How many were freed while a capture ran, and those since there were `mark`, in order. What was
   // forgotten counts.
   std::size_t freed_in_captures() const FERRO_EXCLUDES(mutex_);
@@ -70,7 +74,8 @@ class WatchedBlocks {
  private:
   std::atomic<bool> on_{false};
   mutable Mutex mutex_;
-  std::map<DevicePtr, std::weak_ptr<WatchedBlock>> live_ FERRO_GUARDED_BY(mutex_);
+  // By address, the last one that somebody watches or watched there, live or freed.
+  std::map<DevicePtr, std::weak_ptr<WatchedBlock>> known_ FERRO_GUARDED_BY(mutex_);
   std::vector<Handle> freed_ FERRO_GUARDED_BY(mutex_);
   std::size_t forgotten_ FERRO_GUARDED_BY(mutex_) = 0;
 };

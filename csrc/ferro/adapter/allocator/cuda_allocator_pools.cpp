@@ -370,6 +370,9 @@ CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
   CheckpointChange change;
   check(with_torch_errors(
       [&] { return restore_checkpoint(device(index).core, ours->checkpoint, &change); }));
+  if (watched_blocks_.is_on()) {
+    watched_blocks_.on_restore(change.freed, change.allocated, ours->checkpoint.pool);
+  }
   for (const BlockView& block : change.freed) {
     delta.ptrs_freed.push_back(to_void_ptr(block.ptr));
   }
