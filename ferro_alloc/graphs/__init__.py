@@ -24,7 +24,7 @@ from ferro_alloc.graphs._device_scalar import DeviceScalar
 from ferro_alloc.graphs._dry_run import plan
 from ferro_alloc.graphs._exclusive import ExclusiveGroup, GroupSizes, exclusive
 from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
-from ferro_alloc.graphs._misuse import GraphMisuse, MisuseKind
+from ferro_alloc.graphs._misuse import GraphMisuseError, MisuseKind
 from ferro_alloc.graphs._plan import Plan, PlannedCapture, PlannedSet
 from ferro_alloc.graphs._pools import (
     CapturePool,
@@ -44,7 +44,7 @@ __all__ = [
     "CapturedGraph",
     "DeviceScalar",
     "ExclusiveGroup",
-    "GraphMisuse",
+    "GraphMisuseError",
     "GraphSizes",
     "GraphedCallable",
     "GroupSizes",

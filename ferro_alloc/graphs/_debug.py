@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups
-from ferro_alloc.graphs._misuse import Frame, GraphMisuse, MisuseKind, own_line
+from ferro_alloc.graphs._misuse import Frame, GraphMisuseError, MisuseKind, own_line
 from ferro_alloc.graphs._pools import PoolHandle, pool_of_graph
 from ferro_alloc.graphs._streams import require_device
 
@@ -95,7 +95,7 @@ class _Watch:
             self._graphs.pop(graph, None)
 
     def replay(self, graph: torch.cuda.CUDAGraph, replay: Callable[[Any], None]) -> None:
-        """Raises `GraphMisuse` in place of a replay that would use what is not there."""
+        """Raises `GraphMisuseError` in place of a replay that would use what is not there."""
         with self._lock:
             known = self._graphs.get(graph)
             if known is None:
@@ -114,12 +114,12 @@ class _Watch:
         uses = graph.uses
         if not self._extension.is_pool_held(graph.pool):
             block = uses.largest_own(freed=False) or uses.largest_own(freed=True)
-            raise GraphMisuse(MisuseKind.DELETED_POOL, graph.name, block)
+            raise GraphMisuseError(MisuseKind.DELETED_POOL, graph.name, block)
         for block in uses.freed_outside():
             kind = MisuseKind.FREED_WORKSPACE if block.is_workspace else MisuseKind.FREED_INPUT
             if block.pool != (0, 0) and not self._extension.is_pool_held(block.pool):
                 kind = MisuseKind.DELETED_POOL
-            raise GraphMisuse(kind, graph.name, block)
+            raise GraphMisuseError(kind, graph.name, block)
         for block in uses.freed_within():
             self._check_kept(graph, block)
 
@@ -137,7 +137,7 @@ class _Watch:
                 if other.pool == graph.pool
                 else group is not None and exclusive_groups.get(other.pool) is group
             ):
-                raise GraphMisuse(
+                raise GraphMisuseError(
                     MisuseKind.KEPT_RESULT, graph.name, block, other.name, writer.name
                 )
 
@@ -151,7 +151,7 @@ class _Watch:
         last = by_device[graph.device]
         if last.replay.is_overtaken_by(None, graph.device):
             block = graph.uses.largest_own(freed=True)
-            raise GraphMisuse(MisuseKind.OVERLAP, graph.name, block, last.name)
+            raise GraphMisuseError(MisuseKind.OVERLAP, graph.name, block, last.name)
         return last
 
 
@@ -166,9 +166,9 @@ def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
     """Turns the debug mode of graphs on or off, at once; as a context manager until the end of the
     scope.
 
-    A replay of a graph that was captured while it is on raises `GraphMisuse`, and launches nothing,
-    when it would use memory that is not there any more or that another graph may have overwritten,
-    and when it is not ordered behind the last one of its exclusive group. It records the stacks of
+    A replay of a graph that was captured while it is on raises `GraphMisuseError`, and launches
+    nothing, when it would use memory that is not there any more or that another graph may have
+    overwritten, and when it overtakes the last one of its exclusive group. It records the stacks of
     allocations and frees, unless the program records a memory history already. Raises `FerroError`
     without a device and while ferro_alloc is not in PyTorch's place.
     """

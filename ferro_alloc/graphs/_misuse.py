@@ -33,7 +33,7 @@ class MisuseKind(enum.Enum):
     """The graph uses memory of a pool that nobody holds."""
 
 
-class GraphMisuse(FerroError):
+class GraphMisuseError(FerroError):
     """Raised by a replay in debug mode, before anything is launched.
 
     `graph` and `partner`, which may be None, are graphs in words. `address` and `bytes` are the

@@ -1,12 +1,15 @@
 """Runs a program with the debug mode of graphs on from the installation: PROGRAM ARGUMENTS.
 
-Says on stderr how many graphs were captured, how many blocks they use and how often they replayed.
+Writes to the file that FERRO_DEBUGGED names how many graphs were captured, how many blocks they
+use, how often they replayed, and how many replays were refused.
 """
 
 import atexit
+import json
 import os
 import runpy
 import sys
+from pathlib import Path
 
 import ferro_alloc
 from ferro_alloc import graphs
@@ -31,14 +34,14 @@ class Counting(_debug._Watch):
         counts["replays"] += graph in self._graphs
         try:
             super().replay(graph, replay)
-        except graphs.GraphMisuse:
+        except graphs.GraphMisuseError:
             counts["misuses"] += 1
             raise
 
 
 ferro_alloc.install = install_and_debug
 _debug._Watch = Counting
-atexit.register(lambda: print(f"debugged: {counts}", file=sys.stderr))
+atexit.register(lambda: Path(os.environ["FERRO_DEBUGGED"]).write_text(json.dumps(counts)))
 del sys.argv[0]
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
 runpy.run_path(sys.argv[0], run_name="__main__")

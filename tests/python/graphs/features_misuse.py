@@ -11,7 +11,7 @@ from tests.python.feature_checks import MIB, check, filled, finish, take
 import torch
 
 from ferro_alloc import graphs
-from ferro_alloc.graphs import CaptureGuard, GraphMisuse
+from ferro_alloc.graphs import CaptureGuard, GraphMisuseError
 
 FILE = Path(__file__)
 PAGE = 2 * MIB
@@ -28,7 +28,7 @@ def misuse_of(call):
     """None where there is none. A misuse launches nothing."""
     try:
         call()
-    except GraphMisuse as error:
+    except GraphMisuseError as error:
         return error
     return None
 
@@ -61,7 +61,7 @@ def a_freed_input():
         source = torch.empty(PAGE, dtype=torch.uint8, device="cuda")  # allocated: input
         where = source.data_ptr()
         handle = graphs.graph_pool_handle("decode")
-        graph, result = copied(source, handle)
+        graph, _result = copied(source, handle)
         fine = complaint(graph.launch)
         source = None  # freed: input
         error = misuse_of(graph.launch)
@@ -78,7 +78,7 @@ def a_freed_input():
 def an_input_whose_memory_somebody_else_has():
     with graphs.debug():
         source = take(PAGE)
-        graph, result = copied(source, graphs.graph_pool_handle("decode"))
+        graph, _result = copied(source, graphs.graph_pool_handle("decode"))
         where = source.data_ptr()
         del source
         again = take(PAGE)
@@ -113,10 +113,33 @@ def a_recorded_buffer_is_kept():
     with graphs.debug():
         source = take(PAGE)
         handle = graphs.graph_pool_handle("decode")
-        graph, result = copied(source, handle)
+        graph, _result = copied(source, handle)
         graph.pool.record_buffer(source)
         del source
         return [complaint(graph.launch), graph.num_replays]
+
+
+@check
+def memory_that_only_earlier_calls_used():
+    """Arguments of kernels have unused parts, in which earlier calls left addresses."""
+    with graphs.debug():
+        bystanders = [torch.ones(64, 64, device="cuda") for _ in range(100)]
+        x, y = (torch.ones(32, 48, device="cuda") for _ in range(2))
+        results, found = [], []
+        for call in (
+            lambda: torch._foreach_norm([x]),
+            lambda: torch.cat([x.t(), y.t()]),
+            lambda: x.t().max(0),
+            lambda: torch.where(x.t() > 0, x.t(), y.t()),
+        ):
+            torch._foreach_norm(torch._foreach_add(bystanders, 1))
+            for one in bystanders:
+                one.t().max(0)
+            with CaptureGuard() as guard:
+                results.append(call())
+            found.append((guard.graph, call))
+        del bystanders, one
+        return [complaint(graph.launch) for graph, _ in found]
 
 
 @check

@@ -4,11 +4,14 @@
 #include "ferro/adapter/graphs/torch_graph.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/base/bytes.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <ranges>
@@ -34,10 +37,9 @@ std::unordered_set<const void*> workspaces() {
 
 // What operators and launches below the caller have for their variables.
 [[gnu::noinline]] void scrub_stack() {
-  std::array<volatile std::uint64_t, 4096> below;
-  for (volatile std::uint64_t& word : below) {
-    word = 0;
-  }
+  std::array<std::byte, 32 * kKiB> below;
+  std::memset(below.data(), 0, below.size());
+  asm volatile("" : : "r"(below.data()) : "memory");  // somebody may read it, for all that is known
 }
 
 }  // namespace
@@ -89,7 +91,9 @@ void GraphUses::settle(const PoolId& pool) {
 ScrubbedStacks::ScrubbedStacks()
     : callback_(at::addGlobalCallback(at::RecordFunctionCallback(
           [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
-            scrub_stack();
+            if (installed_allocator()->has_captures()) {
+              scrub_stack();
+            }
             return nullptr;
           }))) {}
 

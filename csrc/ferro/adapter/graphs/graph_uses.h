@@ -51,7 +51,8 @@ class GraphUses {
   AddressRanges given_;
 };
 
-// While it exists, each operator of PyTorch begins on a stack without addresses of earlier calls.
+// While it exists, each operator of PyTorch in a capture begins on a stack without addresses of
+// earlier calls.
 // Arguments of kernels have parts that nobody writes, such as the unused ends of arrays.
 class ScrubbedStacks {
  public:
