@@ -147,8 +147,18 @@ class ExclusiveGroup:
                 last = self._last[stream.device_index] = torch.cuda.Event()
             else:
                 last.wait(stream)
-            replay()
-            last.record(stream)
+            try:
+                replay()
+            finally:  # hooks of PyTorch may raise after the launch
+                self._record(last, stream)
+
+    @staticmethod
+    def _record(event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        try:
+            event.record(stream)
+        except RuntimeError:
+            stream.synchronize()  # the next replay comes behind this one all the same
+            raise
 
     def _wrap(self, graph: torch.cuda.CUDAGraph) -> None:
         group = weakref.ref(self)

@@ -113,18 +113,28 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
   const bool ended = owner.router.end(to_pool_id(id), how);
-  const SharingResult settled = with_torch_errors([&] {
-    return owner.core.scratch().end_capture(
-        to_pool_id(id), how == EndOfCapture::kSucceeded ? ScratchSharing::Outcome::kSucceeded
-                                                        : ScratchSharing::Outcome::kFailed);
-  });
+  const bool succeeded = how == EndOfCapture::kSucceeded;
+  try {
+    check_sharing(with_torch_errors([&] {
+      return owner.core.scratch().end_capture(
+          to_pool_id(id),
+          succeeded ? ScratchSharing::Outcome::kSucceeded : ScratchSharing::Outcome::kFailed);
+    }));
+  } catch (const c10::Error&) {
+    // To its graph object the capture has not ended, so that it will not let go of the pool.
+    if (succeeded && !kFailedGraphsCleanUp) {
+      owner.core.pools().release(to_pool_id(id));
+    }
+    follow_released(owner);
+    on_release(to_pool_id(id));
+    throw;
+  }
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
     return;
   }
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
   follow_released(owner);
-  check_sharing(settled);
 }
 
 void CudaAllocator::check_sharing(SharingResult result) {
