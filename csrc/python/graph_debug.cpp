@@ -89,6 +89,7 @@ void bind_graph_debug(py::module_& module) {
   module.def("debug_graphs", wrap_pybind_function(&debug_graphs), py::arg("on"));
   module.def("freed_in_captures",
              [] { return installed_allocator()->watched_blocks().freed_in_captures(); });
+  module.def("frees", [] { return installed_allocator()->watched_blocks().frees(); });
   module.def("is_pool_held", wrap_pybind_function(&is_pool_held), py::arg("handle"));
   py::class_<FoundBlock>(module, "FoundBlock")
       .def_property_readonly("address",
@@ -100,6 +101,8 @@ void bind_graph_debug(py::module_& module) {
                                const PoolId& id = found.block->pool();
                                return {id.graph, id.handle};
                              })
+      .def_property_readonly("free_number",
+                             [](const FoundBlock& found) { return found.block->free_number(); })
       .def_readonly("is_workspace", &FoundBlock::workspace)
       .def_property_readonly(
           "allocated_at",

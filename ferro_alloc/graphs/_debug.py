@@ -38,6 +38,8 @@ class _Graph:
     pool: PoolHandle
     device: int
     uses: _C.GraphUses
+    begun: int
+    """How many blocks had been freed when its capture began."""
     replayed: int = 0
     """The number of its last replay among those of all graphs; 0 before the first."""
 
@@ -62,7 +64,7 @@ class _Watch:
         self._last: weakref.WeakKeyDictionary[LaunchOrder, dict[int, _Last]] = (
             weakref.WeakKeyDictionary()
         )
-        self._marks: weakref.WeakKeyDictionary[torch.cuda.CUDAGraph, int] = (
+        self._marks: weakref.WeakKeyDictionary[torch.cuda.CUDAGraph, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )
         self._captures: Counter[PoolHandle] = Counter()
@@ -70,14 +72,14 @@ class _Watch:
 
     def capture_begin(self, graph: torch.cuda.CUDAGraph) -> None:
         with self._lock:
-            self._marks[graph] = self._extension.freed_in_captures()
+            self._marks[graph] = self._extension.freed_in_captures(), self._extension.frees()
 
     def capture_end(self, graph: torch.cuda.CUDAGraph, end: Callable[[Any], None]) -> None:
         import torch
 
         stream = torch.cuda.current_stream()
         with self._lock:
-            mark = self._marks.pop(graph, 0)
+            mark, begun = self._marks.pop(graph, (0, 0))
         uses = self._extension.GraphUses(stream.device_index, stream.cuda_stream, mark)
         end(graph)
         pool = pool_of_graph(graph)
@@ -88,7 +90,7 @@ class _Watch:
                 f"graph {self._captures[pool.handle]} of pool "
                 f"{pool.name or tuple(pool.handle)!r}, captured at {own_line(_stack())},"
             )
-            self._graphs[graph] = _Graph(name, pool.handle, stream.device_index, uses)
+            self._graphs[graph] = _Graph(name, pool.handle, stream.device_index, uses, begun)
 
     def forget(self, graph: torch.cuda.CUDAGraph) -> None:
         with self._lock:
@@ -125,21 +127,24 @@ class _Watch:
 
     def _check_kept(self, graph: _Graph, block: _C.FoundBlock) -> None:
         """What another graph of the pool wrote and the program let go of is there until a graph
-        replays that was given the same addresses, or one of the group and of another pool."""
+        replays that may have its pages."""
         others = [other for other in self._graphs.values() if other is not graph]
         writer = next((other for other in others if other.uses.made(block)), None)
         if writer is None or writer.replayed == 0:
             return
         group = exclusive_groups.get(graph.pool)
         for other in others:
-            if other.replayed > writer.replayed and (
-                other.uses.was_given(block)
-                if other.pool == graph.pool
-                else group is not None and exclusive_groups.get(other.pool) is group
-            ):
-                raise GraphMisuseError(
-                    MisuseKind.KEPT_RESULT, graph.name, block, other.name, writer.name
-                )
+            if other.replayed <= writer.replayed:
+                continue
+            if other.pool == graph.pool:
+                # In a group also at other addresses, if it was captured later.
+                late = group is not None and other.begun >= block.free_number
+                shares = late or other.uses.was_given(block)
+            else:
+                shares = group is not None and exclusive_groups.get(other.pool) is group
+            if shares:
+                kind = MisuseKind.KEPT_RESULT
+                raise GraphMisuseError(kind, graph.name, block, other.name, writer.name)
 
     def _check_order(self, graph: _Graph) -> _Last | None:
         group = exclusive_groups.get(graph.pool)

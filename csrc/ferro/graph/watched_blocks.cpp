@@ -36,7 +36,7 @@ void WatchedBlocks::on_free(const BlockView& block, const PoolId& pool, const Ca
   if (known == nullptr || known->is_freed()) {
     return;
   }
-  known->free(context);
+  known->free(context, ++frees_);
   if (in_capture) {
     freed_.push_back(std::move(known));
   }
@@ -67,6 +67,11 @@ std::vector<WatchedBlocks::Handle> WatchedBlocks::freed_in_captures_since(std::s
   const std::size_t first = std::max(mark, forgotten_) - forgotten_;
   return {freed_.begin() + static_cast<std::ptrdiff_t>(std::min(first, freed_.size())),
           freed_.end()};
+}
+
+std::uint64_t WatchedBlocks::frees() const {
+  const MutexLock lock(mutex_);
+  return frees_;
 }
 
 void WatchedBlocks::forget_freed() {

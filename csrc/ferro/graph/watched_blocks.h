@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -31,11 +32,14 @@ class WatchedBlock {
   const CallContext& allocated_at() const { return block_.context; }
   const CallContext& freed_at() const { return freed_at_; }  // once it is freed
   bool is_freed() const { return freed_.load(std::memory_order_acquire); }
+  // Its number among all frees of watched blocks, from 1; once it is freed.
+  std::uint64_t free_number() const { return free_number_; }
   bool holds(DevicePtr ptr) const { return block_.ptr <= ptr && ptr < block_.ptr + block_.size; }
 
  private:
   friend class WatchedBlocks;
-  void free(CallContext context) {
+  void free(CallContext context, std::uint64_t number) {
+    free_number_ = number;
     freed_at_ = std::move(context);
     freed_.store(true, std::memory_order_release);
   }
@@ -43,6 +47,7 @@ class WatchedBlock {
   const BlockView block_;
   const PoolId pool_;
   CallContext freed_at_;
+  std::uint64_t free_number_ = 0;
   std::atomic<bool> freed_{false};
 };
 
@@ -68,6 +73,8 @@ class WatchedBlocks {
   // forgotten counts.
   std::size_t freed_in_captures() const FERRO_EXCLUDES(mutex_);
   std::vector<Handle> freed_in_captures_since(std::size_t mark) const FERRO_EXCLUDES(mutex_);
+  // How many frees of watched blocks there were.
+  std::uint64_t frees() const FERRO_EXCLUDES(mutex_);
   // No capture runs any more.
   void forget_freed() FERRO_EXCLUDES(mutex_);
 
@@ -77,6 +84,7 @@ class WatchedBlocks {
   // By address, the last one that somebody watches or watched there, live or freed.
   std::map<DevicePtr, std::weak_ptr<WatchedBlock>> known_ FERRO_GUARDED_BY(mutex_);
   std::vector<Handle> freed_ FERRO_GUARDED_BY(mutex_);
+  std::uint64_t frees_ FERRO_GUARDED_BY(mutex_) = 0;
   std::size_t forgotten_ FERRO_GUARDED_BY(mutex_) = 0;
 };
 

@@ -197,6 +197,32 @@ def a_result_kept_across_the_replay_of_a_partner():
 
 
 @check
+def a_result_whose_pages_a_later_capture_has():
+    """Of the same pool, at other addresses."""
+    with graphs.debug():
+        handle = graphs.graph_pool_handle("step")
+        group = graphs.exclusive(handle)
+        chain = Chain(handle)
+        source = filled(4 * PAGE, 3)
+        with CaptureGuard(handle) as guard:
+            source.clone().clone()
+        order = (chain.writer, guard.graph, chain.reader)
+        for graph in order[:2]:
+            graph.launch()
+        error = misuse_of(order[2].launch)
+        with graphs.debug(False):
+            for graph in order:
+                graph.launch()
+        destroyed = not torch.equal(chain.result, chain.source)
+        return [
+            facts(error, "allocated: result", "freed: result"),
+            error.partner.split(",")[0],
+            destroyed,
+            len(group.pools),
+        ]
+
+
+@check
 def a_partner_of_no_group_does_no_harm():
     with graphs.debug():
         chain = Chain(graphs.graph_pool_handle("step"))

@@ -33,6 +33,12 @@ EXPECTED: dict[str, Any] = {
         2,
         PAGE // 4,
     ],
+    "a_result_whose_pages_a_later_capture_has": [
+        ["KEPT_RESULT", "graph 2 of pool 'step'", PAGE, True, True],
+        "graph 3 of pool 'step'",
+        True,
+        1,
+    ],
     "a_partner_of_no_group_does_no_harm": [[None] * 3, PAGE // 4],
     "a_graph_of_the_pool_that_was_given_the_same_memory": [
         [None] * 5,

@@ -36,6 +36,8 @@ TEST(WatchedBlocksTest, OneBlockIsOneObjectUntilItIsFreed) {
   EXPECT_TRUE(watched->is_freed());
   EXPECT_EQ(watched->allocated_at(), here);
   EXPECT_EQ(watched->freed_at(), there);
+  EXPECT_EQ(watched->free_number(), 1U);
+  EXPECT_EQ(blocks.frees(), 1U);
   // The same address again.
   const auto next = blocks.watch(block_at(512, 1024), kPool);
   EXPECT_NE(next, watched);
