@@ -80,8 +80,11 @@ class _Watch:
         stream = torch.cuda.current_stream()
         with self._lock:
             mark, begun = self._marks.pop(graph, (0, 0))
-        uses = self._extension.GraphUses(stream.device_index, stream.cuda_stream, mark)
-        end(graph)
+        uses = None
+        try:
+            uses = self._extension.GraphUses(stream.device_index, stream.cuda_stream, mark)
+        finally:
+            end(graph)  # whatever the driver says of its nodes
         pool = pool_of_graph(graph)
         uses.settle(pool.handle)
         with self._lock:

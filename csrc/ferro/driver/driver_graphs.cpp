@@ -74,8 +74,7 @@ std::vector<DevicePtr> Driver::captured_words(StreamId stream) {
     add_words(graph, &words);
   }
   std::ranges::sort(words);
-  const auto repeated = std::ranges::unique(words);
-  words.erase(repeated.begin(), repeated.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
   return words;
 }
 

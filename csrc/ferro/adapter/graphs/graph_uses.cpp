@@ -14,13 +14,22 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <ranges>
 #include <set>
 #include <shared_mutex>
 #include <unordered_set>
 
 namespace ferro {
 namespace {
+
+// Since PyTorch 2.14 they have their size beside them.
+template <typename Workspace>
+const void* address_of_workspace(const Workspace& workspace) {
+  if constexpr (requires { workspace.get(); }) {
+    return workspace.get();
+  } else {
+    return workspace.first.get();
+  }
+}
 
 std::unordered_set<const void*> workspaces() {
   std::unordered_set<const void*> found;
@@ -29,7 +38,7 @@ std::unordered_set<const void*> workspaces() {
         &at::cuda::cublaslt_handle_stream_to_workspace()}) {
     const std::shared_lock lock(known->mutex);
     for (const auto& [key, workspace] : known->map) {
-      found.insert(workspace.get());
+      found.insert(address_of_workspace(workspace));
     }
   }
   return found;
@@ -71,9 +80,10 @@ void GraphUses::settle(const PoolId& pool) {
     }
   });
   // Of several blocks at one address the last one counts.
-  for (const auto& block : std::views::reverse(watched.freed_in_captures_since(mark_))) {
-    if (take(block->ptr(), block->size())) {
-      used.push_back(block);
+  const std::vector<WatchedBlocks::Handle> freed = watched.freed_in_captures_since(mark_);
+  for (auto block = freed.rbegin(); block != freed.rend(); ++block) {
+    if (take((*block)->ptr(), (*block)->size())) {
+      used.push_back(*block);
     }
   }
   if (!allocator.has_captures()) {
