@@ -112,23 +112,15 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   Device& owner = device(index);
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
+  // Where this throws, the graph object takes its capture for one that has not ended, and the
+  // diversion goes as those of captures that failed do.
+  owner.router.note_capture_over(to_pool_id(id));
+  check_sharing(with_torch_errors([&] {
+    return owner.core.scratch().end_capture(
+        to_pool_id(id), how == EndOfCapture::kSucceeded ? ScratchSharing::Outcome::kSucceeded
+                                                        : ScratchSharing::Outcome::kFailed);
+  }));
   const bool ended = owner.router.end(to_pool_id(id), how);
-  const bool succeeded = how == EndOfCapture::kSucceeded;
-  try {
-    check_sharing(with_torch_errors([&] {
-      return owner.core.scratch().end_capture(
-          to_pool_id(id),
-          succeeded ? ScratchSharing::Outcome::kSucceeded : ScratchSharing::Outcome::kFailed);
-    }));
-  } catch (const c10::Error&) {
-    // To its graph object the capture has not ended, so that it will not let go of the pool.
-    if (succeeded && !kFailedGraphsCleanUp) {
-      owner.core.pools().release(to_pool_id(id));
-    }
-    follow_released(owner);
-    on_release(to_pool_id(id));
-    throw;
-  }
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
     return;
