@@ -7,6 +7,7 @@
 #include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/call_sites.h"
+#include "python/graph_debug.h"
 #include "python/graphs.h"
 #include "python/peak.h"
 
@@ -276,6 +277,7 @@ PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(&translate_refusal);
   ferro::set_interpreter_lock(interpreter_lock());
   ferro::bind_graphs(module);
+  ferro::bind_graph_debug(module);
   ferro::bind_call_sites(module);
   ferro::bind_peak(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),

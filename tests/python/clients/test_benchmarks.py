@@ -254,6 +254,15 @@ def test_tags(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_debugging(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "graphs.debugging")
+    assert [r["allocator"] for r in records] == ["off", "on"]
+    for record in records:
+        assert list(record["nanoseconds"]) == ["eager step", "capture", "replay"]
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+@on_simulated_gpu
 def test_sharing(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(
         run_program, tmp_path, "latency.sharing", "--allocators", "native", "ferro_alloc"

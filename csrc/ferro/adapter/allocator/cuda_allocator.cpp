@@ -256,22 +256,6 @@ void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const 
   return ptr;
 }
 
-// What every allocation ends with.
-void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
-  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
-    if (const std::exception_ptr failure = take_tracker_failure()) {
-      free(ptr);
-      std::rethrow_exception(failure);
-    }
-  }
-  if (c10::memoryProfilingEnabled()) [[unlikely]] {
-    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
-  }
-  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
-    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
-  }
-}
-
 void CudaAllocator::free(void* ptr) {
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
@@ -298,6 +282,12 @@ void CudaAllocator::free_unusually(Span* span, void* ptr) {
   const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
   Device& owner = device(index);
   const CallContext context = observed ? owner.history.gather(RecordContext::ALL) : nullptr;
+  if (watched_blocks_.is_on()) {
+    // Before the free, after which another block may have the address.
+    if (const auto block = span->heap()->live_block_at(*span, to_device_ptr(ptr))) {
+      watched_blocks_.on_free(*block, span->heap()->pool(), context, owner.router.has_captures());
+    }
+  }
   const FreeResult result = span->heap()->free(*span, to_device_ptr(ptr), context);
   if (observed) {
     warn_of_tracker_failure();

@@ -100,7 +100,7 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
   if (settings.clear) {
     annotations_.clear();
   }
-  observed_.store(enabled || !trackers_.empty());
+  choose_observed();
   previous_.record_history([=](CUDAAllocator& previous) {
     previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
   });
@@ -112,6 +112,20 @@ void CudaAllocator::sample_stacks(std::size_t bytes) {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).history.sample(bytes);
   }
+}
+
+void CudaAllocator::choose_observed() {
+  observed_.store(isHistoryEnabled() || !trackers_.empty() || watched_blocks_.is_on());
+}
+
+void CudaAllocator::watch_blocks(bool on) {
+  const MutexLock lock(init_mutex_);
+  if (on) {
+    watched_blocks_.turn_on();
+  } else {
+    watched_blocks_.turn_off();
+  }
+  choose_observed();
 }
 
 void CudaAllocator::recordAnnotation(
@@ -233,6 +247,22 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
   rejection_observers_.add(std::move(observer));
+}
+
+// What every allocation ends with.
+void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
+  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (const std::exception_ptr failure = take_tracker_failure()) {
+      free(ptr);
+      std::rethrow_exception(failure);
+    }
+  }
+  if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
+  }
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  }
 }
 
 void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,

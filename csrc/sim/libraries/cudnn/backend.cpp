@@ -201,7 +201,16 @@ cudnnStatus_t finalize(Descriptor& descriptor) {
   }
 }
 
-cudnnStatus_t run_convolution(CUstream stream, const Convolution& c) {
+// Of a pack: the data of the operation, in no particular order, and the workspace.
+Operands operands_of(const Descriptor& pack) {
+  std::vector<const void*> data = pack.pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  std::vector<const void*> workspace = pack.pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  data.resize(3);
+  workspace.resize(1);
+  return {.a = data[0], .b = data[1], .out = data[2], .workspace = workspace[0]};
+}
+
+cudnnStatus_t run_convolution(CUstream stream, const Convolution& c, const Operands& operands) {
   const ConvolutionShape& s = c.shape;
   const std::int64_t results = s.images * s.output_places;
   const std::int64_t window = s.inputs / s.groups * s.window;
@@ -209,8 +218,8 @@ cudnnStatus_t run_convolution(CUstream stream, const Convolution& c) {
                               : s.element > 4 ? Precision::kTwice
                                               : Precision::kHalf;
   ensure_context();
-  return cudnn_status(
-      enqueue_product(stream, {results, s.outputs / s.groups, window, s.groups, precision}));
+  return cudnn_status(enqueue_product(
+      stream, {results, s.outputs / s.groups, window, s.groups, precision}, operands));
 }
 
 }  // namespace
@@ -290,6 +299,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
   }
   const auto found = ferro::sim::convolution_of(ferro::sim::graph_of_plan(*held(plan)));
-  return found ? ferro::sim::run_convolution(handle->stream, *found) : CUDNN_STATUS_NOT_SUPPORTED;
+  return found ? ferro::sim::run_convolution(handle->stream, *found,
+                                             ferro::sim::operands_of(*held(pack)))
+               : CUDNN_STATUS_NOT_SUPPORTED;
 }
 }

@@ -14,12 +14,22 @@ const Descriptor::Attribute* Descriptor::find(cudnnBackendAttributeName_t name) 
   return found == attributes_.end() ? nullptr : &found->second;
 }
 
-std::vector<std::int64_t> Descriptor::integers(cudnnBackendAttributeName_t name) const {
+template <typename Value>
+std::vector<Value> Descriptor::values(cudnnBackendAttributeName_t name,
+                                      cudnnBackendAttributeType_t type) const {
   const Attribute* const attribute = find(name);
-  if (attribute == nullptr || attribute->type != CUDNN_TYPE_INT64) return {};
-  std::vector<std::int64_t> values(static_cast<std::size_t>(attribute->count));
-  std::memcpy(values.data(), attribute->bytes.data(), attribute->bytes.size());
-  return values;
+  if (attribute == nullptr || attribute->type != type) return {};
+  std::vector<Value> found(static_cast<std::size_t>(attribute->count));
+  std::memcpy(found.data(), attribute->bytes.data(), attribute->bytes.size());
+  return found;
+}
+
+std::vector<std::int64_t> Descriptor::integers(cudnnBackendAttributeName_t name) const {
+  return values<std::int64_t>(name, CUDNN_TYPE_INT64);
+}
+
+std::vector<const void*> Descriptor::pointers(cudnnBackendAttributeName_t name) const {
+  return values<const void*>(name, CUDNN_TYPE_VOID_PTR);
 }
 
 const Descriptor* Descriptor::first(cudnnBackendAttributeName_t name) const {

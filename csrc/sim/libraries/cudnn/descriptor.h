@@ -29,12 +29,17 @@ class Descriptor {
   // Null when it was not set.
   const Attribute* find(cudnnBackendAttributeName_t name) const;
 
-  // The values of an attribute; empty when it was not set.
+  // The values of an attribute; empty when it was not set, or is of another type.
   std::vector<std::int64_t> integers(cudnnBackendAttributeName_t name) const;
+  std::vector<const void*> pointers(cudnnBackendAttributeName_t name) const;
   // The first of an attribute's descriptors; null when it was not set.
   const Descriptor* first(cudnnBackendAttributeName_t name) const;
 
  private:
+  template <typename Value>
+  std::vector<Value> values(cudnnBackendAttributeName_t name,
+                            cudnnBackendAttributeType_t type) const;
+
   cudnnBackendDescriptorType_t type_;
   std::map<cudnnBackendAttributeName_t, Attribute> attributes_;
 };
