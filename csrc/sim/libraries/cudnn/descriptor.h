@@ -3,10 +3,9 @@
 // Not thread-safe. A descriptor that another names is copied when it is named.
 #pragma once
 
-#include <cudnn.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <cudnn.h>
 #include <map>
 #include <memory>
 #include <vector>

@@ -6,6 +6,7 @@
 #include "sim/libraries/cublas_lt/blas_operation.h"
 
 #include <cuda.h>
+
 #include <cudnn.h>
 #include <dlfcn.h>
 

@@ -1,9 +1,8 @@
 // What cuDNN's older functions know of a tensor.
 #pragma once
 
-#include <cudnn.h>
-
 #include <cstdint>
+#include <cudnn.h>
 #include <vector>
 
 struct cudnnTensorStruct {
