@@ -124,6 +124,11 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   }
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
   follow_released(owner);
+  // The graph object takes this for a capture that failed, and keeps its pool for good.
+  if (settled == SharingResult::kOutOfMemory && how == EndOfCapture::kSucceeded &&
+      !kFailedGraphsCleanUp && owner.core.pools().release(to_pool_id(id))) {
+    on_release(to_pool_id(id));
+  }
   check_sharing(settled);
 }
 
