@@ -4,7 +4,7 @@
 // keep beside the largest scratch. Otherwise a later graph keeps its results where an earlier one has
 // its scratch, as under PyTorch's allocator: that costs less memory, by what later graphs keep. So
 // it is done where the first graph shows that this is little. Nineteen decode graphs keep 67 MiB
-// beside 26 MiB of scratch; in one pool they take 76 MiB together and 106 MiB apart, where PyTorch's
+// beside 26 MiB of scratch; in one pool they take 76 MiB together and 102 MiB apart, where PyTorch's
 // allocator takes 88.
 #pragma once
 
