@@ -52,12 +52,13 @@ SIM_LIBRARIES = {
     "cublas": "libcublas.so.13",
     "nvml": "libnvidia-ml.so.1",
     "nccl": "libnccl.so.2",
+    "cudnn": "libcudnn.so.9",
 }
 # Empty, under a soname that the package replaces with those of copies in wheels.
 STAND_IN = "libcudart-stand-in.so"
 STAND_IN_SONAME = f"libcudart.{'x' * 242}.so"
-# Sources that are no part of their folder's unit. One serves two libraries, and the others declare
-# what the folder defines or includes with other arguments.
+# Sources that are no part of their folder's unit. One serves three libraries. The others declare
+# what the folder defines, or include with other arguments.
 SHARED = "blas_operation"
 APART = (SHARED, "operations", "stubs")
 STARTUP = "ferro_alloc.pth"
@@ -114,14 +115,22 @@ def cuda_include(major: int) -> Path:
     )
 
 
-def nccl_include() -> Path:
-    """NCCL's header: the one that torch was built with, else the system's."""
+def library_include(library: str) -> Path:
+    """The headers of NCCL or cuDNN: those that torch was built with, else the system's."""
     spec = importlib.util.find_spec("nvidia")
     wheels = spec.submodule_search_locations or () if spec else ()
-    for folder in [*(Path(entry) / "nccl" for entry in wheels), *cuda_roots(), Path("/usr")]:
-        if (folder / "include/nccl.h").exists():
+    for folder in [*(Path(entry) / library for entry in wheels), *cuda_roots(), Path("/usr")]:
+        if (folder / f"include/{library}.h").exists():
             return folder / "include"
-    raise Missing("nccl.h (`pip install nvidia-nccl-cu13`, which torch installs)")
+    raise Missing(f"{library}.h (`pip install nvidia-{library}-cu13`, which torch installs)")
+
+
+def nccl_include() -> Path:
+    return library_include("nccl")
+
+
+def cudnn_include() -> Path:
+    return library_include("cudnn")
 
 
 def cuda_runtime(major: int) -> Path:
@@ -221,13 +230,13 @@ class Native:
     def __init__(self, torch: Torch, tree: Path, stripped: bool) -> None:
         major = minor_version(str(torch.cuda))[0]
         check_all(
-            *(compiler, python_include, nccl_include),
+            *(compiler, python_include, nccl_include, cudnn_include),
             *(lambda: cuda_include(major), lambda: cuda_runtime(major)),
         )
         self._compiler = compiler()
         self._torch = torch
         self._cuda = cuda_include(major)
-        self._nccl = nccl_include()
+        self._libraries = (nccl_include(), cudnn_include())
         self._cudart = cuda_runtime(major)
         self._tree = tree
         self._linked = tree / ("stripped" if stripped else "linked")
@@ -252,7 +261,9 @@ class Native:
         }
         compiling.run([*every, *machine, *(step for steps in parts.values() for step in steps)])
         parts["cuda"] += machine
-        parts["cublas"] += [step for step in parts["cublas_lt"] if step.target.stem == SHARED]
+        shared = [step for step in parts["cublas_lt"] if step.target.stem == SHARED]
+        for name in ("cublas", "cudnn"):
+            parts[name] += shared
         driver = self._link_sim("cuda", parts.pop("cuda"))
         compiling.run([driver])
         others = [self._link_sim(name, steps, driver.target) for name, steps in parts.items()]
@@ -294,7 +305,7 @@ class Native:
     def _sim_objects(self, folder: str, visibility: str = "hidden") -> list[compiling.Step]:
         # Version scripts decide what a library exports.
         shown = [f"-fvisibility={visibility}", "-fvisibility-inlines-hidden"]
-        system = [f"-isystem{path}" for path in (self._cuda, self._nccl)]
+        system = [f"-isystem{path}" for path in (self._cuda, *self._libraries)]
         return self._objects(CSRC / folder, [*system, *shown])
 
     def _link(

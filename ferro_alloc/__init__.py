@@ -15,13 +15,28 @@ if TYPE_CHECKING:
     from ferro_alloc import sizes
     from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
     from ferro_alloc._errors import FerroError
-    from ferro_alloc._failures import CallSite, OutOfMemory, PoolShare, StreamShare, explain
+    from ferro_alloc._failures import (
+        CallSite,
+        OutOfMemory,
+        PoolShare,
+        StreamShare,
+        TagShare,
+        explain,
+    )
     from ferro_alloc._pins import Pin, pin
     from ferro_alloc._status import DeviceStatus, Status
+    from ferro_alloc._tags import tag
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
-    from ferro_alloc.snapshots import Leak, LeakWatch, leaks, report, report_on_oom
+    from ferro_alloc.snapshots import (
+        Leak,
+        LeakWatch,
+        leaks,
+        record_history,
+        report,
+        report_on_oom,
+    )
 
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
@@ -36,6 +51,7 @@ _NAMES = {
         "OutOfMemory",
         "PoolShare",
         "StreamShare",
+        "TagShare",
         "explain",
     ),
     "_pins": (
@@ -46,6 +62,7 @@ _NAMES = {
         "DeviceStatus",
         "Status",
     ),
+    "_tags": ("tag",),
     "_version": ("__version__",),
     "allocator": (
         "install",
@@ -58,6 +75,7 @@ _NAMES = {
         "Leak",
         "LeakWatch",
         "leaks",
+        "record_history",
         "report",
         "report_on_oom",
     ),
@@ -94,6 +112,7 @@ __all__ = [
     "PoolShare",
     "Status",
     "StreamShare",
+    "TagShare",
     "__version__",
     "device",
     "explain",
@@ -101,9 +120,11 @@ __all__ = [
     "is_installed",
     "leaks",
     "pin",
+    "record_history",
     "report",
     "report_on_oom",
     "sizes",
     "status",
+    "tag",
     "uninstall",
 ]

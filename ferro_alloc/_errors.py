@@ -1,4 +1,4 @@
-"""The one exception type of the package, and a refusal that several parts share."""
+"""The exception type of the package, and a refusal that several parts share."""
 
 from __future__ import annotations
 

@@ -37,6 +37,15 @@ class CallSite:
 
 
 @dataclass(frozen=True)
+class TagShare:
+    """The live blocks that were asked for under a tag."""
+
+    name: str
+    live_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class OutOfMemory:
     """A request that failed: what was missing, who held what, and what to try.
 
@@ -77,6 +86,8 @@ class OutOfMemory:
     call_sites: tuple[CallSite, ...]
     """The 16 largest, of what ferro_alloc holds. Empty unless
     `torch.cuda.memory._record_memory_history()` is on; blocks from before it are in none."""
+    tags: tuple[TagShare, ...]
+    """The largest first. Empty before the first `ferro_alloc.tag()`."""
 
 
 def explain(error: BaseException) -> OutOfMemory | None:
@@ -96,4 +107,5 @@ def explain(error: BaseException) -> OutOfMemory | None:
     streams = tuple(StreamShare(*share) for share in found.pop("streams"))
     pools = tuple(PoolShare(*share) for share in found.pop("pools"))
     call_sites = tuple(CallSite(*site) for site in found.pop("call_sites"))
-    return OutOfMemory(**found, streams=streams, pools=pools, call_sites=call_sites)
+    tags = tuple(TagShare(*share) for share in found.pop("tags"))
+    return OutOfMemory(**found, streams=streams, pools=pools, call_sites=call_sites, tags=tags)

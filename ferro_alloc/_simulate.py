@@ -76,6 +76,12 @@ def parser() -> argparse.ArgumentParser:
         help="device memory keeps no contents: reads give zeros, so that shapes that depend on "
         "computed data are the same in every run",
     )
+    parser.add_argument(
+        "--values",
+        action=argparse.BooleanOptionalAction,
+        help="whether operators on small tensors have real results (default: in eager mode, where "
+        "memory keeps its contents)",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -119,6 +125,7 @@ def main(argv: list[str]) -> int:
             mode=parsed.mode,
             seed=parsed.seed,
             backing=parsed.backing,
+            values=parsed.values,
         )
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)
@@ -146,7 +153,10 @@ def _options(parsed: argparse.Namespace) -> list[str]:
     options.append(f"--seed={parsed.seed}")
     options += [f"--memory={parsed.memory}"] if parsed.memory else []
     options += [f"--allocator={parsed.allocator}"] if parsed.allocator else []
-    return options + ([] if parsed.backing else ["--no-backing"])
+    options += [] if parsed.backing else ["--no-backing"]
+    return options + (
+        [] if parsed.values is None else [f"--{'' if parsed.values else 'no-'}values"]
+    )
 
 
 def _say(result: Result, lines: list[str], file: str | None) -> int:

@@ -59,6 +59,8 @@ class DeviceStatus:
     ladder_pages: Mapping[str, int]
     """How many pages moved or were transferred in each step, which is the reason."""
     driver_calls: Mapping[str, int]
+    tags: Mapping[str, int]
+    """Live bytes of each tag (`ferro_alloc.tag`), the largest first."""
 
     @property
     def ratio(self) -> float | None:
@@ -73,6 +75,7 @@ class DeviceStatus:
 
     def __str__(self) -> str:
         calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
+        tags = ", ".join(f"{name} {gib(size)}" for name, size in self.tags.items())
         pages = (
             "in segments"
             if self.layout == "segments"
@@ -84,7 +87,7 @@ class DeviceStatus:
             f"allocated {gib(self.allocated_bytes)} (peak {gib(self.peak_allocated_bytes)}), "
             f"reserved {gib(self.reserved_bytes)} (peak {gib(self.peak_reserved_bytes)}), "
             f"reserved / allocated {_ratio(self.ratio)} (of the peaks {_ratio(self.peak_ratio)}); "
-            f"{pages}; driver calls: {calls or 'none'}"
+            f"{pages}; driver calls: {calls or 'none'}{'; by tag: ' if tags else ''}{tags}"
         )
 
 

@@ -54,6 +54,8 @@ class DeviceUse:
     """None: there is no earlier look to compare with."""
     pools: tuple[tuple[str, int], ...] = ()
     """Names of private pools and their reserved bytes, the largest first."""
+    tags: tuple[tuple[str, int], ...] = ()
+    """Names of tags and their live bytes, the largest first."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def ask(pid: int) -> str:
 def parse(text: str) -> tuple[bool, tuple[DeviceUse, ...]]:
     """Of the form in csrc/ferro/adapter/allocator/status_text.h; ValueError for another one."""
     devices: dict[int, DeviceUse] = {}
-    pools: dict[int, list[tuple[str, int]]] = {}
+    parts: dict[str, dict[int, list[tuple[str, int]]]] = {"pool": {}, "tag": {}}
     try:
         first, *lines = text.splitlines()
         name, version, active = first.split()
@@ -100,12 +102,16 @@ def parse(text: str) -> tuple[bool, tuple[DeviceUse, ...]]:
             kind, number, rest = line.split(" ", 2)
             if kind == "device":
                 devices[int(number)] = parse_device(int(number), rest)
-            elif kind == "pool":
+            elif kind in parts:
                 size, name = rest.split(" ", 1)
-                pools.setdefault(int(number), []).append((name, int(size)))
+                parts[kind].setdefault(int(number), []).append((name, int(size)))
     except (ValueError, TypeError) as error:
         raise ValueError(f"what it tells is not understood: {error}") from error
-    found = [replace(use, pools=tuple(pools.get(n, ()))) for n, use in devices.items()]
+    pools, tags = parts["pool"], parts["tag"]
+    found = [
+        replace(use, pools=tuple(pools.get(n, ())), tags=tuple(tags.get(n, ())))
+        for n, use in devices.items()
+    ]
     return active == "1", tuple(found)
 
 
@@ -159,7 +165,7 @@ HEADINGS = ("PID", "GPU", "LIVE", "RESERVED", "FREE", "PEAK", "REQUESTS/s", "SLO
 
 
 def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
-    """A table: a row for each process and device, and one for each of its largest pools."""
+    """A table: a row for each process and device, and for its largest tags and pools."""
     cells: list[tuple[str, ...]] = [HEADINGS]
     for process in found:
         note = "" if process.active else "[uninstalled] "
@@ -183,18 +189,27 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
                     text,
                 )
             )
-            for name, size in use.pools[:5]:
-                cells.append(("", "", "", gib(size), "", "", "", "", f"  pool {name}"))
-            if len(use.pools) > 5:
-                rest = sum(size for _, size in use.pools[5:])
-                more = f"  {len(use.pools) - 5} more pools"
-                cells.append(("", "", "", gib(rest), "", "", "", "", more))
+            cells += part_rows("tag", use.tags, HEADINGS.index("LIVE"))
+            cells += part_rows("pool", use.pools, HEADINGS.index("RESERVED"))
     widths = [max(len(row[i]) for row in cells) for i in range(len(HEADINGS) - 1)]
     lines = [
         "  ".join([*(row[i].rjust(widths[i]) for i in range(len(widths))), row[-1]])
         for row in cells
     ]
     return [line[:width].rstrip() for line in lines]
+
+
+def part_rows(
+    kind: str, parts: Sequence[tuple[str, int]], column: int
+) -> Iterator[tuple[str, ...]]:
+    """One for each of the five largest, and one for the rest."""
+    named = [(f"  {kind} {name}", size) for name, size in parts[:5]]
+    if len(parts) > 5:
+        named.append((f"  {len(parts) - 5} more {kind}s", sum(size for _, size in parts[5:])))
+    for text, size in named:
+        row = [""] * len(HEADINGS)
+        row[column], row[-1] = gib(size), text
+        yield tuple(row)
 
 
 def gib(size: int) -> str:
@@ -206,6 +221,7 @@ def as_json(found: Sequence[ProcessUse]) -> str:
         described = asdict(process)
         for use in described["devices"]:
             use["pools"] = [{"name": name, "reserved_bytes": size} for name, size in use["pools"]]
+            use["tags"] = [{"name": name, "live_bytes": size} for name, size in use["tags"]]
         return described
 
     return json.dumps([plain(process) for process in found])

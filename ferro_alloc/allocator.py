@@ -31,6 +31,7 @@ _NO_CACHE = (
 
 REPORT_ON_OOM = "FERRO_ALLOC_REPORT_ON_OOM"
 _ON_OOM = "ferro_alloc.snapshots._on_oom"
+_TAGS = "ferro_alloc._tags"
 _lock = threading.Lock()
 _installed_config: Config | None = None
 
@@ -99,6 +100,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         extension.name_call_sites(list(LIBRARIES), NO_LINE)
         _installed_config = wanted
     _tell(wanted)
+    if _TAGS in sys.modules:
+        sys.modules[_TAGS].tell_again()
     if os.environ.get(REPORT_ON_OOM) or _ON_OOM in sys.modules:
         importlib.import_module(_ON_OOM).report_where_asked()
 

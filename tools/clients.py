@@ -59,6 +59,9 @@ CLIENTS = (
     Client("vllm", ("test_vllm.py",), torch="2.14"),
     Client("vllm_sleep", ("test_vllm_sleep.py",), torch="2.14", in_ci=True),
     Client("deepspeed", ("test_deepspeed.py",)),
+    Client("lightning", ("test_lightning.py",)),
+    Client("diffusers", ("test_diffusers.py",)),
+    Client("torchvision", ("test_torchvision.py",)),
     Client("rmm", ("test_rmm.py",)),
 )
 

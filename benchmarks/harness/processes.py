@@ -35,10 +35,12 @@ def use_allocator(
     allocator: str,
     simulated: bool,
     gpu: str = "h200",
-    mode: str = "eager",
-    values: bool | None = None,
+    **machine: Any,
 ) -> None:
-    """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported."""
+    """Puts the allocator, and a simulated GPU if asked for, in place. Before torch is imported.
+
+    `machine` has further arguments of `sim.activate()`.
+    """
     if allocator not in ALLOCATORS:
         raise ValueError(f"'{allocator}' is no allocator: expected one of {', '.join(ALLOCATORS)}")
     if "torch" in sys.modules:
@@ -52,7 +54,7 @@ def use_allocator(
     if simulated:
         from ferro_alloc import sim
 
-        sim.activate(gpu=gpu, mode=mode, values=values)
+        sim.activate(gpu=gpu, **machine)
     if allocator == "ferro_alloc":
         import ferro_alloc
 

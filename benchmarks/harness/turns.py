@@ -83,9 +83,14 @@ def enough_passes(timed_seconds: float, seconds: float) -> int:
     return min(math.ceil(timed_seconds / seconds), MOST_PASSES)
 
 
-def child(options: argparse.Namespace, cases: Callable[[], Mapping[str, Case]]) -> int:
-    """Measures all cases in each round. `cases` is called with CUDA in use."""
-    use_allocator(options.child, options.simulated)
+def child(
+    options: argparse.Namespace, cases: Callable[[], Mapping[str, Case]], cards: int = 1
+) -> int:
+    """Measures all cases in each round. `cases` is called with CUDA in use.
+
+    `cards` is the number of simulated ones.
+    """
+    use_allocator(options.child, options.simulated, count=cards)
     import torch
 
     torch.cuda.init()

@@ -265,7 +265,7 @@ def conv(
 
 
 def conv_plain(on_step: StepCallback, **sizes: Any) -> Sequence[Tensor]:
-    """`conv` with PyTorch's own convolutions, as on the simulated GPU, which has no cuDNN."""
+    """`conv` with PyTorch's own convolutions."""
     with torch.backends.cudnn.flags(enabled=False):
         return conv(on_step, **sizes)
 

@@ -21,7 +21,13 @@ from benchmarks.harness.processes import ALLOCATORS, OURS, ROOT
 
 DOCUMENTS = [
     ROOT / "docs" / name
-    for name in ("benchmarks.md", "design.md", "graph-memory.md", "simulated-gpu.md")
+    for name in (
+        "benchmarks.md",
+        "design.md",
+        "graph-memory.md",
+        "simulated-gpu.md",
+        "will-it-fit.md",
+    )
 ]
 RESULTS = ROOT / "benchmarks" / "results"
 PLACE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -68,6 +74,14 @@ def clock(records: Records) -> str:
     return markdown(["workload", "allocator", *headings], rows)
 
 
+def families(records: Records) -> str:
+    from benchmarks.families.comparison import Record, by_family, pairs
+
+    simulated = json.loads((RESULTS / "families_simulated.json").read_text())
+    found, _ = pairs([Record(**r) for r in records], [Record(**r) for r in simulated])
+    return markdown(*by_family(found))
+
+
 def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
     """Of a benchmark that takes turns: medians, in units of so many nanoseconds."""
     working = [record for record in records if not record["problem"]]
@@ -89,9 +103,9 @@ def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
 
 
 def recording(records: Records) -> str:
-    from benchmarks.latency.recording import LEVELS, beside
+    from benchmarks.latency.recording import CASES, beside
 
-    rows = [[level, *(beside(r["nanoseconds"], level) for r in records)] for level in LEVELS]
+    rows = [[level, *(beside(r["nanoseconds"], level) for r in records)] for level in CASES]
     return markdown(["history", *(record["allocator"] for record in records)], rows)
 
 
@@ -198,6 +212,7 @@ def scaling(records: Records) -> str:
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "clock": ("fidelity_clock.json", clock),
+    "families": ("families_gpu.json", families),
     "fidelity": ("frontier_gpu.json conv_plain_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),
     "frontier": ("frontier_gpu.json", frontier),

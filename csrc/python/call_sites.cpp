@@ -85,9 +85,7 @@ class StackSums final : public CallSiteSums {
   static constexpr std::size_t kMost = std::size_t{1} << 16;
 
   void add(std::size_t bytes, const CallContext& context) override {
-    // What a recorder makes is of this base (History::gather).
-    auto* stack =
-        dynamic_cast<torch::CapturedTraceback*>(static_cast<c10::GatheredContext*>(context.get()));
+    torch::CapturedTraceback* stack = traceback_of(context);
     if (stack == nullptr) {
       unknown_.add({bytes, 1});
       return;

@@ -1,11 +1,13 @@
 // The Python module ferro_alloc._C: conversions only.
 #include "ferro/adapter/allocator/device_view.h"
+#include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/switching/install.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "python/call_sites.h"
+#include "python/graph_debug.h"
 #include "python/graphs.h"
 #include "python/peak.h"
 
@@ -67,9 +69,14 @@ void uninstall() {
   ferro::uninstall();
 }
 
+// Null where it does not serve the device.
+ferro::DeviceMemory* find_core(int device) {
+  const ferro::CudaAllocator* allocator = ferro::installed_allocator();
+  return allocator != nullptr ? allocator->core_of(device) : nullptr;
+}
+
 ferro::DeviceMemory& core_of(int device) {
-  ferro::CudaAllocator* allocator = ferro::installed_allocator();
-  ferro::DeviceMemory* core = allocator != nullptr ? allocator->core_of(device) : nullptr;
+  ferro::DeviceMemory* core = find_core(device);
   if (core == nullptr) {
     throw std::runtime_error("ferro_alloc does not serve device " + std::to_string(device) +
                              ": it is not installed, or CUDA is not initialised");
@@ -110,6 +117,12 @@ py::dict device_report(int device) {
   report["ladder_ms"] = ladder_ms;
   report["ladder_pages"] = ladder_pages;
   report["driver_calls"] = driver_calls;
+  py::dict tags;
+  for (const ferro::TagTotal& tag :
+       ferro::installed_allocator()->tags(static_cast<c10::DeviceIndex>(device))) {
+    tags[py::str(tag.name)] = tag.total.bytes;
+  }
+  report["tags"] = tags;
   const ferro::StatValue allocated = core.stats().read()[ferro::kBytes][ferro::kAll];
   const ferro::StatValue reserved = core.report().reserved()[ferro::kAll];
   report["allocated_bytes"] = allocated.current;
@@ -148,6 +161,29 @@ py::dict device_view(int device) {
   return numbers;
 }
 
+// (address, tag) of each live block that has one.
+py::list tagged_blocks(int device) {
+  std::vector<std::pair<std::uint64_t, ferro::BlockTag>> found;
+  if (ferro::DeviceMemory* core = find_core(device)) {
+    core->report().visit_live([&](const ferro::BlockView& block) {
+      if (block.tag != 0) {
+        found.emplace_back(ferro::address_of(block.ptr), block.tag);
+      }
+    });
+  }
+  py::list blocks;
+  for (const auto& [address, tag] : found) {
+    blocks.append(py::make_tuple(address, ferro::tag_names().name_of(tag)));
+  }
+  return blocks;
+}
+
+void sample_stacks(std::size_t mean_bytes) {
+  if (ferro::CudaAllocator* allocator = ferro::installed_allocator()) {
+    allocator->sample_stacks(mean_bytes);
+  }
+}
+
 // Of the last failure whose message is part of `text`; empty: of none that is known.
 py::dict find_failure(const std::string& text) {
   const ferro::CudaAllocator* allocator = ferro::installed_allocator();
@@ -170,6 +206,10 @@ py::dict find_failure(const std::string& text) {
   for (const ferro::CallSite& site : found->call_sites.largest) {
     sites.append(py::make_tuple(site.line, site.total.bytes, site.total.blocks));
   }
+  py::list tags;
+  for (const ferro::TagTotal& tag : found->tags) {
+    tags.append(py::make_tuple(tag.name, tag.total.bytes, tag.total.blocks));
+  }
   py::dict failure;
   failure["device"] = static_cast<int>(facts.device);
   failure["verdict"] = ferro::name_of(ferro::diagnose(facts));
@@ -190,6 +230,7 @@ py::dict find_failure(const std::string& text) {
   failure["streams"] = streams;
   failure["pools"] = pools;
   failure["call_sites"] = sites;
+  failure["tags"] = tags;
   return failure;
 }
 
@@ -236,6 +277,7 @@ PYBIND11_MODULE(_C, module) {
   py::register_local_exception_translator(&translate_refusal);
   ferro::set_interpreter_lock(interpreter_lock());
   ferro::bind_graphs(module);
+  ferro::bind_graph_debug(module);
   ferro::bind_call_sites(module);
   ferro::bind_peak(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
@@ -250,6 +292,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_caching", &ferro::is_caching);
   module.def("find_failure", &find_failure, py::arg("text"));
   module.def("device_report", &device_report, py::arg("device"));
+  module.def("sample_stacks", &sample_stacks, py::arg("mean_bytes"));
+  module.def("tagged_blocks", &tagged_blocks, py::arg("device"));
   module.def("device_view", &device_view, py::arg("device"));
   module.def("empty_cache", &empty_cache, py::arg("device"));
   module.def("reset_peak", &reset_peak, py::arg("device"));

@@ -1,5 +1,6 @@
 #include "python/peak.h"
 
+#include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/peak/peak_recorder.h"
 #include "python/python_frames.h"
 #include "python/text.h"
@@ -248,7 +249,8 @@ py::list sums(int device, bool at_peak) {
        PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), which)) {
     const auto& [file, line, function, node] = program().lines.at(sum.line);
     found.append(py::make_tuple(kinds().at(static_cast<std::size_t>(sum.kind)).first, file, line,
-                                function, node, sum.bytes, sum.count));
+                                function, node, sum.bytes, sum.count,
+                                tag_names().name_of(sum.tag)));
   }
   return found;
 }

@@ -17,6 +17,11 @@ template struct Access<&torch::CapturedTraceback::frames_, &torch::CapturedTrace
 
 }  // namespace
 
+// What a recorder makes is of this base (History::gather).
+torch::CapturedTraceback* traceback_of(const CallContext& context) {
+  return dynamic_cast<torch::CapturedTraceback*>(static_cast<c10::GatheredContext*>(context.get()));
+}
+
 PythonFrames& python_frames_of(torch::CapturedTraceback& context) { return frames_in(context); }
 
 torch::CapturedTraceback::Python*& gatherer_of(torch::CapturedTraceback& context) {

@@ -16,9 +16,15 @@ bool is_one_of(string_view name, const string_view (&names)[n]) {
 }
 
 constexpr string_view kUnset[] = {"aten::empty", "aten::empty_strided"};
-constexpr string_view kNothing[] = {
-    "aten::set_",          "aten::resize_",     "aten::_resize_output_", "aten::is_set_to",
-    "aten::record_stream", "aten::_pin_memory", "aten::is_pinned"};
+// The last moves weights by copies, which are seen.
+constexpr string_view kNothing[] = {"aten::set_",
+                                    "aten::resize_",
+                                    "aten::_resize_output_",
+                                    "aten::is_set_to",
+                                    "aten::record_stream",
+                                    "aten::_pin_memory",
+                                    "aten::is_pinned",
+                                    "aten::_cudnn_rnn_flatten_weight"};
 constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
 // Their sizes come from values that they ask for through other operators.
 constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
@@ -36,6 +42,12 @@ constexpr string_view kOverwriting[] = {
     "aten::_foreach_copy_"};
 // All that they write to.
 constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
+
+// Statistics that a normalization keeps up, which its schema does not say.
+bool is_kept_up(string_view base, string_view argument) {
+  return (argument == "running_mean" || argument == "running_var") &&
+         base.find("batch_norm") != base.npos && base.find("backward") == base.npos;
+}
 
 bool is_tensor(const c10::Argument& argument) {
   const auto& type = *argument.type();
@@ -102,7 +114,7 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.returns = schema.returns().size();
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) {
+    if ((alias != nullptr && alias->isWrite()) || is_kept_up(base, schema.arguments()[i].name())) {
       traits.written.push_back(i);
       if (schema.arguments()[i].kwarg_only() || (i == 0 && is_one_of(base, kOverwriting)) ||
           is_one_of(base, kFilling)) {

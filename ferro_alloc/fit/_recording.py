@@ -20,8 +20,8 @@ MOST_EVENTS = 1_000_000
 """Of each device, that a report shows: the last ones."""
 MOST_FAILURES = 8
 """Requests that failed, of which everything is kept; of later ones only their number."""
-# Of a device: kind, file, line, function, node of autograd, bytes, blocks.
-Sum = tuple[str, str, int, str, str, int, int]
+# Of a device: kind, file, line, function, node of autograd, bytes, blocks, tag.
+Sum = tuple[str, str, int, str, str, int, int, str]
 Place = tuple[str, int, str, str, int]
 """File and line of the program's own, node of autograd, file and line of the innermost frame."""
 StackSum = tuple[str, Place, int]

@@ -113,8 +113,17 @@ def _parts(held: Result, title: str) -> list[str]:
     ]
     return [
         *("", *table([(f"{title}, by kind", "", ""), *kinds])),
+        *_tags(held, title, total),
         *("", *table([(f"{title}, by line", "", ""), *places])),
     ]
+
+
+def _tags(held: Result, title: str, total: int) -> list[str]:
+    if not held["tags"]:
+        return []
+    rows = [*held["tags"].items(), ("(no tag)", total - sum(held["tags"].values()))]
+    shares = [(name, gib(size), f"{100 * size / total:.0f} %") for name, size in rows]
+    return ["", *table([(f"{title}, by tag", "", ""), *shares])]
 
 
 def _place(line: Result) -> str:

@@ -74,6 +74,7 @@ def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted
         "emptied_cache": recording.retries(index),
         "kinds": _by_kind(sums),
         "lines": _by_line(sums),
+        "tags": _by_tag(sums),
     }
 
 
@@ -92,19 +93,28 @@ def _failures(recording: Recording, error: BaseException | None) -> Result | Non
         "line": first.line,
         "kinds": _by_kind(first.sums),
         "lines": _by_line(first.sums),
+        "tags": _by_tag(first.sums),
     }
 
 
 def _by_kind(sums: list[Sum]) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for kind, _, _, _, _, size, _ in sums:
+    for kind, *_, size, _, _ in sums:
         found[kind] += size
+    return dict(found.most_common())
+
+
+def _by_tag(sums: list[Sum]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for *_, size, _, tag in sums:
+        if tag:
+            found[tag] += size
     return dict(found.most_common())
 
 
 def _by_line(sums: list[Sum]) -> list[Result]:
     found: dict[tuple[str, int, str, str], Counter[str]] = defaultdict(Counter)
-    for kind, file, line, function, node, size, _ in sums:
+    for kind, file, line, function, node, size, _, _ in sums:
         found[file, line, function, node][kind] += size
     largest = sorted(found.items(), key=lambda item: -item[1].total())[:MOST_LINES]
     return [

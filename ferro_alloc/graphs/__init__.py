@@ -19,10 +19,12 @@ from ferro_alloc.graphs._capture import (
     is_stream_capturing,
 )
 from ferro_alloc.graphs._captured_graph import CapturedGraph
+from ferro_alloc.graphs._debug import debug
 from ferro_alloc.graphs._device_scalar import DeviceScalar
 from ferro_alloc.graphs._dry_run import plan
 from ferro_alloc.graphs._exclusive import ExclusiveGroup, GroupSizes, exclusive
 from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
+from ferro_alloc.graphs._misuse import GraphMisuseError, MisuseKind
 from ferro_alloc.graphs._plan import Plan, PlannedCapture, PlannedSet
 from ferro_alloc.graphs._pools import (
     CapturePool,
@@ -42,9 +44,11 @@ __all__ = [
     "CapturedGraph",
     "DeviceScalar",
     "ExclusiveGroup",
+    "GraphMisuseError",
     "GraphSizes",
     "GraphedCallable",
     "GroupSizes",
+    "MisuseKind",
     "Plan",
     "PlannedCapture",
     "PlannedSet",
@@ -54,6 +58,7 @@ __all__ = [
     "begin_capture",
     "capture_pool_for_handle",
     "capture_status",
+    "debug",
     "end_capture",
     "exclusive",
     "graph_pool_handle",

@@ -147,21 +147,31 @@ class ExclusiveGroup:
                 last = self._last[stream.device_index] = torch.cuda.Event()
             else:
                 last.wait(stream)
-            replay()
-            last.record(stream)
+            try:
+                replay()
+            finally:  # hooks of PyTorch may raise after the launch
+                self._record(last, stream)
+
+    @staticmethod
+    def _record(event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        try:
+            event.record(stream)
+        except RuntimeError:
+            stream.synchronize()  # the next replay comes behind this one all the same
+            raise
 
     def _wrap(self, graph: torch.cuda.CUDAGraph) -> None:
         group = weakref.ref(self)
-        of_class = type(graph).replay
         known = weakref.ref(graph)
 
         def replay() -> None:
             found, own = known(), group()
             assert found is not None
+            # Looked up at each replay, because the debug mode exchanges it.
             if own is None:
-                of_class(found)
+                type(found).replay(found)
             else:
-                own.launch(lambda: of_class(found))
+                own.launch(lambda: type(found).replay(found))
 
         graph.__dict__["replay"] = replay
 

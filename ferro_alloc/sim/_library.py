@@ -14,7 +14,7 @@ from ferro_alloc.sim import _bundled
 DRIVER = "libcuda.so.1"
 CUDA_LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
 # Each needs only those before it.
-LIBRARIES = (*CUDA_LIBRARIES, "libnvidia-ml.so.1", "libnccl.so.2")
+LIBRARIES = (*CUDA_LIBRARIES, "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9")
 
 
 def folder() -> Path:

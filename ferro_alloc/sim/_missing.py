@@ -10,7 +10,7 @@ MOST_NAMED = 8
 """Places, kernels and functions in a line; the rest is counted."""
 OTHERWISE = "do it on the CPU"
 ADVICE = {
-    "cuDNN": "set torch.backends.cudnn.enabled = False",
+    "cuDNN": "set torch.backends.cudnn.enabled = False around it",
     "cuBLAS": "leave its settings as they are",
     "NVRTC": "leave the function out",
 }

@@ -1,8 +1,7 @@
 """Adjusts torch the moment it is imported, for what the simulated GPU cannot carry.
 
-PyTorch's own operators for the CPU compute small results in the place of kernels. cuDNN is the real
-library and does not initialise without a GPU; PyTorch's own convolutions and attention kernels
-stand in for it.
+PyTorch's own operators for the CPU compute small results in the place of kernels. cuDNN's attention
+is not there: that of PyTorch's own kernels takes the same memory, but for some KiB.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from types import ModuleType
 
 
 def adjust_torch(torch: ModuleType, device_count: int, values: bool) -> None:
-    torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     # Where a program loaded NVML first, that is the real library, which knows the real devices.
     torch.cuda._cached_device_count = device_count

@@ -7,6 +7,7 @@ and docs/what-would-have-helped.md.
 from ferro_alloc.snapshots._findings import Findings, find
 from ferro_alloc.snapshots._leaks import Leak, LeakWatch, leaks
 from ferro_alloc.snapshots._on_oom import report_on_oom
+from ferro_alloc.snapshots._record import record_history
 from ferro_alloc.snapshots._report import report, write
 from ferro_alloc.snapshots._trace import Snapshot, Trace, load, read
 
@@ -20,6 +21,7 @@ __all__ = [
     "leaks",
     "load",
     "read",
+    "record_history",
     "report",
     "report_on_oom",
     "write",

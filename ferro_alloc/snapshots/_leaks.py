@@ -25,6 +25,8 @@ class Leak:
     line: str
     frames: list[str]
     """The stack of one of its blocks, innermost first."""
+    tag: str
+    """Of its blocks; empty for none, and where ferro_alloc did not make them."""
     bytes_at_marks: list[int]
     blocks_at_marks: list[int]
 
@@ -39,7 +41,12 @@ class Leak:
             f"device {self.device}: {gib(self.grew_bytes)} more in "
             f"{self.blocks_at_marks[-1] - self.blocks_at_marks[0]:,} blocks, "
             f"{per_mark / (1 << 20):.2f} MiB a mark: {self.line}"
+            f"{', tag ' if self.tag else ''}{self.tag}"
         )
+
+
+_Key = tuple[int, str, str]
+"""Device, line, tag."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class LeakWatch:
 
     def __init__(self, declared: Sequence[str]) -> None:
         self._declared = tuple(declared)
-        self._marks: list[dict[tuple[int, str], _Holding]] = []
+        self._marks: list[dict[_Key, _Holding]] = []
 
     @property
     def marks(self) -> int:
@@ -67,19 +74,24 @@ class LeakWatch:
         """Notes what is live now; set it at the same place of each step."""
         torch = _recording()
         stacks = Stacks()
-        sums: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        sums: defaultdict[tuple[int, int, str], list[int]] = defaultdict(lambda: [0, 0])
+        tags = [_tags(device) for device in range(torch.cuda.device_count())]
         for segment in torch.cuda.memory_snapshot(include_traces=False):
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
-                    entry = sums[segment["device"], stacks.add(block.get("frames", ()))]
+                    device = segment["device"]
+                    tag = tags[device].get(block["address"], "")
+                    entry = sums[device, stacks.add(block.get("frames", ())), tag]
                     entry[0] += block["size"]
                     entry[1] += 1
-        held: dict[tuple[int, str], _Holding] = {}
-        for (device, stack), (size, blocks) in sums.items():
+        held: dict[_Key, _Holding] = {}
+        for (device, stack, tag), (size, blocks) in sums.items():
             frames = stacks.frames[stack]
-            if any(text in frame for text in self._declared for frame in frames):
+            if tag in self._declared or any(
+                text in frame for text in self._declared for frame in frames
+            ):
                 continue
-            key = device, stacks.lines[stack]
+            key = device, stacks.lines[stack], tag
             before = held.get(key, _Holding(0, 0, frames))
             held[key] = _Holding(before.size + size, before.blocks + blocks, before.frames)
         self._marks.append(held)
@@ -95,13 +107,13 @@ class LeakWatch:
             return []
         nothing = _Holding(0, 0, [])
         leaks = []
-        for device, line in self._marks[-1]:
-            held = [mark.get((device, line), nothing) for mark in self._marks]
+        for key in self._marks[-1]:
+            held = [mark.get(key, nothing) for mark in self._marks]
             sizes = [holding.size for holding in held]
             if _grows(sizes):
-                leaks.append(
-                    Leak(device, line, held[-1].frames, sizes, [holding.blocks for holding in held])
-                )
+                device, line, tag = key
+                blocks = [holding.blocks for holding in held]
+                leaks.append(Leak(device, line, held[-1].frames, tag, sizes, blocks))
         return sorted(leaks, key=lambda leak: -leak.grew_bytes)
 
     def __str__(self) -> str:
@@ -122,8 +134,9 @@ def leaks(*, declared: Sequence[str] = ()) -> LeakWatch:
             watch.mark()
         print(watch)
 
-    `declared` are parts of frames, as in `"kv_cache.py"` or `"cache.py:12"`: what was allocated
-    under one may grow. Under any allocator. Raises `FerroError` while no history is recorded, which
+    `declared` are parts of frames, as in `"kv_cache.py"` or `"cache.py:12"`, and tags, as in
+    `"kv cache"`: what was allocated under one may grow. Under any allocator, but tags are known
+    under ferro_alloc alone. Raises `FerroError` while no history is recorded, which
     is what knows the lines.
     """
     if isinstance(declared, str):
@@ -143,6 +156,12 @@ def _grows(sizes: list[int]) -> bool:
     steps = [after > before for before, after in pairwise(floor)]
     last_half = steps[len(steps) // 2 :]
     return 2 * sum(steps) >= len(steps) and any(last_half)
+
+
+def _tags(device: int) -> dict[int, str]:
+    """By the address of the block."""
+    extension = sys.modules.get("ferro_alloc._C")
+    return {} if extension is None else dict(extension.tagged_blocks(device))
 
 
 def _recording() -> Any:

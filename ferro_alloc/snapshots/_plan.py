@@ -10,8 +10,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
-from ferro_alloc.snapshots._ranges import Range
+from ferro_alloc.snapshots._ranges import Range, joined
 from ferro_alloc.snapshots._trace import Allocator, Trace, rounded
 
 ALLOCATE, FREE, EMPTY, BEGIN = range(4)
@@ -102,6 +103,20 @@ def _in_order(trace: Trace) -> Iterator[tuple[int, int, int]]:
             yield event, EMPTY, 0
 
 
+@dataclass
+class _Piece:
+    """Of a segment, in bytes: a block, a gap, or a hole, which has no memory.
+
+    A gap of at most 1 MiB between large blocks cannot be asked for: it is `narrow_gap` of the block
+    in front of it. Beside a hole it belongs to that, of which whole pages alone go.
+    """
+
+    size: int
+    block: int = -1
+    is_hole: bool = False
+    narrow_gap: int = 0
+
+
 class _Layout:
     """Rebuilds what PyTorch's own allocators held before the first event, at the same places.
 
@@ -114,18 +129,25 @@ class _Layout:
         self._first = first
         self._by_address = sorted(range(len(trace.blocks)), key=trace.blocks.address.__getitem__)
         self._addresses = [trace.blocks.address[b] for b in first]
+        self._is_native = trace.allocator == "native"
         self._gaps: list[int] = []
         self._holes: list[int] = []
+        self._tight: list[tuple[int, _Piece, int]] = []
+        """Stand-ins for a block and its narrow gap; the block, and its pool."""
 
     def rebuild(self) -> None:
-        ranges = [r for r in self._trace.ranges if r.begin < 0]
-        if self._trace.allocator == "native":
-            for r in ranges:
+        if self._is_native:
+            for r in (r for r in self._trace.ranges if r.begin < 0):
                 if r.size != _SMALL_SEGMENT:
-                    self._free(self._stand_in(r.size, r, self._pool_of(r)))
-                self._fill(r, r.size == _SMALL_SEGMENT)
+                    self._free(self._stand_in(r.size, r.stream, self._pool_of(r)))
+                self._fill([r], r.address, self._pool_of(r), r.size == _SMALL_SEGMENT)
         else:
-            self._fill_lines(ranges)
+            self._fill_lines()
+        # Nothing else is free that a block of this size fits into. From the end on, so that no gap
+        # is in front of one.
+        for slot, piece, pool in reversed(self._tight):
+            self._free(slot)
+            self._allocate(piece, pool)
         for slot in self._holes:
             self._free(slot)
         if self._holes:
@@ -133,19 +155,16 @@ class _Layout:
         for slot in self._gaps:
             self._free(slot)
 
-    def _fill_lines(self, ranges: list[Range]) -> None:
+    def _fill_lines(self) -> None:
         """Expandable segments: one line of addresses for each stream, pool and class of sizes."""
         lines: dict[tuple[int, int, bool], list[Range]] = {}
-        for r in ranges:
+        for r in self._trace.ranges:
             lines.setdefault((r.stream, self._pool_of(r), self._is_small(r)), []).append(r)
         for (_, pool, small), members in lines.items():
-            end = members[0].address
-            for r in members:
-                if r.address > end:
-                    hole = Range(end, r.address - end, r.stream, -1, 0)
-                    self._holes += self._stand_ins(hole.size, hole, pool, small)
-                self._fill(r, small)
-                end = r.address + r.size
+            held = joined([r for r in members if r.begin < 0])
+            if held:
+                # Addresses in front of it where memory came later were there, too.
+                self._fill(held, min(r.address for r in members), pool, small)
 
     def _is_small(self, r: Range) -> bool:
         near = [s for s in self._trace.segments if s.stream == r.stream]
@@ -154,6 +173,9 @@ class _Layout:
         return all(rounded(self._trace.blocks.size[b]) <= _SMALL for b in self._blocks_in(r))
 
     def _pool_of(self, r: Range) -> int:
+        # Another segment may have come to the place of one that went.
+        if r.end < max(self._trace.events, 1):
+            return 0
         for segment in self._trace.segments:
             if segment.address <= r.address < segment.address + segment.size:
                 return self._trace.pool_handles.index(segment.pool)
@@ -163,53 +185,85 @@ class _Layout:
         low = bisect_left(self._addresses, r.address)
         return self._first[low : bisect_left(self._addresses, r.address + r.size)]
 
-    def _fill(self, r: Range, small: bool) -> None:
-        blocks, pool = self._trace.blocks, self._pool_of(r)
-        least = 512 if small else _SMALL + 1
-        inside = self._blocks_in(r)
-        at = r.address
-        for index, b in enumerate(inside):
-            start = blocks.address[b]
-            if start > at:
-                self._gaps += self._stand_ins(start - at, r, pool, small)
-            following = inside[index + 1 : index + 2]
-            limit = blocks.address[following[0]] if following else r.address + r.size
-            extent = self._extent(b, limit, least)
-            self._steps.add(ALLOCATE, -1, b, extent, self._place[r.stream], pool)
-            at = start + extent
-        if at < r.address + r.size:
-            self._gaps += self._stand_ins(r.address + r.size - at, r, pool, small)
+    def _fill(self, ranges: list[Range], begin: int, pool: int, small: bool) -> None:
+        """From address `begin` on, one piece behind the other; `ranges` are in order."""
+        stream = ranges[0].stream
+        for piece in self._pieces(ranges, begin, small):
+            if piece.block < 0:
+                slots = self._holes if piece.is_hole else self._gaps
+                slots += self._stand_ins(piece.size, stream, pool, small)
+            elif piece.narrow_gap:
+                slot = self._stand_in(piece.size + piece.narrow_gap, stream, pool)
+                self._tight.append((slot, piece, pool))
+            else:
+                self._allocate(piece, pool)
 
-    def _extent(self, b: int, limit: int, least: int) -> int:
+    def _pieces(self, ranges: list[Range], begin: int, small: bool) -> list[_Piece]:
+        blocks, pieces, at = self._trace.blocks, list[_Piece](), begin
+        for r in ranges:
+            if r.address > at:
+                hole = _Piece(r.address - at, is_hole=True)
+                if pieces:
+                    hole.size += pieces[-1].narrow_gap
+                    pieces[-1].narrow_gap = 0
+                pieces.append(hole)
+            at, inside = r.address, self._blocks_in(r)
+            for b, following in zip_longest(inside, inside[1:]):
+                limit = r.address + r.size if following is None else blocks.address[following]
+                _add_gap(pieces, blocks.address[b] - at, small)
+                pieces.append(_Piece(self._extent(b, limit, small), b))
+                at = blocks.address[b] + pieces[-1].size
+            _add_gap(pieces, r.address + r.size - at, small)
+            at = r.address + r.size
+        return pieces
+
+    def _extent(self, b: int, limit: int, small: bool) -> int:
         """What a block takes of its segment: what was too little to split off belongs to it."""
         blocks = self._trace.blocks
         if b in self._trace.extents:
             return self._trace.extents[b]
         start, size = blocks.address[b], rounded(blocks.size[b])
-        if limit - start - size < least:
+        if small or not self._is_native:
+            return size
+        if limit - start - size <= _SMALL:
             return limit - start
         # A block that was put behind it while it lived shows where its own place ended.
         at = bisect_right(self._by_address, start + size, key=blocks.address.__getitem__)
         for other in self._by_address[at : at + _NEIGHBOURS]:
             distance = blocks.address[other] - start
-            if distance - size >= least:
+            if distance - size > _SMALL:
                 break
             if blocks.born[other] < blocks.died[b]:
                 return distance
         return size
 
-    def _stand_ins(self, size: int, r: Range, pool: int, small: bool) -> list[int]:
+    def _stand_ins(self, size: int, stream: int, pool: int, small: bool) -> list[int]:
         found = []
         while small and size > _SMALL:
-            found.append(self._stand_in(_SMALL, r, pool))
+            found.append(self._stand_in(_SMALL, stream, pool))
             size -= _SMALL
-        return [*found, self._stand_in(size, r, pool)]
+        return [*found, self._stand_in(size, stream, pool)]
 
-    def _stand_in(self, size: int, r: Range, pool: int) -> int:
+    def _stand_in(self, size: int, stream: int, pool: int) -> int:
         slot = self._steps.slots
         self._steps.slots += 1
-        self._steps.add(ALLOCATE, -1, slot, size, self._place[r.stream], pool)
+        self._steps.add(ALLOCATE, -1, slot, size, self._place[stream], pool)
         return slot
+
+    def _allocate(self, piece: _Piece, pool: int) -> None:
+        stream = self._place[self._trace.blocks.stream[piece.block]]
+        self._steps.add(ALLOCATE, -1, piece.block, piece.size, stream, pool)
 
     def _free(self, slot: int) -> None:
         self._steps.add(FREE, -1, slot)
+
+
+def _add_gap(pieces: list[_Piece], size: int, small: bool) -> None:
+    if size <= 0:
+        return
+    if small or size > _SMALL or not pieces or not (pieces[-1].is_hole or pieces[-1].block >= 0):
+        pieces.append(_Piece(size))
+    elif pieces[-1].is_hole:
+        pieces[-1].size += size
+    else:
+        pieces[-1].narrow_gap = size

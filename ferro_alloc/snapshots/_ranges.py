@@ -92,6 +92,17 @@ def history(mapped: Mapped, changes: list[Change], end: int) -> list[Range]:
     return sorted(found, key=lambda r: (r.address, r.begin))
 
 
+def joined(ranges: list[Range]) -> list[Range]:
+    """Neighbours of one moment as one range each, without their ends; `ranges` are in order."""
+    found: list[Range] = []
+    for r in ranges:
+        if found and found[-1].address + found[-1].size == r.address:
+            before = found.pop()
+            r = Range(before.address, before.size + r.size, r.stream, r.begin, -1)
+        found.append(r)
+    return found
+
+
 def reserved_after(ranges: list[Range], events: int) -> array[int]:
     """Bytes held after each event."""
     deltas = array("q", bytes(8 * (events + 1)))

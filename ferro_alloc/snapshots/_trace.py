@@ -234,11 +234,10 @@ def read(snapshot: Snapshot, device: int) -> Trace:
     live: dict[int, int] = {}
     waiting: dict[int, int] = {}
     changes: list[Change] = []
-    emptied: list[int] = []
+    returned: list[tuple[int, bool]] = []
     failures: list[tuple[int, int]] = []
     missing_ends = 0
     is_ours = False
-    run_of_frees = -2
     for event, entry in enumerate(entries):
         action = entry["action"]
         times[event] = entry.get("time_us", 0) - start
@@ -275,20 +274,20 @@ def read(snapshot: Snapshot, device: int) -> Trace:
             comes = _COMES[action]
             address, size, stream = entry["addr"], entry["size"], entry["stream"]
             changes.append(Change(event, comes, address, size, stream))
-            note = entry.get("user_metadata", "")
+            # From torch 2.15 on it has a place of its own.
+            note = entry.get("internal_metadata") or entry.get("user_metadata", "")
             is_ours = is_ours or note.startswith(_OUR_NOTE)
-            if not comes and (not note.startswith(_OUR_NOTE) or _is_asked_for(entry)):
-                if run_of_frees != event - 1:
-                    emptied.append(event)
-                run_of_frees = event
+            if not comes:
+                returned.append((event, note.startswith(_OUR_NOTE)))
         elif action == "oom":
             failures.append((event, entry["size"]))
     extents = _add_survivors(blocks, live, waiting, segments, stacks, count)
     end = [(s["address"], s["total_size"], s["stream"]) for s in segments]
     settings = snapshot.get("allocator_settings", {})
+    allocator = _allocator(is_ours, settings, segments, changes, entries)
     return Trace(
         device=device,
-        allocator=_allocator(is_ours, settings, segments, changes, entries),
+        allocator=allocator,
         settings=settings.get("PYTORCH_CUDA_ALLOC_CONF", ""),
         events=count,
         times=times,
@@ -308,10 +307,27 @@ def read(snapshot: Snapshot, device: int) -> Trace:
         tags=list(tags),
         pool_names=_pool_names(snapshot),
         extents=extents,
-        emptied=emptied,
+        emptied=_emptied(allocator, returned, entries),
         failures=failures,
         missing_ends=missing_ends,
     )
+
+
+def _emptied(
+    allocator: Allocator, returned: list[tuple[int, bool]], entries: list[Mapping[str, Any]]
+) -> list[int]:
+    """The first events of runs in which memory went back because somebody wanted it."""
+    found, last = [], -2
+    for event, has_our_note in returned:
+        entry = entries[event]
+        by_itself = has_our_note or (
+            allocator == "ferro_alloc" and entry["action"] == "segment_unmap"
+        )
+        if not by_itself or _is_asked_for(entry):
+            if last != event - 1:
+                found.append(event)
+            last = event
+    return found
 
 
 def _is_asked_for(entry: Mapping[str, Any]) -> bool:
@@ -354,11 +370,15 @@ def _allocator(
     changes: list[Change],
     entries: list[Mapping[str, Any]],
 ) -> Allocator:
-    if is_ours:
+    mapped = [c.size for c in changes if entries[c.event]["action"] == "segment_map"]
+    # The notes are not there where the program said something itself. PyTorch maps 2 MiB, or
+    # multiples of 20 unless it is told another size.
+    has_own_size = "large_segment_size" in settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    in_pages = any(size > 2 * _MIB and size % (20 * _MIB) for size in mapped)
+    if is_ours or (in_pages and not has_own_size):
         return "ferro_alloc"
-    maps = any(entries[change.event]["action"] == "segment_map" for change in changes)
     expandable = any(segment.get("is_expandable", False) for segment in segments)
-    if maps or expandable or (settings.get("expandable_segments") and not segments):
+    if mapped or expandable or (settings.get("expandable_segments") and not segments):
         return "expandable"
     return "native"
 

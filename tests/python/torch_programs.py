@@ -54,9 +54,10 @@ def assert_as_native(found: Result, native: Result) -> None:
     assert found["value"] == native["value"]
 
 
-def seeded(*arguments: str) -> Result:
-    """The summary of seeded.py, whatever it found."""
-    return _result([sys.executable, str(find_program("seeded.py")), *arguments], {})
+def seeded(*arguments: str, runner: str = "", env: dict[str, str] | None = None) -> Result:
+    """The summary of seeded.py, whatever it found; `runner`: a program that runs it."""
+    programs = [str(find_program(name)) for name in (runner, "seeded.py") if name]
+    return _result([sys.executable, *programs, *arguments], env or {})
 
 
 def fuzzed(*arguments: str) -> Result:

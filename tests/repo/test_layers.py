@@ -36,7 +36,7 @@ SIM_FLOORS = (
     {""},
 )
 # Its libraries: each knows itself and those below it.
-LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nccl", "nvml"}, {"cublas"})
+LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nccl", "nvml"}, {"cublas", "cudnn"})
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SOURCES = sorted([*CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")])
 

@@ -22,6 +22,10 @@ LoadedCudaApi load() {
   }
   FERRO_CUDA_API(FERRO_CUDA_API_LOAD)
 #undef FERRO_CUDA_API_LOAD
+#define FERRO_CUDA_API_LOAD(member, symbol) \
+  api.member = reinterpret_cast<decltype(api.member)>(dlsym(library, #symbol));
+  FERRO_CUDA_API_OPTIONAL(FERRO_CUDA_API_LOAD)
+#undef FERRO_CUDA_API_LOAD
   return {&api, ""};
 }
 

@@ -3,7 +3,8 @@
 // One row a function: the member's name and the exported symbol with its oldest acceptable
 // version suffix. `load_cuda_api()` fills the table from libcuda.so.1 at run time, so nothing links
 // against the driver and the package imports without one. The simulated GPU (csrc/sim) fills the
-// same table. Rows under "tests" are used only by the contract suite, the rest by `Driver`.
+// same table. Rows under "tests" are used only by the contract suite, the rest by `Driver`. A driver
+// may lack the rows of the second list, which are null then.
 #pragma once
 
 #include <cuda.h>
@@ -56,6 +57,14 @@
   X(memset_d16_async, cuMemsetD16Async)                                        \
   X(memset_d32_async, cuMemsetD32Async)                                        \
   X(stream_write_value64, cuStreamWriteValue64_v2)                             \
+  /* what nodes of graphs are given */                                         \
+  X(graph_get_nodes, cuGraphGetNodes)                                          \
+  X(graph_node_get_type, cuGraphNodeGetType)                                   \
+  X(graph_kernel_node_get_params, cuGraphKernelNodeGetParams_v2)               \
+  X(graph_memcpy_node_get_params, cuGraphMemcpyNodeGetParams)                  \
+  X(graph_memset_node_get_params, cuGraphMemsetNodeGetParams)                  \
+  X(graph_child_node_get_graph, cuGraphChildGraphNodeGetGraph)                 \
+  X(kernel_get_function, cuKernelGetFunction)                                  \
   /* tests: work to order, capture and replay */                               \
   X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
   X(event_destroy, cuEventDestroy_v2)                                          \
@@ -84,16 +93,19 @@
   X(launch_host_func, cuLaunchHostFunc)                                        \
   X(stream_create, cuStreamCreate)                                             \
   X(stream_destroy, cuStreamDestroy_v2)                                        \
-  X(stream_query, cuStreamQuery)                                               \
-  X(graph_get_nodes, cuGraphGetNodes)
+  X(stream_query, cuStreamQuery)
+#define FERRO_CUDA_API_OPTIONAL(X)                                             \
+  /* since CUDA 12.4 */                                                        \
+  X(func_get_param_info, cuFuncGetParamInfo)
 // clang-format on
 
 namespace ferro {
 
-// Plain function pointers; a filled table has no null member.
+// Plain function pointers; a filled table has no null member but those of the second list.
 struct CudaApi {
 #define FERRO_CUDA_API_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;
   FERRO_CUDA_API(FERRO_CUDA_API_MEMBER)
+  FERRO_CUDA_API_OPTIONAL(FERRO_CUDA_API_MEMBER)
 #undef FERRO_CUDA_API_MEMBER
 
   // Where the system shows a process the channels of a fabric that it may use.

@@ -125,6 +125,11 @@ class Driver {
   CaptureFrontier capture_frontier(StreamId stream);
   // The nodes that a node of a graph comes directly after.
   std::vector<GraphNodeId> nodes_before(GraphNodeId node);
+  // What may be addresses among all that the nodes of the stream's capture were given so far, also
+  // those of child graphs: each aligned word of the arguments of kernels, and where copies and fills
+  // begin. Ascending, each once. Without the bodies of conditional nodes, which no driver tells; and
+  // without kernels where the driver does not say how large their arguments are.
+  std::vector<DevicePtr> captured_words(StreamId stream);
 
   // Writes the lowest 1, 2, 4 or 8 bytes of `bits`, in the order of the stream; the host does not
   // wait and keeps nothing for it.
@@ -165,6 +170,8 @@ class Driver {
     }
   }
   bool is_done(CUresult answer, const char* function) const;
+  void add_words(CUgraph graph, std::vector<DevicePtr>* words) const;
+  void add_kernel_words(CUgraphNode kernel, std::vector<DevicePtr>* words) const;
   Status expect_memory(CUresult result, const char* call, std::size_t bytes) const;
 
   const CudaApi& api_;

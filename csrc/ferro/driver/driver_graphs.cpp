@@ -4,7 +4,9 @@
 #include "ferro/driver/driver.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 
 namespace ferro {
@@ -58,6 +60,73 @@ std::vector<GraphNodeId> Driver::nodes_before(GraphNodeId node) {
   std::transform(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(count),
                  std::back_inserter(before), to_node_id);
   return before;
+}
+
+std::vector<DevicePtr> Driver::captured_words(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  expect(api_.stream_get_capture_info(raw(stream), &status, nullptr, &graph, nullptr, nullptr,
+                                      nullptr),
+         "cuStreamGetCaptureInfo");
+  std::vector<DevicePtr> words;
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    add_words(graph, &words);
+  }
+  std::ranges::sort(words);
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  return words;
+}
+
+void Driver::add_words(CUgraph graph, std::vector<DevicePtr>* words) const {
+  std::size_t count = 0;
+  expect(api_.graph_get_nodes(graph, nullptr, &count), "cuGraphGetNodes");
+  std::vector<CUgraphNode> nodes(count);
+  if (count != 0) {
+    expect(api_.graph_get_nodes(graph, nodes.data(), &count), "cuGraphGetNodes");
+  }
+  for (CUgraphNode node : nodes) {
+    CUgraphNodeType type{};
+    expect(api_.graph_node_get_type(node, &type), "cuGraphNodeGetType");
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+      add_kernel_words(node, words);
+    } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+      CUDA_MEMCPY3D copy{};
+      expect(api_.graph_memcpy_node_get_params(node, &copy), "cuGraphMemcpyNodeGetParams");
+      words->insert(words->end(), {DevicePtr{copy.srcDevice}, DevicePtr{copy.dstDevice}});
+    } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
+      CUDA_MEMSET_NODE_PARAMS fill{};
+      expect(api_.graph_memset_node_get_params(node, &fill), "cuGraphMemsetNodeGetParams");
+      words->push_back(DevicePtr{fill.dst});
+    } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      CUgraph child = nullptr;
+      expect(api_.graph_child_node_get_graph(node, &child), "cuGraphChildGraphNodeGetGraph");
+      add_words(child, words);
+    }
+  }
+}
+
+void Driver::add_kernel_words(CUgraphNode kernel, std::vector<DevicePtr>* words) const {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  expect(api_.graph_kernel_node_get_params(kernel, &params), "cuGraphKernelNodeGetParams");
+  if (params.func == nullptr && params.kern != nullptr) {
+    expect(api_.kernel_get_function(&params.func, params.kern), "cuKernelGetFunction");
+  }
+  if (params.func == nullptr || params.kernelParams == nullptr ||
+      api_.func_get_param_info == nullptr) {
+    return;
+  }
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; api_.func_get_param_info(params.func, i, &offset, &bytes) == CUDA_SUCCESS;
+       ++i) {
+    const auto* at = static_cast<const std::byte*>(params.kernelParams[i]);
+    for (std::size_t done = 0; done + sizeof(DevicePtr) <= bytes; done += sizeof(DevicePtr)) {
+      DevicePtr word{};
+      std::memcpy(&word, at + done, sizeof word);
+      words->push_back(word);
+    }
+  }
 }
 
 // Without copies: a value travels in the command, where a copy would need its source until it ran.

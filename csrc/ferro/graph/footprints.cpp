@@ -34,6 +34,15 @@ GraphSizes Footprints::sizes_of(const PoolId& pool, std::uint64_t capture,
   return sizes;
 }
 
+AddressRanges Footprints::of_capture(const PoolId& pool, std::uint64_t capture) const {
+  const MutexLock lock(mutex_);
+  const auto captures = pools_.find(pool);
+  if (captures == pools_.end() || !captures->second.contains(capture)) {
+    return {};
+  }
+  return captures->second.at(capture);
+}
+
 std::size_t Footprints::shared_bytes(const PoolId& pool) const {
   const MutexLock lock(mutex_);
   const auto captures = pools_.find(pool);

@@ -40,6 +40,8 @@ class Footprints {
   // `live` are the blocks in use of the pool. Zero for a capture that was given nothing.
   GraphSizes sizes_of(const PoolId& pool, std::uint64_t capture,
                       const std::vector<BlockView>& live) const FERRO_EXCLUDES(mutex_);
+  // What one capture was given; empty for one that was given nothing.
+  AddressRanges of_capture(const PoolId& pool, std::uint64_t capture) const FERRO_EXCLUDES(mutex_);
   // Bytes that more than one graph of the pool was given.
   std::size_t shared_bytes(const PoolId& pool) const FERRO_EXCLUDES(mutex_);
   void forget_capture(const PoolId& pool, std::uint64_t capture) FERRO_EXCLUDES(mutex_);

@@ -31,6 +31,15 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
   return true;
 }
 
+void PoolRouter::note_capture_over(const PoolId& pool) {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  if (found != diversions_.end()) {
+    found->over = true;
+    publish_counts();
+  }
+}
+
 bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
   const MutexLock lock(mutex_);
   const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
@@ -59,8 +68,8 @@ std::vector<PoolId> PoolRouter::take_released() {
 
 void PoolRouter::publish_counts() {
   count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
-  const auto of_captures =
-      static_cast<int>(std::ranges::count(diversions_, true, &Diversion::of_capture));
+  const auto of_captures = static_cast<int>(std::ranges::count_if(
+      diversions_, [](const Diversion& each) { return each.of_capture && !each.over; }));
   // Every capture has a diversion, so a mark that a failure left behind does no harm.
   captures_.store(of_captures, std::memory_order_relaxed);
   device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)));

@@ -50,6 +50,9 @@ class PoolRouter {
   // False: this pool is being diverted to already; then nothing else changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
+  // The capture that this diversion is of runs no more, and does not count. The diversion itself
+  // stays until its end, or goes as that of a capture that failed.
+  void note_capture_over(const PoolId& pool) FERRO_EXCLUDES(mutex_);
   // Ends the diversion to `pool`, which stays held, unless it was that of a graph object's capture
   // and the capture failed. False: there is none.
   bool end(const PoolId& pool, EndOfCapture how = EndOfCapture::kSucceeded) FERRO_EXCLUDES(mutex_);
@@ -81,6 +84,7 @@ class PoolRouter {
     StreamId begun_on;
     bool begun_on_lasts;                 // or may be gone, and then no driver may be asked about it
     std::weak_ptr<const void> begun_by;  // a thread, gone when it is
+    bool over = false;                   // the capture, if it is of one
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 

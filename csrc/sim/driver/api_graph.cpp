@@ -1,4 +1,5 @@
-// Driver functions: graphs and their nodes.
+// Driver functions: graphs, and how their nodes hang together; what a node does is in
+// api_graph_nodes.cpp.
 #include "sim/driver/submission.h"
 #include "sim/machine/perform.h"
 
@@ -200,16 +201,6 @@ FERRO_SIM_API cuGraphNodeGetDependentNodes_v2(CUgraphNode handle, CUgraphNode* n
     std::fill_n(data, std::min(*count, list.size()), CUgraphEdgeData{});
   }
   return call.finish(return_list(list, nodes, count));
-}
-
-FERRO_SIM_API cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* params) {
-  FERRO_SIM_CALL(0);
-  const GraphNode* node = call.machine().find_node(handle);
-  if (node == nullptr || node->type() != CU_GRAPH_NODE_TYPE_KERNEL || params == nullptr) {
-    return call.finish(CUDA_ERROR_INVALID_VALUE);
-  }
-  *params = node->kernel;
-  return CUDA_SUCCESS;
 }
 
 FERRO_SIM_API cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph,

@@ -1,5 +1,5 @@
-// Driver functions: modules, libraries, functions. Of an image only its architectures are read:
-// every name exists and every kernel does nothing.
+// Driver functions: modules, libraries, functions. Of an image only its architectures are read, and
+// what parameters its kernels have: every name exists and every kernel does nothing.
 #include "sim/driver/api_call.h"
 
 using ferro::sim::Function;
@@ -252,6 +252,23 @@ FERRO_SIM_API cuFuncGetName(const char** name, CUfunction handle) {
     return call.finish(CUDA_ERROR_INVALID_HANDLE);
   }
   *name = function->name.c_str();
+  return CUDA_SUCCESS;
+}
+
+FERRO_SIM_API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
+  FERRO_SIM_CALL(0);
+  const Function* function = call.machine().modules().find_function(handle);
+  if (function == nullptr || offset == nullptr) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  const ferro::sim::Parameters& known = call.machine().modules().parameters_of(*function);
+  if (index >= known.size()) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  *offset = known[index].offset;
+  if (bytes != nullptr) {
+    *bytes = known[index].bytes;
+  }
   return CUDA_SUCCESS;
 }
 

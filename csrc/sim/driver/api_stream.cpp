@@ -10,6 +10,7 @@ using ferro::sim::Context;
 using ferro::sim::Fill;
 using ferro::sim::HostCall;
 using ferro::sim::Kernel;
+using ferro::sim::KernelArguments;
 using ferro::sim::Machine;
 using ferro::sim::Stream;
 
@@ -96,6 +97,18 @@ Kernel timed_kernel(Machine& machine, CUfunction function, const Extent& grid, c
                                       machine.modules().bytes_of_thread(function))};
 }
 
+std::shared_ptr<KernelArguments> copy_of(Machine& machine, CUfunction handle, void** arguments) {
+  const auto* function = machine.modules().find_function(handle);
+  if (function == nullptr || arguments == nullptr) {
+    return nullptr;
+  }
+  std::vector<std::size_t> sizes;
+  for (const ferro::sim::Parameter& parameter : machine.modules().parameters_of(*function)) {
+    sizes.push_back(parameter.bytes);
+  }
+  return sizes.empty() ? nullptr : std::make_shared<KernelArguments>(sizes, arguments);
+}
+
 CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, const Extent& grid,
                        const Extent& block, unsigned shared_bytes, void** arguments) {
   if (grid.empty() || block.empty() || block.x * block.y * block.z > 1024) {
@@ -120,6 +133,8 @@ CUresult launch_kernel(Machine& machine, CUfunction function, CUstream stream, c
     node->kernel.blockDimY = block.y;
     node->kernel.blockDimZ = block.z;
     node->kernel.sharedMemBytes = shared_bytes;
+    node->arguments = copy_of(machine, function, arguments);
+    node->kernel.kernelParams = node->arguments == nullptr ? nullptr : node->arguments->pointers();
   }
   return result;
 }

@@ -1,6 +1,7 @@
 #include "sim/graphs/graph.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 namespace ferro::sim {
@@ -31,6 +32,21 @@ std::vector<const GraphNode*> in_order(const Graph& graph) {
 }
 
 }  // namespace
+
+KernelArguments::KernelArguments(const std::vector<std::size_t>& sizes, void* const* arguments) {
+  constexpr std::size_t kAlignment = alignof(std::max_align_t);
+  std::vector<std::size_t> offsets;
+  std::size_t total = 0;
+  for (const std::size_t bytes : sizes) {
+    offsets.push_back(total);
+    total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  bytes_.resize(total);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    std::memcpy(bytes_.data() + offsets[i], arguments[i], sizes[i]);
+    pointers_.push_back(bytes_.data() + offsets[i]);
+  }
+}
 
 GraphNode* Graph::add(CUgraphNodeType type, Work work, std::vector<GraphNode*> before) {
   std::sort(before.begin(), before.end());
@@ -89,6 +105,7 @@ std::unique_ptr<Graph> Graph::clone() const {
     twin->event = node->event;
     twin->child = node->child;
     twin->kernel = node->kernel;
+    twin->arguments = node->arguments;
     copies[node] = twin;
   }
   return copy;

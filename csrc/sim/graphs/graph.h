@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <unordered_set>
@@ -16,6 +17,22 @@
 namespace ferro::sim {
 
 class Graph;
+
+// What a kernel was launched with, copied when it was recorded.
+class KernelArguments {
+ public:
+  // `sizes`: bytes of each of `arguments`.
+  KernelArguments(const std::vector<std::size_t>& sizes, void* const* arguments);
+  KernelArguments(const KernelArguments&) = delete;
+  KernelArguments& operator=(const KernelArguments&) = delete;
+
+  // One pointer for each, as launches take them.
+  void** pointers() { return pointers_.data(); }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::vector<void*> pointers_;
+};
 
 class GraphNode {
  public:
@@ -33,6 +50,7 @@ class GraphNode {
   // Child graph nodes.
   std::shared_ptr<Graph> child;
   CUDA_KERNEL_NODE_PARAMS kernel{};
+  std::shared_ptr<KernelArguments> arguments;  // those of `kernel`; null where they are not known
 
  private:
   friend class Graph;

@@ -66,10 +66,16 @@ bool compiles(int ptx, std::uint64_t flags, int capability) {
                                                             : ptx <= capability;
 }
 
-std::optional<ImageVersions> choose_of_fat_binary(const std::byte* image, int capability) {
-  const auto header = read<FatHeader>(image);
+struct FatChoice {
   int binary = 0;
   int ptx = 0;
+  Cubin cubin;  // of `binary`
+};
+
+FatChoice choose_of_fat_binary(const std::byte* image, int capability) {
+  const auto header = read<FatHeader>(image);
+  FatChoice choice;
+  auto& [binary, ptx, cubin] = choice;
   const std::byte* at = image + header.header_bytes;
   const std::byte* const end = at + header.bytes;
   while (at + sizeof(FatEntry) <= end) {
@@ -77,16 +83,22 @@ std::optional<ImageVersions> choose_of_fat_binary(const std::byte* image, int ca
     const int version = static_cast<int>(entry.capability);
     if (entry.kind == kBinary && version > binary && runs(version, entry.flags, capability)) {
       binary = version;
+      const bool compressed = entry.compressed_bytes != 0;
+      cubin = {at + entry.header_bytes, compressed ? entry.compressed_bytes : entry.bytes};
     }
     if (entry.kind == kPtx && version > ptx && compiles(version, entry.flags, capability)) {
       ptx = version;
     }
     at += entry.header_bytes + entry.bytes;
   }
-  if (binary != 0) {
-    return ImageVersions{binary, binary};
+  return choice;
+}
+
+std::optional<ImageVersions> versions_of(const FatChoice& choice, int capability) {
+  if (choice.binary != 0) {
+    return ImageVersions{choice.binary, choice.binary};
   }
-  return ptx != 0 ? std::optional(ImageVersions{capability, ptx}) : std::nullopt;
+  return choice.ptx != 0 ? std::optional(ImageVersions{capability, choice.ptx}) : std::nullopt;
 }
 
 std::optional<ImageVersions> choose_cubin(const std::byte* image, int capability) {
@@ -116,24 +128,45 @@ std::optional<ImageVersions> choose_ptx(std::string_view text, int capability) {
                                               : std::nullopt;
 }
 
+// Short texts are images too, so the first byte decides whether there are more.
+template <typename Magic>
+bool begins_with(const void* at, const Magic& magic) {
+  return std::memcmp(at, &magic, 1) == 0 && std::memcmp(at, &magic, sizeof magic) == 0;
+}
+
+constexpr char kElf[] = {0x7f, 'E', 'L', 'F'};
+
+const std::byte* unwrapped(const void* image) {
+  return static_cast<const std::byte*>(is_registered(image) ? read<Wrapper>(image).image : image);
+}
+
 }  // namespace
 
+bool is_registered(const void* image) {
+  return image != nullptr && begins_with(image, kWrapperMagic);
+}
+
+std::optional<Cubin> find_cubin(const void* image, int capability) {
+  if (image == nullptr) {
+    return std::nullopt;
+  }
+  const std::byte* at = unwrapped(image);
+  if (begins_with(at, kFatMagic)) {
+    const FatChoice choice = choose_of_fat_binary(at, capability);
+    return choice.binary != 0 ? std::optional(choice.cubin) : std::nullopt;
+  }
+  return begins_with(at, kElf) ? std::optional(Cubin{at}) : std::nullopt;
+}
+
 std::optional<ImageVersions> choose_code(const void* image, int capability) {
-  constexpr char kElf[] = {0x7f, 'E', 'L', 'F'};
   if (image == nullptr) {
     return ImageVersions{capability, capability};
   }
-  const auto* at = static_cast<const std::byte*>(image);
-  // Short texts are images too, so the first byte decides whether there are more.
-  if (read<std::uint8_t>(at) == (kWrapperMagic & 0xff) &&
-      std::memcmp(at, &kWrapperMagic, sizeof kWrapperMagic) == 0) {
-    at = static_cast<const std::byte*>(read<Wrapper>(at).image);
+  const std::byte* at = unwrapped(image);
+  if (begins_with(at, kFatMagic)) {
+    return versions_of(choose_of_fat_binary(at, capability), capability);
   }
-  if (read<std::uint8_t>(at) == (kFatMagic & 0xff) &&
-      std::memcmp(at, &kFatMagic, sizeof kFatMagic) == 0) {
-    return choose_of_fat_binary(at, capability);
-  }
-  if (read<char>(at) == kElf[0] && std::memcmp(at, kElf, sizeof kElf) == 0) {
+  if (begins_with(at, kElf)) {
     return choose_cubin(at, capability);
   }
   const auto first = read<char>(at);

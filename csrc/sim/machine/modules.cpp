@@ -36,6 +36,12 @@ Module* Modules::load(const void* image, int capability) {
   }
   auto module = std::make_unique<Module>();
   module->versions = *versions;
+  capability_ = capability;
+  if (is_registered(image)) {
+    module->unread = image;
+  } else if (const auto cubin = find_cubin(image, capability)) {
+    module->parameters = read_parameters(*cubin);
+  }
   Module* loaded = module.get();
   modules_.emplace(loaded, std::move(module));
   return loaded;
@@ -74,6 +80,28 @@ Function* Modules::function(Module& module, const std::string& name) {
     }
   }
   return slot.get();
+}
+
+const Parameters& Modules::parameters_of(const Function& function) {
+  static const Parameters kNone;
+  // cublas_lt/blas_operation.cpp has what these are.
+  static const Parameters kOfProduct = [] {
+    Parameters parameters{{0, sizeof(Product)}};
+    for (std::size_t at = sizeof(Product), i = 0; i < kProductPointers; ++i, at += sizeof(void*)) {
+      parameters.push_back({at, sizeof(void*)});
+    }
+    return parameters;
+  }();
+  if (is_product(&function)) {
+    return kOfProduct;
+  }
+  Module& module = *function.module;
+  if (const auto cubin = find_cubin(module.unread, capability_)) {
+    module.parameters = read_parameters(*cubin);
+  }
+  module.unread = nullptr;
+  const auto found = module.parameters.find(function.name);
+  return found == module.parameters.end() ? kNone : found->second;
 }
 
 Function* Modules::find_function(const void* handle) const {

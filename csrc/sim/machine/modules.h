@@ -4,6 +4,7 @@
 // compare handles find them equal.
 #pragma once
 
+#include "sim/machine/cubin.h"
 #include "sim/machine/image.h"
 #include "sim/streams/durations.h"
 
@@ -28,6 +29,8 @@ struct Function {
 
 struct Module {
   ImageVersions versions;
+  const void* unread = nullptr;  // an image that stays, until somebody asks for its parameters
+  std::unordered_map<std::string, Parameters> parameters;  // by kernel
   std::map<std::string, std::unique_ptr<Function>> functions;
   std::map<std::string, CUdeviceptr> globals;
 };
@@ -41,6 +44,8 @@ class Modules {
   Function* function(Module& module, const std::string& name);
   // Null for a handle that no module gave out.
   Function* find_function(const void* handle) const;
+  // Empty where they are not known. The first question about a module of nvcc's reads its code.
+  const Parameters& parameters_of(const Function& function);
   // Is it a stand-in of a matrix product, `kProductKernel`? Its first argument is a `Product`.
   bool is_product(const void* function) const { return products_.contains(function); }
   // Of a kernel of PyTorch that writes one constant everywhere, the bytes of that, else 0. Its
@@ -56,6 +61,7 @@ class Modules {
   }
 
  private:
+  int capability_ = 0;
   std::unordered_map<const Module*, std::unique_ptr<Module>> modules_;
   std::unordered_map<const void*, Function*> functions_;  // of all modules
   std::unordered_set<const void*> products_;

@@ -25,8 +25,10 @@ struct Product {
   Precision precision = Precision::kHalf;
 };
 
-// The name of the kernel that stands for a product, and has a `Product` as its first argument.
+// The name of the kernel that stands for a product, and has a `Product` as its first argument. In
+// the library's launches the addresses of both operands, the result and the workspace follow.
 inline constexpr std::string_view kProductKernel = "ferro_sim_matrix_product";
+inline constexpr std::size_t kProductPointers = 4;
 
 // What a thread of most kernels reads and writes, in bytes: elementwise ones of PyTorch took 17 to
 // 81 on an H200, by workload.

@@ -2,6 +2,10 @@
 #pragma once
 
 #include "contract/capture_cases.h"
+#include "ferro/driver/driver.h"
+
+#include <algorithm>
+#include <vector>
 
 namespace ferro::contract {
 namespace graph_cases {
@@ -244,6 +248,34 @@ inline void graphs_take_turns_on_an_aliased_page(Env& env) {
   CONTRACT_CHECK(wrong == 0);
 }
 
+// Also while the capture runs.
+inline void nodes_tell_where_they_read_and_write(Env& env) {
+  const Memory memory(env);
+  const Stream stream(env);
+  const Stream other(env);
+  Driver driver(env.api, env.device);
+  const StreamId id{reinterpret_cast<std::uint64_t>(static_cast<CUstream>(stream))};
+  CONTRACT_CHECK(driver.captured_words(id).empty());
+  CaptureScope capture(env, stream);
+  fill_words(env, memory.base(), 1, 16, stream);
+  CONTRACT_OK(env.api.memcpy_dtod_async(memory.base() + 256, memory.base() + 512, 64, stream));
+  const Event forked(env);
+  CONTRACT_OK(env.api.event_record(forked, stream));
+  CONTRACT_OK(env.api.stream_wait_event(other, forked, 0));
+  fill_words(env, memory.base() + 1024, 2, 16, other);
+  const Event joined(env);
+  CONTRACT_OK(env.api.event_record(joined, other));
+  CONTRACT_OK(env.api.stream_wait_event(stream, joined, 0));
+  const std::vector<DevicePtr> words = driver.captured_words(id);
+  const CUgraph graph = capture.finish();
+  CONTRACT_CHECK(node_count(env, graph) == 3);
+  CONTRACT_OK(env.api.graph_destroy(graph));
+  for (const std::size_t offset : {0, 256, 512, 1024}) {
+    CONTRACT_CHECK(std::ranges::binary_search(words, DevicePtr{memory.base() + offset}));
+  }
+  CONTRACT_CHECK(words.size() == 4);
+}
+
 }  // namespace graph_cases
 
 inline std::vector<Case> graph_case_list() {
@@ -259,6 +291,7 @@ inline std::vector<Case> graph_case_list() {
       {"graph.destroyed_exec_finishes_its_replay", destroyed_exec_finishes_its_replay},
       {"graph.empty_capture_gives_an_empty_graph", empty_capture_gives_an_empty_graph},
       {"graph.fork_and_join", fork_and_join},
+      {"graph.nodes_tell_where_they_read_and_write", nodes_tell_where_they_read_and_write},
       {"graph.take_turns_on_an_aliased_page", graphs_take_turns_on_an_aliased_page},
   };
 }

@@ -242,7 +242,23 @@ def test_recording(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(run_program, tmp_path, "latency.recording")
     assert [r["allocator"] for r in records] == ["native", "ferro_alloc"]
     for record in records:
-        assert list(record["nanoseconds"]) == ["off", "state", "alloc", "all"]
+        assert list(record["nanoseconds"]) == ["off", "state", "alloc", "all", "sampled"]
+        assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
+
+
+@on_simulated_gpu
+def test_tags(run_program: RunProgram, tmp_path: Path) -> None:
+    found = smoke(run_program, tmp_path, "latency.tags")
+    assert list(found) == ["never", "before", "within", "entering"]
+    assert all(nanoseconds > 0 for runs in found.values() for nanoseconds in runs)
+
+
+@on_simulated_gpu
+def test_debugging(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "graphs.debugging")
+    assert [r["allocator"] for r in records] == ["off", "on"]
+    for record in records:
+        assert list(record["nanoseconds"]) == ["eager step", "capture", "replay"]
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
 
 

@@ -125,6 +125,19 @@ def test_pools_have_their_names(program: Program) -> None:
     assert pool == ["0.03", "GiB", "pool", "decode", "step"]
 
 
+def test_tags_have_their_live_bytes(program: Program) -> None:
+    program.do("known.update(t=ferro_alloc.tag('kv cache')) or t.__enter__()")
+    program.do(BLOCKS % "[('a', 32), ('b', 16)]")
+    program.do("t.__exit__(None, None, None)")
+    program.do("known.__delitem__('b')")
+    program.do(BLOCKS % "[('c', 4)]")
+    (device,) = seen(program.pid)["devices"]
+    assert device["tags"] == [{"name": "kv cache", "live_bytes": 32 << 20}]
+    lines = [line.split() for line in top().splitlines()]
+    own = next(i for i, words in enumerate(lines) if words[0] == str(program.pid))
+    assert lines[own + 1] == ["0.03", "GiB", "tag", "kv", "cache"]
+
+
 def test_requests_are_counted_between_two_looks(program: Program) -> None:
     program.do(BLOCKS % "[('a', 1)]")
     before = list(_top.look())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunProgram
+from tests.python.graphs.test_graph_debug import EXPECTED
 from tests.python.torch_programs import assert_as_native
 
 pytestmark = pytest.mark.gpu
@@ -45,6 +46,15 @@ def test_plans_hold_with_real_kernels(run_program: RunProgram) -> None:
     sets = {name: found[name] for name in found if name.startswith(("a_set", "one_graph"))}
     assert sets == {name: {"value": [True] * 4} for name in sets}
     assert len(sets) == 6
+
+
+def test_misuses_are_found_with_real_kernels(run_program: RunProgram) -> None:
+    done = run_program("features_misuse.py", "ferro", timeout=300)
+    found = json.loads(done.stdout.splitlines()[-1])
+    # Whether replays that nothing orders overlap is up to the device.
+    by_chance = {"overlapping_replays_of_a_group", "replays_that_a_group_does_not_know"}
+    expected = {name: {"value": EXPECTED[name]} for name in set(EXPECTED) - by_chance}
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_compiled_functions_and_their_trees_of_graphs(

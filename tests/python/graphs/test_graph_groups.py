@@ -49,6 +49,38 @@ def test_groups(name: str, mode: str) -> None:
     assert found["value"] == EXPECTED[name]
 
 
+UNKNOWN, OUT_OF_MEMORY = "999", "2"
+# A refusal of these is always seen.
+PASSED_ON = (
+    "cuEventRecordWithFlags",
+    "cuStreamWaitEvent",
+    "cuStreamBeginCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+)
+GIVING_BACK = ("cuMemRelease", "cuMemAddressFree")
+
+
+@pytest.mark.parametrize("mode", ["eager", "adversarial"])
+@pytest.mark.parametrize("result", [UNKNOWN, OUT_OF_MEMORY])
+def test_each_driver_call_refused_once(result: str, mode: str) -> None:
+    found = simulated(
+        "groups_every_fault.py", "ferro", result, memory="256MiB", mode=mode, seed=2, turn="0.01"
+    )
+    for function in PASSED_ON:
+        refused, seen = found[function]
+        assert seen == refused > 0, function
+    for function in GIVING_BACK:
+        refused, seen = found[function]
+        assert refused > seen == 0, function
+    for function in ("cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"):
+        refused, seen = found[function]
+        assert 0 < seen < refused, function
+    for function in ("cuCtxSynchronize", "cuStreamGetCaptureInfo"):
+        refused, seen = found[function]
+        assert 0 < seen < refused, function
+
+
 def test_a_group_needs_ferro_alloc() -> None:
     with pytest.raises(FerroError):
         graphs.exclusive()

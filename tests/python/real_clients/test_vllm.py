@@ -38,6 +38,25 @@ def test_engine_in_a_process_of_its_own() -> None:
     assert pages["blocks"] >= native["blocks"] > 1000
 
 
+def test_serve_answers_and_says_how_many_blocks_there_are() -> None:
+    """A minute for each allocator: two processes start, and compile."""
+    found = {
+        name: simulated("client_vllm_serve.py", name, env=ALLOCATORS[name], memory="8GiB")["value"]
+        for name in ("native", "expandable", "everywhere")
+    }
+    print(found)
+    native, ours = found["native"], found["everywhere"]
+    for name, value in found.items():
+        assert (value["tokens"], value["status"]) == (8, 0), name
+        assert len(value["graphs_gib"]) == 2, name
+        assert value["blocks"] > 1000, name
+    assert ours["blocks"] >= native["blocks"]
+    assert ours["graphs_gib"] <= native["graphs_gib"]
+    # `top` sees what the graphs' pools hold. vLLM counts whatever was taken while it captured.
+    assert native["pools"] is None
+    assert 0 < ours["pools"] / 2**30 <= ours["graphs_gib"][1] + 0.005
+
+
 @pytest.mark.parametrize(
     ("allocator", "how", "conf", "works"),
     [

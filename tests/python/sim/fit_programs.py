@@ -56,6 +56,18 @@ x = torch.randn(16384, 2048, device="cuda")
 model(x.relu()).sum().backward()
 """
 
+TAGGED = """\
+import torch
+from ferro_alloc import tag
+
+with tag("model"):
+    model = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    with tag("kv cache"):
+        cache = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+rest = torch.empty(1 << 27, dtype=torch.uint8, device="cuda")
+too_much = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+"""
+
 CATCHES = """\
 import torch
 

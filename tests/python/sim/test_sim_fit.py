@@ -152,9 +152,51 @@ def test_a_kv_cache_is_known_by_the_librarys_own_objects(
     assert gib_of(result, "other") * GIB <= one
 
 
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_memory_at_the_peak_by_tag(simulate: Simulate, allocator: str) -> None:
+    done, result = simulate(programs.TAGGED, "--memory", "4GiB", "--allocator", allocator)
+    (device,) = result["devices"]
+    tags = {"model": 1 << 30, "kv cache": 512 * MIB}
+    assert device["tags"] == result["out_of_memory"]["tags"] == tags
+    rows = [line.split() for line in done.stderr.splitlines()]
+    assert ["model", "1.00", "GiB", "62", "%"] in rows
+    assert ["(no", "tag)", "0.12", "GiB", "8", "%"] in rows
+
+
 def test_memory_of_graphs_is_a_kind(simulate: Simulate) -> None:
     _, result = simulate(programs.GRAPHS)
     assert gib_of(result, "graphs") == 0.25
+
+
+VALUES = """\
+import torch
+three = torch.full((8,), 3, device="cuda")
+print((three + 1).tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"), [((), 4), (("--values",), 4), (("--no-values",), 0)]
+)
+def test_values_are_a_choice(simulate: Simulate, options: tuple[str, ...], printed: int) -> None:
+    done, _ = simulate(VALUES, *options)
+    assert done.stdout == f"{8 * [printed]}\n"
+
+
+def test_children_have_the_choice_of_values(simulate: Simulate) -> None:
+    program = f"{VALUES}assert three.sum().item() == 0"
+    _, result = simulate(program, "--compare", "--no-values")
+    assert [run["verdict"] for run in result["runs"]] == 3 * ["fits"]
+
+
+def test_values_without_memory_that_keeps_them_are_refused(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(VALUES)
+    done = run_program(SIMULATE, "simulate", "--no-backing", "--values", str(script), check=False)
+    assert done.returncode == 1
+    assert "values need memory that keeps them" in done.stderr
 
 
 def test_json_goes_to_stdout_behind_the_programs_own(

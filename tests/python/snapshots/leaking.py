@@ -19,7 +19,8 @@ def forget_a_tensor():
 
 
 def fill_the_cache():
-    cache.append(torch.empty(5 << 20, dtype=torch.uint8, device="cuda"))
+    with ferro_alloc.tag("kv store"):
+        cache.append(torch.empty(5 << 20, dtype=torch.uint8, device="cuda"))
 
 
 def grow_and_shrink(step):
@@ -45,6 +46,7 @@ torch.cuda.memory._record_memory_history(context="state", stacks="python")
 random.seed(1)
 unknown = ferro_alloc.leaks()
 declared = ferro_alloc.leaks(declared=["fill_the_cache"])
+by_tag = ferro_alloc.leaks(declared=["kv store"])
 assert declared.found() == []
 for step in range(12):
     forget_a_tensor()
@@ -55,13 +57,14 @@ for step in range(12):
     del activations
     unknown.mark()
     declared.mark()
+    by_tag.mark()
 
 
 def shown(watch):
     return [
-        (leak.line.split("/")[-1], leak.grew_bytes, leak.blocks_at_marks[-1])
+        (leak.line.split("/")[-1], leak.grew_bytes, leak.blocks_at_marks[-1], leak.tag)
         for leak in watch.found()
     ]
 
 
-print(json.dumps([shown(declared), shown(unknown)]))
+print(json.dumps([shown(declared), shown(unknown), shown(by_tag)]))

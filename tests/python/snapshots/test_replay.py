@@ -74,19 +74,46 @@ def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> 
             assert peak == pytest.approx(own[name][1]["reserved"], rel=tolerance), (allocator, name)
 
 
-@pytest.mark.parametrize("allocator", ["native", "expandable"])
+# Native with 7: segments went, and others came to their addresses. Expandable segments with 5 and
+# 7: blocks that reach over ranges, and gaps too small for a request, one behind the other.
+@pytest.mark.parametrize(
+    ("allocator", "seed"), [("native", 2), ("native", 7), ("expandable", 5), ("expandable", 7)]
+)
 def test_a_trace_that_begins_in_the_middle_starts_from_the_layout_of_its_first_moment(
-    allocator: str, record: Record
+    allocator: str, seed: int, record: Record
 ) -> None:
-    path, own = record(allocator, 2, 300)
+    path, own = record(allocator, seed, 300)
     findings = found(path)
     trace = findings.trace
     assert trace.born_before >= 100
     assert findings.recorded_peak == own["reserved"]
     begins = sum(r.size for r in trace.ranges if r.begin < 0)
-    assert findings.own.outcome.reserved_at_start_bytes == pytest.approx(begins, rel=0.06)
-    assert peaks(findings)[allocator] == pytest.approx(own["reserved"], rel=0.08)
+    assert findings.own.outcome.reserved_at_start_bytes == begins
+    assert peaks(findings)[allocator] == pytest.approx(own["reserved"], rel=0.02)
     assert any("older than the first event" in sentence for sentence in findings.unknown)
+
+
+def test_notes_of_ferro_alloc_are_read_where_torch_2_15_has_them(record: Record) -> None:
+    path, _ = record("ferro_alloc", 1, 0)
+    snapshot = _trace.load(path)
+    before = _trace.read(snapshot, 0)
+    for entry in snapshot["device_traces"][0]:
+        if entry["action"].startswith("segment"):
+            entry["internal_metadata"] = entry.pop("user_metadata")
+    after = _trace.read(snapshot, 0)
+    assert before.allocator == after.allocator == "ferro_alloc"
+    assert before.emptied == after.emptied
+
+
+def test_ferro_alloc_is_known_where_the_program_has_words_of_its_own(record: Record) -> None:
+    path, _ = record("ferro_alloc", 1, 0)
+    snapshot = _trace.load(path)
+    before = _trace.read(snapshot, 0)
+    for entry in snapshot["device_traces"][0]:
+        entry["user_metadata"] = "a tag"
+    after = _trace.read(snapshot, 0)
+    assert after.allocator == "ferro_alloc"
+    assert before.emptied == after.emptied
 
 
 def test_state_adds_up(record: Record) -> None:

@@ -157,6 +157,9 @@ void CudaAllocator::init(int device_count) {
     device_count_.store(i + 1, std::memory_order_release);
     Device& made = device(index);
     made.history.record(history_settings_);
+    if (has_tags_.load()) {
+      made.history.count_tags();
+    }
     for (const History::Tracker& tracker : trackers_) {
       made.history.attach_tracker(tracker);
     }
@@ -187,7 +190,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
        static_cast<int>(owner.router.any()) | static_cast<int>(!memory_is_expandable()) |
        static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
       is_profiled_or_traced()) [[unlikely]] {
-    return allocate_unusually(owner, index, stream.handle, bytes);
+    return allocate_unusually(owner, index, stream, bytes);
   }
   if (ArenaHeap* arena = stream.arena) [[likely]] {
     const DevicePtr ptr =
@@ -222,15 +225,23 @@ Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const 
           .plain = !memory_is_expandable()};
 }
 
-void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index, StreamId stream,
-                                        std::size_t bytes) {
+void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
+                                        const KnownStreams::Slot& stream, std::size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
+  const Request request = to_request(bytes, owner.history.gather_for(bytes));
   if (route_.load(std::memory_order_relaxed) != Route::kOurs || owner.router.any()) {
-    return allocate_routed(owner, index, stream, request);
+    return allocate_routed(owner, index, stream.handle, request);
   }
-  return allocate_here(owner, index, kDefaultPool, stream, request);
+  // Most often somebody only looks on.
+  if (stream.arena != nullptr && !request.plain) {
+    const DevicePtr ptr = stream.arena->allocate_hit(request.size, bytes, request.context);
+    if (ptr != kNull) {
+      announce(owner, index, to_void_ptr(ptr), request.size);
+      return to_void_ptr(ptr);
+    }
+  }
+  return allocate_here(owner, index, kDefaultPool, stream.handle, request);
 }
 
 void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
@@ -243,29 +254,6 @@ void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const 
   void* ptr = to_void_ptr(result.ptr);
   announce(owner, index, ptr, result.size);
   return ptr;
-}
-
-// What every allocation ends with.
-void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
-  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
-    if (const std::exception_ptr failure = take_tracker_failure()) {
-      free(ptr);
-      std::rethrow_exception(failure);
-    }
-  }
-  if (c10::memoryProfilingEnabled()) [[unlikely]] {
-    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
-  }
-  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
-    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
-  }
-}
-
-void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
-                                       std::int64_t bytes) {
-  c10::reportMemoryUsageToProfiler(
-      ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
-      owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 void CudaAllocator::free(void* ptr) {
@@ -294,6 +282,12 @@ void CudaAllocator::free_unusually(Span* span, void* ptr) {
   const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
   Device& owner = device(index);
   const CallContext context = observed ? owner.history.gather(RecordContext::ALL) : nullptr;
+  if (watched_blocks_.is_on()) {
+    // Before the free, after which another block may have the address.
+    if (const auto block = span->heap()->live_block_at(*span, to_device_ptr(ptr))) {
+      watched_blocks_.on_free(*block, span->heap()->pool(), context, owner.router.has_captures());
+    }
+  }
   const FreeResult result = span->heap()->free(*span, to_device_ptr(ptr), context);
   if (observed) {
     warn_of_tracker_failure();
@@ -336,7 +330,7 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   std::string& note = thread_annotations().internal_metadata;
   note = "mallocWithAddress";
   const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
-  const Request request = to_request(bytes, owner.history.gather(RecordContext::STATE));
+  const Request request = to_request(bytes, owner.history.gather_for(bytes));
   const AllocateResult result =
       with_torch_errors([&] { return owner.core.allocate_at(to.pool, stream, wanted, request); });
   const bool given = result.ptr != kNull &&

@@ -29,11 +29,13 @@
 #include "ferro/core/device/device_memory.h"
 #include "ferro/graph/footprints.h"
 #include "ferro/graph/pool_router.h"
+#include "ferro/graph/watched_blocks.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -162,6 +164,16 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Its graph is gone.
   void forget_capture(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
 
+  // For the debug mode of graphs. While it is on, frees tell the blocks that are watched.
+  WatchedBlocks& watched_blocks() { return watched_blocks_; }
+  void watch_blocks(bool on) FERRO_EXCLUDES(init_mutex_);
+  using VisitBlock = std::function<void(const BlockView& block, const PoolId& pool)>;
+  // All live blocks of all devices. Called under the lock of a heap.
+  void visit_live(const VisitBlock& visit) const;
+  // The addresses that a capture was given from its pool.
+  AddressRanges given_to(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
+  bool has_captures() const;
+
   // For ferro_alloc's own tools.
   AllocatorConfig config() FERRO_EXCLUDES(init_mutex_);
   // Takes over the settings that may change while there is memory. The others, which are the size of
@@ -170,6 +182,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
+  // History::sample, of all devices, also of those that are still to come.
+  void sample_stacks(std::size_t bytes) FERRO_EXCLUDES(init_mutex_);
+  // Live blocks of an initialised device by tag, the largest first; none before the first tag.
+  std::vector<TagTotal> tags(c10::DeviceIndex device) const;
   // Null when `device` was not initialised.
   DeviceMemory* core_of(int device) const;
   // DeviceMemory::pin, of the device that has the range. False: none has, or not all of it.
@@ -198,7 +214,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* allocate_beyond_hit(Device& device, c10::DeviceIndex index, KnownStreams::Slot& stream,
                             std::size_t bytes);
   Request to_request(std::size_t bytes, CallContext context) const;
-  void* allocate_unusually(Device& device, c10::DeviceIndex index, StreamId stream,
+  void* allocate_unusually(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
                            std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);
@@ -237,6 +253,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
                             std::size_t bytes);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
+  void count_tags() FERRO_EXCLUDES(init_mutex_);
+  void choose_observed() FERRO_REQUIRES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
   // pool that has a name.
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
@@ -280,6 +298,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   RejectionObservers rejection_observers_;
   FailureLog failures_;
   HostPools host_pools_;
+  WatchedBlocks watched_blocks_;
   Mutex init_mutex_;
   AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
@@ -294,7 +313,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<bool> history_enabled_{false};
-  std::atomic<bool> observed_{false};  // by a history or a tracker
+  std::atomic<bool> observed_{false};  // by a history, a tracker or who watches blocks
+  std::atomic<bool> has_tags_{false};  // some thread had one
   TraceRing<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
 };
 

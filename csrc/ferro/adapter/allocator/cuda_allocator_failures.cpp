@@ -61,7 +61,8 @@ CallSites live_call_sites(const History& history, DeviceMemory& core) {
 // The core knows nothing of the allocator before.
 Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
                                   const OutOfMemoryFacts& facts) {
-  Failure failure{.facts = facts, .pools = {}, .call_sites = {}, .previous = {}, .message = {}};
+  Failure failure;
+  failure.facts = facts;
   failure.facts.previous_held = previous_.reserved_bytes(index);
   failure.facts.previous_live = previous_.allocated_bytes(index);
   if (failure.facts.previous_held != 0) {
@@ -77,9 +78,10 @@ Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
   std::ranges::sort(failure.pools, std::ranges::greater{},
                     [](const PoolShare& pool) { return pool.sizes.private_bytes; });
   failure.call_sites = live_call_sites(owner.history, owner.core);
+  failure.tags = owner.history.tags();
   failure.message = out_of_memory_message(failure.facts) + describe_pools(failure) +
                     describe_previous(failure) + " Try " + advice(failure.facts) + "." +
-                    describe_call_sites(failure);
+                    describe_call_sites(failure) + describe_tags(failure);
   return failure;
 }
 

@@ -100,10 +100,32 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
   if (settings.clear) {
     annotations_.clear();
   }
-  observed_.store(enabled || !trackers_.empty());
+  choose_observed();
   previous_.record_history([=](CUDAAllocator& previous) {
     previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
   });
+}
+
+void CudaAllocator::sample_stacks(std::size_t bytes) {
+  const MutexLock lock(init_mutex_);
+  history_settings_.sample_bytes = bytes;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).history.sample(bytes);
+  }
+}
+
+void CudaAllocator::choose_observed() {
+  observed_.store(isHistoryEnabled() || !trackers_.empty() || watched_blocks_.is_on());
+}
+
+void CudaAllocator::watch_blocks(bool on) {
+  const MutexLock lock(init_mutex_);
+  if (on) {
+    watched_blocks_.turn_on();
+  } else {
+    watched_blocks_.turn_off();
+  }
+  choose_observed();
 }
 
 void CudaAllocator::recordAnnotation(
@@ -163,7 +185,25 @@ void CudaAllocator::forward_annotations() {
 }
 
 void CudaAllocator::setUserMetadata(const std::string& metadata) {
-  thread_annotations().user_metadata = metadata;
+  ThreadAnnotations& mine = thread_annotations();
+  mine.user_metadata = metadata;
+  mine.tag = tag_names().tag_of(metadata);
+  if (mine.tag != 0 && !has_tags_.load(std::memory_order_relaxed)) {
+    count_tags();
+  }
+}
+
+// From the first tag of the process on, for good.
+void CudaAllocator::count_tags() {
+  const MutexLock lock(init_mutex_);
+  has_tags_.store(true);
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).history.count_tags();
+  }
+}
+
+std::vector<TagTotal> CudaAllocator::tags(c10::DeviceIndex index) const {
+  return device(index).history.tags();
 }
 
 std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_metadata; }
@@ -207,6 +247,29 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
     attach_rejection_observer(previous_.allocator(), observer);
   }
   rejection_observers_.add(std::move(observer));
+}
+
+// What every allocation ends with.
+void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
+  if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (const std::exception_ptr failure = take_tracker_failure()) {
+      free(ptr);
+      std::rethrow_exception(failure);
+    }
+  }
+  if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    report_to_profiler(owner, index, ptr, static_cast<std::int64_t>(size));
+  }
+  if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+  }
+}
+
+void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, void* ptr,
+                                       std::int64_t bytes) {
+  c10::reportMemoryUsageToProfiler(
+      ptr, bytes, static_cast<std::size_t>(owner.core.stats().read()[kBytes][kAll].current),
+      owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
 // Who follows mappings by a tracker, to register them with a library, begins with those of a

@@ -112,24 +112,21 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   Device& owner = device(index);
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
-  const bool ended = owner.router.end(to_pool_id(id), how);
-  const SharingResult settled = with_torch_errors([&] {
+  // Where this throws, the graph object takes its capture for one that has not ended, and the
+  // diversion goes as those of captures that failed do.
+  owner.router.note_capture_over(to_pool_id(id));
+  check_sharing(with_torch_errors([&] {
     return owner.core.scratch().end_capture(
         to_pool_id(id), how == EndOfCapture::kSucceeded ? ScratchSharing::Outcome::kSucceeded
                                                         : ScratchSharing::Outcome::kFailed);
-  });
+  }));
+  const bool ended = owner.router.end(to_pool_id(id), how);
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
     return;
   }
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
   follow_released(owner);
-  // The graph object takes this for a capture that failed, and keeps its pool for good.
-  if (settled == SharingResult::kOutOfMemory && how == EndOfCapture::kSucceeded &&
-      !kFailedGraphsCleanUp && owner.core.pools().release(to_pool_id(id))) {
-    on_release(to_pool_id(id));
-  }
-  check_sharing(settled);
 }
 
 void CudaAllocator::check_sharing(SharingResult result) {
@@ -375,6 +372,9 @@ CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
   CheckpointChange change;
   check(with_torch_errors(
       [&] { return restore_checkpoint(device(index).core, ours->checkpoint, &change); }));
+  if (watched_blocks_.is_on()) {
+    watched_blocks_.on_restore(change.freed, change.allocated, ours->checkpoint.pool);
+  }
   for (const BlockView& block : change.freed) {
     delta.ptrs_freed.push_back(to_void_ptr(block.ptr));
   }

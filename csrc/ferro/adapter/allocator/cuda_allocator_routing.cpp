@@ -217,11 +217,7 @@ void CudaAllocator::switch_to(Serving serving) {
 }
 
 bool CudaAllocator::empty_previous_cache() {
-  bool capturing = false;
-  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    capturing |= device(i).router.has_captures();
-  }
-  if (capturing || !previous_.empty_cache()) {
+  if (has_captures() || !previous_.empty_cache()) {
     return false;
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {

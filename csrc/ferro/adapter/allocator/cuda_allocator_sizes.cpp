@@ -66,6 +66,26 @@ void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
   device(index).footprints.forget_capture(pool, capture);
 }
 
+AddressRanges CudaAllocator::given_to(c10::DeviceIndex index, const PoolId& pool,
+                                      std::uint64_t capture) const {
+  return device(index).footprints.of_capture(pool, capture);
+}
+
+void CudaAllocator::visit_live(const VisitBlock& visit) const {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).core.report().visit_live(
+        [&](const BlockView& block) { visit(block, addresses_.find(block.ptr)->heap()->pool()); });
+  }
+}
+
+bool CudaAllocator::has_captures() const {
+  bool any = false;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    any |= device(i).router.has_captures();
+  }
+  return any;
+}
+
 std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_names(
     c10::DeviceIndex index) const {
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> names;

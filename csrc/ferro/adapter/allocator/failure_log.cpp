@@ -4,6 +4,16 @@
 #include <utility>
 
 namespace ferro {
+namespace {
+
+constexpr std::size_t kLinesNamed = 6;
+
+std::string line_of(const Failure& failure, const BlockTotal& total, const std::string& name) {
+  return "\n  " + size_text(total.bytes, failure.facts.request) + " in " +
+         std::to_string(total.blocks) + (total.blocks == 1 ? " block: " : " blocks: ") + name;
+}
+
+}  // namespace
 
 std::string describe_pools(const Failure& failure) {
   constexpr std::size_t kNamed = 4;
@@ -32,32 +42,48 @@ std::string describe_previous(const Failure& failure) {
 }
 
 std::string describe_call_sites(const Failure& failure) {
-  constexpr std::size_t kNamed = 6;
   const CallSites& sites = failure.call_sites;
   if (sites.largest.empty()) {
     return "";
   }
-  const auto held = [&](const BlockTotal& total) {
-    return size_text(total.bytes, failure.facts.request) + " in " + std::to_string(total.blocks) +
-           (total.blocks == 1 ? " block" : " blocks");
-  };
   std::string text = "\nLive memory by the line of code that asked for it:";
   BlockTotal others = sites.others;
   std::size_t other_lines = sites.other_lines;
   for (std::size_t i = 0; i < sites.largest.size(); ++i) {
     const CallSite& site = sites.largest[i];
-    if (i < kNamed) {
-      text += "\n  " + held(site.total) + ": " + site.line;
+    if (i < kLinesNamed) {
+      text += line_of(failure, site.total, site.line);
     } else {
       others.add(site.total);
       ++other_lines;
     }
   }
   if (other_lines != 0) {
-    text += "\n  " + held(others) + ": " + std::to_string(other_lines) + " other lines";
+    text += line_of(failure, others, std::to_string(other_lines) + " other lines");
   }
   if (sites.unknown.blocks != 0) {
-    text += "\n  " + held(sites.unknown) + ": unknown";
+    text += line_of(failure, sites.unknown, "unknown");
+  }
+  return text;
+}
+
+std::string describe_tags(const Failure& failure) {
+  if (failure.tags.empty()) {
+    return "";
+  }
+  std::string text = "\nLive memory by tag:";
+  BlockTotal others;
+  for (std::size_t i = 0; i < failure.tags.size(); ++i) {
+    const TagTotal& tag = failure.tags[i];
+    if (i < kLinesNamed) {
+      text += line_of(failure, tag.total, tag.name);
+    } else {
+      others.add(tag.total);
+    }
+  }
+  if (others.blocks != 0) {
+    text +=
+        line_of(failure, others, std::to_string(failure.tags.size() - kLinesNamed) + " other tags");
   }
   return text;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ferro/adapter/history/call_sites.h"
+#include "ferro/adapter/history/tags.h"
 #include "ferro/base/mutex.h"
 #include "ferro/core/policy/report.h"
 #include "ferro/graph/footprints.h"
@@ -25,6 +26,7 @@ struct Failure {
   OutOfMemoryFacts facts;
   std::vector<PoolShare> pools;  // the largest first
   CallSites call_sites;          // empty while no history is recorded
+  std::vector<TagTotal> tags;    // live memory by tag, the largest first
   std::string previous;          // name of the allocator before; empty: it holds nothing
   std::string message;           // what the error says
 };
@@ -32,8 +34,9 @@ struct Failure {
 // The largest private pools and the allocator before, in a sentence each, or nothing.
 std::string describe_pools(const Failure& failure);
 std::string describe_previous(const Failure& failure);
-// The lines of code that hold most, a line of text each, or nothing.
+// The lines of code, or the tags, that hold most, a line of text each, or nothing.
 std::string describe_call_sites(const Failure& failure);
+std::string describe_tags(const Failure& failure);
 
 // Thread-safe. Keeps the last kKept failures.
 class FailureLog {

@@ -16,12 +16,16 @@ namespace ferro {
 namespace {
 
 // On one line, and short.
-std::string label_of(const PoolId& id) {
-  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
-  std::string name = known == nullptr ? "" : known->name().substr(0, 80);
+std::string shown(const std::string& given) {
+  std::string name = given.substr(0, 80);
   std::ranges::replace_if(
       name, [](unsigned char c) { return c < 0x20; }, ' ');
-  return name.empty() ? to_text(id) : name;
+  return name;
+}
+
+std::string label_of(const PoolId& id) {
+  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
+  return known == nullptr || known->name().empty() ? to_text(id) : shown(known->name());
 }
 
 void add_pools(DeviceMemory& core, int device, std::string& text) {
@@ -36,6 +40,13 @@ void add_pools(DeviceMemory& core, int device, std::string& text) {
   for (const auto& [bytes, id] : pools) {
     text +=
         "pool " + std::to_string(device) + ' ' + std::to_string(bytes) + ' ' + label_of(id) + '\n';
+  }
+}
+
+void add_tags(const std::vector<TagTotal>& tags, int device, std::string& text) {
+  for (std::size_t i = 0; i < std::min(tags.size(), kMaxTags); ++i) {
+    text += "tag " + std::to_string(device) + ' ' + std::to_string(tags[i].total.bytes) + ' ' +
+            shown(tags[i].name) + '\n';
   }
 }
 
@@ -75,6 +86,7 @@ std::string status_text(const CudaAllocator& allocator) {
        core = allocator.core_of(++device)) {
     if (core->stats().read()[kBlocks][kAll].increased != 0 || core->report().held_bytes() != 0) {
       add_device(*core, device, text);
+      add_tags(allocator.tags(static_cast<c10::DeviceIndex>(device)), device, text);
     }
   }
   return text;

@@ -48,6 +48,19 @@ std::string note_of(const EventFacts& event) {
   return note;
 }
 
+void count(const EventFacts& event, TagSums& tags) {
+  if (event.what == MemoryEvent::kAllocate) {
+    if (*event.tag == 0) {
+      *event.tag = thread_annotations().tag;
+    }
+    if (*event.tag != 0) {
+      tags.on_allocate(*event.tag, event.block_bytes);
+    }
+  } else if (event.what == MemoryEvent::kFreeRequested && *event.tag != 0) {
+    tags.on_free(std::exchange(*event.tag, BlockTag{0}), event.block_bytes);
+  }
+}
+
 }  // namespace
 
 std::exception_ptr take_tracker_failure() { return std::exchange(tracker_failure, nullptr); }
@@ -75,8 +88,10 @@ HistorySettings checked_settings(bool enabled,
 }
 
 void History::record(const HistorySettings& settings) {
+  const MutexLock lock(settings_mutex_);
   // Less first, more last: whoever sees the level also sees its recorder.
   level_.store(RecordContext::NEVER);
+  sample(settings.sample_bytes);
   skipped_.store(settings.skipped);
   recorder_.store(settings.recorder);
   ring_.set_capacity(settings.max_entries);
@@ -85,12 +100,15 @@ void History::record(const HistorySettings& settings) {
   }
   enabled_.store(settings.enabled);
   level_.store(settings.when);
-  const bool wanted = settings.enabled || trackers_.load() != nullptr;
-  core_.set_observer(wanted ? this : nullptr);
+  observe();
+}
+
+void History::observe() {
+  core_.set_observer(is_told() || tags_.load() != nullptr ? this : nullptr);
 }
 
 void History::attach_tracker(Tracker tracker) {
-  const MutexLock lock(trackers_mutex_);
+  const MutexLock lock(settings_mutex_);
   const std::vector<Tracker>* before = trackers_.load();
   auto after = std::make_unique<std::vector<Tracker>>();
   if (before != nullptr) {
@@ -98,7 +116,20 @@ void History::attach_tracker(Tracker tracker) {
   }
   after->push_back(std::move(tracker));
   trackers_.store(after.release());
-  core_.set_observer(this);
+  observe();
+}
+
+void History::count_tags() {
+  const MutexLock lock(settings_mutex_);
+  if (tags_.load() == nullptr) {
+    tags_.store(new TagSums, std::memory_order_release);
+    observe();
+  }
+}
+
+std::vector<TagTotal> History::tags() const {
+  const TagSums* tags = tags_.load(std::memory_order_acquire);
+  return tags != nullptr ? tags->read() : std::vector<TagTotal>{};
 }
 
 CallContext History::gather_now() const {
@@ -106,7 +137,11 @@ CallContext History::gather_now() const {
   return recorder != nullptr ? recorder() : nullptr;
 }
 
-void History::add(TraceEntry entry) noexcept {
+bool History::is_skipped(TraceEntry::Action action) const {
+  return (skipped_.load(std::memory_order_relaxed) & bit_of(action)) != 0;
+}
+
+void History::add(TraceEntry&& entry) noexcept {
   try {
     if (const std::vector<Tracker>* trackers = trackers_.load(std::memory_order_acquire)) {
       for (const Tracker& tracker : *trackers) {
@@ -117,8 +152,7 @@ void History::add(TraceEntry entry) noexcept {
         }
       }
     }
-    if (enabled_.load(std::memory_order_relaxed) &&
-        (skipped_.load(std::memory_order_relaxed) & bit_of(entry.action_)) == 0) {
+    if (enabled_.load(std::memory_order_relaxed) && !is_skipped(entry.action_)) {
       ring_.add(std::move(entry));
     }
   } catch (...) {
@@ -128,6 +162,12 @@ void History::add(TraceEntry entry) noexcept {
 }
 
 void History::on_event(const EventFacts& event) noexcept {
+  if (TagSums* tags = tags_.load(std::memory_order_acquire)) {
+    count(event, *tags);
+  }
+  if (!is_told() || (is_skipped(action_of(event.what)) && !has_trackers())) {
+    return;
+  }
   const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
   const ThreadAnnotations& thread = thread_annotations();
   TraceEntry entry(

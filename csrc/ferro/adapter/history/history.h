@@ -9,6 +9,8 @@
 // Nothing here ever leaves: entries own Python frames, which must not be released at exit.
 #pragma once
 
+#include "ferro/adapter/history/sampling.h"
+#include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/history/trace_ring.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/device/device_memory.h"
@@ -33,6 +35,7 @@ struct HistorySettings {
       c10::cuda::CUDACachingAllocator::RecordContext::NEVER;
   bool clear = false;
   std::uint32_t skipped = 0;  // one bit an action
+  std::size_t sample_bytes = 0;
 };
 
 // Checks what PyTorch checks; throws c10::Error for an unknown action or a missing recorder.
@@ -54,10 +57,25 @@ class History final : public MemoryObserver {
   void record(const HistorySettings& settings);
   void attach_tracker(Tracker tracker);
 
+  // From now on blocks keep the tags of the threads that ask for them, and are summed up by tag.
+  void count_tags();
+  // Of the blocks since then.
+  std::vector<TagTotal> tags() const;
+
   // Null unless contexts are collected at `level` or a more detailed one.
   CallContext gather(RecordContext level) const {
     return level_.load(std::memory_order_relaxed) >= level ? gather_now() : nullptr;
   }
+  // Of a request for so many bytes: null also where it is none of the sample.
+  CallContext gather_for(std::size_t bytes) const {
+    return level_.load(std::memory_order_relaxed) >= RecordContext::STATE &&
+                   is_sampled(bytes, sample_bytes_.load(std::memory_order_relaxed))
+               ? gather_now()
+               : nullptr;
+  }
+  // Of requests, one for each so many bytes has a context, by the rule of sampling.h; until the next
+  // `record`, which asks for all.
+  void sample(std::size_t bytes) { sample_bytes_.store(bytes, std::memory_order_relaxed); }
 
   // Do blocks know from now on where they were allocated?
   bool gathers() const { return level_.load(std::memory_order_relaxed) >= RecordContext::STATE; }
@@ -79,17 +97,24 @@ class History final : public MemoryObserver {
 
  private:
   CallContext gather_now() const;
-  void add(TraceEntry entry) noexcept;
+  bool is_told() const { return enabled_.load(std::memory_order_relaxed) || has_trackers(); }
+  bool is_skipped(TraceEntry::Action action) const;
+  void observe() FERRO_REQUIRES(settings_mutex_);
+  void add(TraceEntry&& entry) noexcept;
 
   const c10::DeviceIndex device_;
   DeviceMemory& core_;
   std::atomic<RecordContext> level_{RecordContext::NEVER};
+  std::atomic<std::size_t> sample_bytes_{0};
   std::atomic<c10::cuda::CUDACachingAllocator::CreateContextFn> recorder_{nullptr};
   std::atomic<bool> enabled_{false};
   std::atomic<std::uint32_t> skipped_{0};
   TraceRing<TraceEntry> ring_;
 
-  Mutex trackers_mutex_;
+  // Once there, for good: blocks have tags.
+  std::atomic<TagSums*> tags_{nullptr};
+
+  Mutex settings_mutex_;
   // Replaced as a whole, and the old one kept: a tracker may be running from it.
   std::atomic<const std::vector<Tracker>*> trackers_{nullptr};
 };
@@ -102,6 +127,7 @@ std::exception_ptr take_tracker_failure();
 struct ThreadAnnotations {
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
+  BlockTag tag = 0;  // of `user_metadata`
   std::string internal_metadata;
 
   const std::string& compile_context() const {

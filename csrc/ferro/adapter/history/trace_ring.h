@@ -32,7 +32,7 @@ class TraceRing {
     gone.swap(entries_);
     oldest_ = 0;
   }
-  void add(Entry entry) FERRO_EXCLUDES(mutex_) {
+  void add(Entry&& entry) FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (entries_.size() < capacity_) {
       entries_.push_back(std::move(entry));

@@ -5,6 +5,8 @@
 // An allocation, a free and a new peak take a constant time on average.
 #pragma once
 
+#include "ferro/core/types/observer.h"
+
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
@@ -33,6 +35,7 @@ struct LiveBlock {
   std::size_t bytes = 0;
   std::uint32_t line = 0;  // of the program, 0: unknown
   std::uint32_t phase = 0;
+  BlockTag tag = 0;
   c10::MempoolId_t pool{0, 0};
   BlockKind said = BlockKind::kOther;
   bool made_in_backward = false;

@@ -1,5 +1,7 @@
 #include "ferro/adapter/peak/peak_recorder.h"
 
+#include "ferro/adapter/history/tags.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAStream.h>
@@ -8,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace ferro {
@@ -15,11 +18,12 @@ namespace {
 
 using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
 
-using Sums = std::map<std::pair<BlockKind, std::uint32_t>, BlockSum>;
+using Sums = std::map<std::tuple<BlockKind, std::uint32_t, BlockTag>, BlockSum>;
 
 void count(Sums& sums, BlockKind kind, const LiveBlock& block) {
   BlockSum& sum =
-      sums.try_emplace({kind, block.line}, BlockSum{kind, block.line, 0, 0}).first->second;
+      sums.try_emplace({kind, block.line, block.tag}, BlockSum{kind, block.line, block.tag, 0, 0})
+          .first->second;
   sum.bytes += block.bytes;
   sum.count += 1;
 }
@@ -59,6 +63,7 @@ void add(State& all, const TraceEntry& entry) {
     block.line = context->line;
   }
   block.phase = all.phase.load();
+  block.tag = tag_names().tag_of(entry.user_metadata_);
   block.pool = entry.mempool_;
   block.made_in_backward = all.in_backward.load()();
   block.made_with_gradients = at::GradMode::is_enabled();

@@ -22,10 +22,11 @@ struct RequestContext {
   std::uint32_t line = 0;
 };
 
-// A sum of blocks of one kind and line.
+// A sum of blocks of one kind, line and tag.
 struct BlockSum {
   BlockKind kind;
   std::uint32_t line;
+  BlockTag tag;  // of `tag_names()`
   std::size_t bytes;
   std::size_t count;
 };

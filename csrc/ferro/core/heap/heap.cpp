@@ -90,12 +90,18 @@ FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
   return {FreeError::kNone, size};
 }
 
-void Heap::notify(const Block& block, MemoryEvent what, const CallContext& context) {
+void Heap::notify(Block& block, MemoryEvent what, const CallContext& context) {
   MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
   if (observer != nullptr) [[unlikely]] {
     const bool by_allocation = context == nullptr && block.extra != nullptr;
-    observer->on_event({what, block.ptr, block.requested, stream_, pool_,
-                        by_allocation ? block.extra->context : context});
+    observer->on_event({.what = what,
+                        .ptr = block.ptr,
+                        .size = block.requested,
+                        .stream = stream_,
+                        .pool = pool_,
+                        .context = by_allocation ? block.extra->context : context,
+                        .block_bytes = block.size,
+                        .tag = &block.tag});
   }
 }
 
@@ -242,7 +248,10 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
   for (Block* block : to_free) {
     context_.stats.note_activity(&stats_, claim_countdown_);
     used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
-    freed->push_back({block->ptr, block->size, block->requested, BlockState::kLive, nullptr});
+    freed->push_back({.ptr = block->ptr,
+                      .size = block->size,
+                      .requested = block->requested,
+                      .state = BlockState::kLive});
     notify(*block, MemoryEvent::kFreeRequested, nullptr);
     stats_.on_free(static_cast<std::int64_t>(block->size),
                    static_cast<std::int64_t>(block->requested));
@@ -256,7 +265,9 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
     FERRO_CHECK(span != nullptr);
     Block* around = span->block_around(view.ptr);
     FERRO_CHECK(around->is_free() && view.ptr + view.size <= around->end());
-    mark_live(cut_out(around, view.ptr, view.size), {view.size, view.requested, view.context});
+    Block* block = cut_out(around, view.ptr, view.size);
+    block->tag = is_observed() ? view.tag : BlockTag{0};
+    mark_live(block, {view.size, view.requested, view.context});
   }
   note_splits_since(splits_before);
 }

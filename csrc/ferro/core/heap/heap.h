@@ -159,8 +159,7 @@ class Heap : public MappingOwner {
 
   bool is_observed() const { return context_.observer.load(std::memory_order_relaxed) != nullptr; }
   void notify_allocation(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
-  void notify(const Block& block, MemoryEvent what, const CallContext& context)
-      FERRO_REQUIRES(mutex_);
+  void notify(Block& block, MemoryEvent what, const CallContext& context) FERRO_REQUIRES(mutex_);
   void notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
                        const CallContext& context, const RangeFacts& facts = {})
       FERRO_REQUIRES(mutex_);

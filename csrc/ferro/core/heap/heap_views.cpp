@@ -13,7 +13,8 @@ BlockView Heap::view_of(const Block& block) {
           block.requested,
           block.state,
           block.extra != nullptr ? block.extra->context : nullptr,
-          block.span->number()};
+          block.span->number(),
+          block.tag};
 }
 
 bool Heap::has_pending() {

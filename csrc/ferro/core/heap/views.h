@@ -22,6 +22,7 @@ struct BlockView {
   BlockState state = BlockState::kFree;
   CallContext context = nullptr;  // of the allocation, of a live or pending block
   std::uint64_t span_number = 0;  // as in SegmentView; 0 where nobody asks
+  BlockTag tag = 0;
 };
 
 // A contiguous backed range; its blocks tile it in order of address.

@@ -31,6 +31,7 @@
 //            CapturedGraph what comes of it.
 //  diversion Sends the allocations that its filter accepts to a pool (pool_router.h).
 //  climb     One request on the ladder (ladder_steps.h).
+//  tag       What the program calls the memory that it asks for, as in "kv cache" (observer.h).
 #pragma once
 
 #include "ferro/core/types/observer.h"
@@ -89,6 +90,7 @@ struct Block {
   BlockExtra* extra = nullptr;  // owned; null for most blocks
   BlockState state = BlockState::kGap;
   bool oversize = false;         // counted as such when it was handed out (segments only)
+  BlockTag tag = 0;              // while live, what the observer put there; else 0
   std::uint32_t free_since = 0;  // searches of the pool when it became free (segments only)
 
   DevicePtr end() const { return ptr + size; }

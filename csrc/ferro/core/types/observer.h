@@ -15,6 +15,10 @@ namespace ferro {
 // blocks and mapped ranges; null when nobody collects such things.
 using CallContext = std::shared_ptr<void>;
 
+// What the program calls the memory that it asks for. A number of the observer's, opaque to the core,
+// which keeps it with live blocks; 0: none.
+using BlockTag = std::uint16_t;
+
 enum class MemoryEvent : std::uint8_t {
   kAllocate,
   kFreeRequested,
@@ -44,6 +48,11 @@ struct EventFacts {
   PoolId pool{};
   const CallContext& context;  // of the call, or else of the block's allocation
   RangeFacts range = {};
+  std::size_t block_bytes = 0;  // of blocks, as they were handed out; else 0
+  // Of blocks, else null. An observer that puts a number there with kAllocate takes it away with
+  // kFreeRequested, so it observes until the block is freed. Of a block that a checkpoint brings back
+  // the number is there already.
+  BlockTag* tag = nullptr;
 };
 
 class MemoryObserver {

@@ -81,7 +81,8 @@ const char* cublasGetStatusString(cublasStatus_t code) {
   return code == CUBLAS_STATUS_SUCCESS ? "success" : "the simulated operation failed";
 }
 
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) {
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* workspace, size_t) {
+  state(handle)->workspace = workspace;
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -8,6 +8,7 @@ namespace ferro::sim {
 
 struct BlasHandle {
   CUstream stream = nullptr;
+  const void* workspace = nullptr;
   int pointer_mode = 0;
   int math_mode = 0;
   int atomics_mode = 0;

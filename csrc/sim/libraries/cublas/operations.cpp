@@ -17,8 +17,10 @@ using ferro::sim::Precision;
 int status(CUresult result) { return result == CUDA_SUCCESS ? 0 : 13; }
 
 int product(const BlasHandle* handle, std::int64_t m, std::int64_t n, std::int64_t k,
-            std::int64_t batch, Precision precision) {
-  return status(ferro::sim::enqueue_product(handle->stream, {m, n, k, batch, precision}));
+            std::int64_t batch, Precision precision, const void* a, const void* b,
+            const void* out) {
+  return status(ferro::sim::enqueue_product(handle->stream, {m, n, k, batch, precision},
+                                            {a, b, out, handle->workspace}));
 }
 
 Precision precision_of(int type) {
@@ -29,11 +31,10 @@ Precision precision_of(int type) {
 
 #define FERRO_SIM_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The parameters up to k are the same in every product, those up to the type of A too where it is
-// one of them.
-#define FERRO_SIM_PRODUCT(name, precision)                                             \
-  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k) { \
-    return product(handle, m, n, k, 1, Precision::precision);                          \
+#define FERRO_SIM_PRODUCT(name, precision)                                                        \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
+                            const void* a, int, const void* b, int, const void*, void* c) {       \
+    return product(handle, m, n, k, 1, Precision::precision, a, b, c);                            \
   }
 FERRO_SIM_PRODUCT(cublasSgemm_v2, kSingle)
 FERRO_SIM_PRODUCT(cublasDgemm_v2, kTwice)
@@ -43,17 +44,18 @@ FERRO_SIM_PRODUCT(cublasHgemm, kHalf)
 
 #define FERRO_SIM_TYPED(name)                                                                     \
   FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
-                            const void*, int type) {                                              \
-    return product(handle, m, n, k, 1, precision_of(type));                                       \
+                            const void* a, int type, int, const void* b, int, int, const void*,   \
+                            void* c) {                                                            \
+    return product(handle, m, n, k, 1, precision_of(type), a, b, c);                              \
   }
 FERRO_SIM_TYPED(cublasSgemmEx)
 FERRO_SIM_TYPED(cublasGemmEx)
 
 #define FERRO_SIM_BATCHED(name, precision)                                                        \
   FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
-                            const void*, int, const void*, int, const void*, void*, int,          \
+                            const void* a, int, const void* b, int, const void*, void* c, int,    \
                             int batch) {                                                          \
-    return product(handle, m, n, k, batch, Precision::precision);                                 \
+    return product(handle, m, n, k, batch, Precision::precision, a, b, c);                        \
   }
 FERRO_SIM_BATCHED(cublasHgemmBatched, kHalf)
 FERRO_SIM_BATCHED(cublasSgemmBatched, kSingle)
@@ -61,11 +63,11 @@ FERRO_SIM_BATCHED(cublasDgemmBatched, kTwice)
 FERRO_SIM_BATCHED(cublasCgemmBatched, kSingle)
 FERRO_SIM_BATCHED(cublasZgemmBatched, kTwice)
 
-#define FERRO_SIM_STRIDED(name, precision)                                                         \
-  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*,  \
-                            const void*, int, long long, const void*, int, long long, const void*, \
-                            void*, int, long long, int batch) {                                    \
-    return product(handle, m, n, k, batch, Precision::precision);                                  \
+#define FERRO_SIM_STRIDED(name, precision)                                                        \
+  FERRO_SIM_EXPORT int name(const BlasHandle* handle, int, int, int m, int n, int k, const void*, \
+                            const void* a, int, long long, const void* b, int, long long,         \
+                            const void*, void* c, int, long long, int batch) {                    \
+    return product(handle, m, n, k, batch, Precision::precision, a, b, c);                        \
   }
 FERRO_SIM_STRIDED(cublasHgemmStridedBatched, kHalf)
 FERRO_SIM_STRIDED(cublasSgemmStridedBatched, kSingle)
@@ -74,9 +76,9 @@ FERRO_SIM_STRIDED(cublasCgemmStridedBatched, kSingle)
 FERRO_SIM_STRIDED(cublasZgemmStridedBatched, kTwice)
 
 FERRO_SIM_EXPORT int cublasGemmStridedBatchedEx(const BlasHandle* handle, int, int, int m, int n,
-                                                int k, const void*, const void*, int type, int,
-                                                long long, const void*, int, int, long long,
-                                                const void*, void*, int, int, long long,
+                                                int k, const void*, const void* a, int type, int,
+                                                long long, const void* b, int, int, long long,
+                                                const void*, void* c, int, int, long long,
                                                 int batch) {
-  return product(handle, m, n, k, batch, precision_of(type));
+  return product(handle, m, n, k, batch, precision_of(type), a, b, c);
 }

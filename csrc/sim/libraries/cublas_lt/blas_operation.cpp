@@ -1,6 +1,7 @@
 #include "sim/libraries/cublas_lt/blas_operation.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace ferro::sim {
 namespace {
@@ -38,12 +39,13 @@ Precision precision_of(cudaDataType type) {
   }
 }
 
-CUresult enqueue_product(CUstream stream, Product product) {
+CUresult enqueue_product(CUstream stream, Product product, Operands operands) {
   static const CUfunction function = load_function(kProductKernel.data());
   // One block is one step of 64 along k for a tile of 128 x 128.
   const std::int64_t blocks =
       tiles(product.m, 128) * tiles(product.n, 128) * tiles(product.k, 64) * product.batch;
-  void* arguments[] = {&product};
+  void* arguments[] = {&product, &operands.a, &operands.b, &operands.out, &operands.workspace};
+  static_assert(std::size(arguments) == 1 + kProductPointers);
   return launch(function, blocks, stream, arguments);
 }
 

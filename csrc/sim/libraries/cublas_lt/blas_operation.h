@@ -12,8 +12,16 @@ namespace ferro::sim {
 // Complex elements count as real ones, elements of 8 bits as those of 16.
 Precision precision_of(cudaDataType type);
 
+// Where a product finds its operands, or arrays of such addresses, and leaves what it makes.
+struct Operands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* out = nullptr;
+  const void* workspace = nullptr;
+};
+
 // Enqueues the stand-in of `product` on `stream`.
-CUresult enqueue_product(CUstream stream, Product product);
+CUresult enqueue_product(CUstream stream, Product product, Operands operands);
 
 // Enqueues the stand-in of any other function.
 CUresult enqueue_operation(CUstream stream);

@@ -171,16 +171,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void*,
-                              const void*, cublasLtMatrixLayout_t a, const void*,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t, const void*, const void*,
-                              cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d,
-                              const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
-  const Layout left = read(a);
-  const Layout out = read(d);
+                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t*, void* workspace, size_t,
+                              cudaStream_t stream) {
+  const Layout left = read(a_layout);
+  const Layout out = read(d_layout);
   const std::uint64_t k = description->data[0] != 0 ? left.rows : left.columns;
   const CUresult result = ferro::sim::enqueue_product(
-      stream, {static_cast<std::int64_t>(out.rows), static_cast<std::int64_t>(out.columns),
-               static_cast<std::int64_t>(k), out.batch, ferro::sim::precision_of(left.type)});
+      stream,
+      {static_cast<std::int64_t>(out.rows), static_cast<std::int64_t>(out.columns),
+       static_cast<std::int64_t>(k), out.batch, ferro::sim::precision_of(left.type)},
+      {a, b, d, workspace});
   return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -338,6 +338,22 @@ TEST_F(PoolRouterTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
   EXPECT_TRUE(device_->pools().release(kOther));
 }
 
+// What else belongs to its end was refused.
+TEST_F(PoolRouterTest, ACaptureThatIsOverCountsNoMoreAndGoesAsAFailedOne) {
+  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+  SimGpu::begin_capture(stream_);
+  EXPECT_TRUE(router_.has_captures());
+  SimGpu::end_capture(stream_);
+  router_.note_capture_over(kGraphPool);
+  router_.note_capture_over(kOther);  // there is none
+  EXPECT_FALSE(router_.has_captures());
+  EXPECT_TRUE(router_.any());
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
+  EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
+  EXPECT_FALSE(router_.any());
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
+}
+
 TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
   PoolRouter diversions(*device_, FailedGraphs::kCleanUp);
   ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));

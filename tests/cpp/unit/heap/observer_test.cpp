@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -140,6 +141,61 @@ TEST_F(ObserverTest, ContextsAreInTheViews) {
   EXPECT_EQ(segment.blocks.back().context, nullptr);
   free_at(ptr, nullptr);
   EXPECT_EQ(device_->report().segments(nullptr).front().blocks.front().context, nullptr);
+}
+
+class Tagger final : public MemoryObserver {
+ public:
+  void on_event(const EventFacts& event) noexcept override {
+    if (event.what == MemoryEvent::kAllocate) {
+      found.push_back(*event.tag);
+      *event.tag = *event.tag != 0 ? *event.tag : BlockTag{7};
+      live_bytes += event.block_bytes;
+    } else if (event.what == MemoryEvent::kFreeRequested) {
+      found.push_back(std::exchange(*event.tag, BlockTag{0}));
+      live_bytes -= event.block_bytes;
+    } else {
+      all_others_have_none = all_others_have_none && (event.tag == nullptr || *event.tag == 0);
+    }
+  }
+
+  std::vector<int> found;  // of blocks as they came and went, before this changed them
+  std::size_t live_bytes = 0;
+  bool all_others_have_none = true;
+};
+
+TEST_F(ObserverTest, ATagStaysWithTheBlockUntilItIsFreed) {
+  Tagger tagger;
+  device_->set_observer(&tagger);
+  const DevicePtr first = allocate_at(1024, nullptr);
+  const DevicePtr second = allocate_at(512, nullptr);
+  EXPECT_EQ(tagger.live_bytes, 1536U);
+  EXPECT_EQ(device_->report().live_blocks(kDefaultPool).front().tag, 7);
+  free_used_by(second, side_);
+  free_at(first, nullptr);
+  SimGpu::finish_all();
+  device_->collect_pending();
+  EXPECT_EQ(allocate_at(1024, nullptr), first);
+  EXPECT_EQ(tagger.found, (std::vector<int>{0, 0, 7, 7, 0}));
+  EXPECT_EQ(tagger.live_bytes, 1024U);
+  EXPECT_TRUE(tagger.all_others_have_none);
+}
+
+TEST_F(ObserverTest, ACheckpointBringsTagsBack) {
+  Tagger tagger;
+  device_->set_observer(&tagger);
+  const DevicePtr ptr = allocate_at(1024, nullptr);
+  const std::vector<BlockView> live = device_->report().live_blocks(kDefaultPool);
+  Heap& heap = heap_of(ptr);
+  free_at(ptr, nullptr);
+  ASSERT_TRUE(heap.can_restore(live));
+  std::vector<BlockView> freed;
+  heap.restore_live(live, &freed);
+  EXPECT_EQ(tagger.found, (std::vector<int>{0, 7, 7}));
+  EXPECT_EQ(tagger.live_bytes, 1024U);
+  // Unless nobody would take them away again.
+  device_->set_observer(nullptr);
+  heap.restore_live(live, &freed);
+  EXPECT_EQ(device_->report().live_blocks(kDefaultPool).front().tag, 0);
 }
 
 TEST_F(ObserverTest, NobodyWatchingKeepsNoContext) {

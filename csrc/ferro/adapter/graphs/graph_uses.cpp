@@ -1,0 +1,112 @@
+#include "ferro/adapter/graphs/graph_uses.h"
+
+#include "ferro/adapter/allocator/installed_allocator.h"
+#include "ferro/adapter/graphs/torch_graph.h"
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/base/bytes.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <unordered_set>
+
+namespace ferro {
+namespace {
+
+// Since PyTorch 2.14 they have their size beside them.
+template <typename Workspace>
+const void* address_of_workspace(const Workspace& workspace) {
+  if constexpr (requires { workspace.get(); }) {
+    return workspace.get();
+  } else {
+    return workspace.first.get();
+  }
+}
+
+std::unordered_set<const void*> workspaces() {
+  std::unordered_set<const void*> found;
+  for (at::cuda::WorkspaceMapWithMutex* known :
+       {&at::cuda::cublas_handle_stream_to_workspace(),
+        &at::cuda::cublaslt_handle_stream_to_workspace()}) {
+    const std::shared_lock lock(known->mutex);
+    for (const auto& [key, workspace] : known->map) {
+      found.insert(address_of_workspace(workspace));
+    }
+  }
+  return found;
+}
+
+// What operators and launches below the caller have for their variables.
+[[gnu::noinline]] void scrub_stack() {
+  std::array<std::byte, 32 * kKiB> below;
+  std::memset(below.data(), 0, below.size());
+  asm volatile("" : : "r"(below.data()) : "memory");  // somebody may read it, for all that is known
+}
+
+}  // namespace
+
+GraphUses::GraphUses(c10::DeviceIndex device, StreamId stream, std::size_t mark)
+    : device_(device),
+      capture_(with_torch_errors([&] { return driver_of(device).capture_info(stream).id; })),
+      mark_(mark),
+      words_(with_torch_errors([&] { return driver_of(device).captured_words(stream); })) {}
+
+void GraphUses::settle(const PoolId& pool) {
+  CudaAllocator& allocator = *installed_allocator();
+  WatchedBlocks& watched = allocator.watched_blocks();
+  given_ = allocator.given_to(device_, pool, capture_);
+  std::set<DevicePtr> words(words_.begin(), words_.end());
+  words_ = {};
+  // Takes the words in a range away. False: there was none.
+  const auto take = [&](DevicePtr ptr, std::size_t bytes) {
+    const auto first = words.lower_bound(ptr);
+    const auto end = words.lower_bound(ptr + bytes);
+    const bool any = first != end;
+    words.erase(first, end);
+    return any;
+  };
+  std::vector<WatchedBlocks::Handle> used;
+  allocator.visit_live([&](const BlockView& block, const PoolId& of) {
+    if (take(block.ptr, block.size)) {
+      used.push_back(watched.watch(block, of));
+    }
+  });
+  // Of several blocks at one address the last one counts.
+  const std::vector<WatchedBlocks::Handle> freed = watched.freed_in_captures_since(mark_);
+  for (auto block = freed.rbegin(); block != freed.rend(); ++block) {
+    if (take((*block)->ptr(), (*block)->size())) {
+      used.push_back(*block);
+    }
+  }
+  if (!allocator.has_captures()) {
+    watched.forget_freed();
+  }
+  const std::unordered_set<const void*> known = workspaces();
+  for (const WatchedBlocks::Handle& block : used) {
+    std::vector<Use>& uses = block->pool() != pool                    ? outside_
+                             : was_given(block->ptr(), block->size()) ? own_
+                                                                      : within_;
+    uses.push_back({block, known.contains(to_void_ptr(block->ptr()))});
+  }
+}
+
+ScrubbedStacks::ScrubbedStacks()
+    : callback_(at::addGlobalCallback(at::RecordFunctionCallback(
+          [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+            if (installed_allocator()->has_captures()) {
+              scrub_stack();
+            }
+            return nullptr;
+          }))) {}
+
+ScrubbedStacks::~ScrubbedStacks() { at::removeCallback(callback_); }
+
+}  // namespace ferro

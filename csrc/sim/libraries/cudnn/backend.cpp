@@ -1,0 +1,306 @@
+// cuDNN's graph interface: for each convolution an engine with its workspace, and one that needs none
+// for when memory is short. Nothing is computed.
+//
+// Graphs without a convolution are refused, as by a cuDNN that has no engine for them.
+#include "sim/libraries/cudnn/descriptor.h"
+#include "sim/libraries/cudnn/handle.h"
+#include "sim/libraries/cudnn/workspaces.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <optional>
+
+namespace ferro::sim {
+namespace {
+
+// What a cudnnBackendDescriptor_t points to.
+using Held = std::shared_ptr<Descriptor>;
+
+Held& held(cudnnBackendDescriptor_t descriptor) { return *static_cast<Held*>(descriptor); }
+
+std::int64_t element_size(cudnnDataType_t type) {
+  switch (type) {
+    case CUDNN_DATA_DOUBLE:
+    case CUDNN_DATA_INT64:
+    case CUDNN_DATA_COMPLEX_FP32:
+      return 8;
+    case CUDNN_DATA_FLOAT:
+    case CUDNN_DATA_INT32:
+    case CUDNN_DATA_UINT32:
+      return 4;
+    case CUDNN_DATA_HALF:
+    case CUDNN_DATA_BFLOAT16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+struct TensorShape {
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  std::int64_t element = 4;
+
+  std::int64_t places() const {
+    return std::accumulate(sizes.begin() + 2, sizes.end(), std::int64_t{1}, std::multiplies<>());
+  }
+};
+
+std::optional<TensorShape> tensor(const Descriptor* of) {
+  if (of == nullptr) return std::nullopt;
+  TensorShape shape{of->integers(CUDNN_ATTR_TENSOR_DIMENSIONS),
+                    of->integers(CUDNN_ATTR_TENSOR_STRIDES)};
+  if (shape.sizes.size() < 3 || shape.strides.size() != shape.sizes.size()) return std::nullopt;
+  if (const auto* const type = of->find(CUDNN_ATTR_TENSOR_DATA_TYPE)) {
+    cudnnDataType_t value = CUDNN_DATA_FLOAT;
+    std::memcpy(&value, type->bytes.data(), sizeof value);
+    shape.element = element_size(value);
+  }
+  return shape;
+}
+
+struct Convolution {
+  ConvolutionShape shape;
+  Pass pass = Pass::kForward;
+};
+
+struct Names {
+  cudnnBackendDescriptorType_t type;
+  Pass pass;
+  cudnnBackendAttributeName_t images, results, weights, geometry;
+};
+
+constexpr Names kConvolutions[] = {
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, Pass::kForward,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, Pass::kInputGradient,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, Pass::kWeightGradient,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC},
+};
+
+std::optional<Convolution> convolution(const Descriptor& operation) {
+  for (const Names& names : kConvolutions) {
+    if (operation.type() != names.type) continue;
+    const auto images = tensor(operation.first(names.images));
+    const auto results = tensor(operation.first(names.results));
+    const auto weights = tensor(operation.first(names.weights));
+    const Descriptor* const geometry = operation.first(names.geometry);
+    if (!images || !results || !weights || geometry == nullptr) return std::nullopt;
+    const auto steps = geometry->integers(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+    ConvolutionShape shape;
+    shape.images = images->sizes[0];
+    shape.inputs = images->sizes[1];
+    shape.outputs = results->sizes[1];
+    shape.input_places = images->places();
+    shape.output_places = results->places();
+    shape.window = weights->places();
+    shape.groups = shape.inputs / std::max<std::int64_t>(weights->sizes[1], 1);
+    shape.element = images->element;
+    shape.strided = std::any_of(steps.begin(), steps.end(), [](auto step) { return step != 1; });
+    // With one channel both layouts are the same.
+    shape.channels_last =
+        shape.inputs > 1 ? images->strides[1] == 1 : results->strides[1] == 1 && shape.outputs > 1;
+    return Convolution{shape, names.pass};
+  }
+  return std::nullopt;
+}
+
+// That of a graph, which may add a bias and an activation.
+std::optional<Convolution> convolution_of(const Descriptor* graph) {
+  const auto* const operations =
+      graph == nullptr ? nullptr : graph->find(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  if (operations == nullptr) return std::nullopt;
+  for (const auto& operation : operations->descriptors) {
+    if (auto found = convolution(*operation)) return found;
+  }
+  return std::nullopt;
+}
+
+const Descriptor* engine_of_plan(const Descriptor& plan) {
+  const Descriptor* const choice = plan.first(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  return choice == nullptr ? nullptr : choice->first(CUDNN_ATTR_ENGINECFG_ENGINE);
+}
+
+const Descriptor* graph_of_plan(const Descriptor& plan) {
+  const Descriptor* const engine = engine_of_plan(plan);
+  return engine == nullptr ? nullptr : engine->first(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+}
+
+void set_integer(Descriptor& descriptor, cudnnBackendAttributeName_t name, std::int64_t value) {
+  Descriptor::Attribute attribute{CUDNN_TYPE_INT64, 1, std::vector<std::byte>(sizeof value), {}};
+  std::memcpy(attribute.bytes.data(), &value, sizeof value);
+  descriptor.set(name, std::move(attribute));
+}
+
+void set_descriptor(Descriptor& descriptor, cudnnBackendAttributeName_t name,
+                    std::shared_ptr<const Descriptor> value) {
+  descriptor.set(name, {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {std::move(value)}});
+}
+
+constexpr std::int64_t kEngines = 2;
+constexpr std::int64_t kWithWorkspace = 0;
+
+std::shared_ptr<const Descriptor> engine_choice(std::shared_ptr<const Descriptor> graph,
+                                                std::int64_t index) {
+  const auto engine = std::make_shared<Descriptor>(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  set_descriptor(*engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, std::move(graph));
+  set_integer(*engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
+  const auto choice = std::make_shared<Descriptor>(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  set_descriptor(*choice, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  return choice;
+}
+
+std::shared_ptr<const Descriptor> shared_first(const Descriptor& descriptor,
+                                               cudnnBackendAttributeName_t name) {
+  const auto* const found = descriptor.find(name);
+  return found == nullptr || found->descriptors.empty() ? nullptr : found->descriptors.front();
+}
+
+// What is known once a descriptor is whole.
+cudnnStatus_t finalize(Descriptor& descriptor) {
+  switch (descriptor.type()) {
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+      set_integer(descriptor, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, kEngines);
+      return CUDNN_STATUS_SUCCESS;
+    case CUDNN_BACKEND_ENGINE_DESCRIPTOR: {
+      const auto index = descriptor.integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+      const bool known = !index.empty() && index[0] >= 0 && index[0] < kEngines;
+      return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+    }
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: {
+      const auto graph = shared_first(descriptor, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+      if (!convolution_of(graph.get())) return CUDNN_STATUS_NOT_SUPPORTED;
+      Descriptor::Attribute results{CUDNN_TYPE_BACKEND_DESCRIPTOR, kEngines, {}, {}};
+      for (std::int64_t index = 0; index < kEngines; ++index) {
+        results.descriptors.push_back(engine_choice(graph, index));
+      }
+      descriptor.set(CUDNN_ATTR_ENGINEHEUR_RESULTS, std::move(results));
+      return CUDNN_STATUS_SUCCESS;
+    }
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: {
+      const auto found = convolution_of(graph_of_plan(descriptor));
+      if (!found) return CUDNN_STATUS_NOT_SUPPORTED;
+      const auto index = engine_of_plan(descriptor)->integers(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+      const bool with_workspace = !index.empty() && index[0] == kWithWorkspace;
+      const std::size_t bytes = with_workspace ? workspace_of(found->shape, found->pass) : 0;
+      set_integer(descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                  static_cast<std::int64_t>(bytes));
+      return CUDNN_STATUS_SUCCESS;
+    }
+    default:
+      return CUDNN_STATUS_SUCCESS;
+  }
+}
+
+// Of a pack: the data of the operation, in no particular order, and the workspace.
+Operands operands_of(const Descriptor& pack) {
+  std::vector<const void*> data = pack.pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+  std::vector<const void*> workspace = pack.pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  data.resize(3);
+  workspace.resize(1);
+  return {.a = data[0], .b = data[1], .out = data[2], .workspace = workspace[0]};
+}
+
+cudnnStatus_t run_convolution(CUstream stream, const Convolution& c, const Operands& operands) {
+  const ConvolutionShape& s = c.shape;
+  const std::int64_t results = s.images * s.output_places;
+  const std::int64_t window = s.inputs / s.groups * s.window;
+  const Precision precision = s.element == 4  ? Precision::kSingle
+                              : s.element > 4 ? Precision::kTwice
+                                              : Precision::kHalf;
+  ensure_context();
+  return cudnn_status(enqueue_product(
+      stream, {results, s.outputs / s.groups, window, s.groups, precision}, operands));
+}
+
+}  // namespace
+}  // namespace ferro::sim
+
+using ferro::sim::Descriptor;
+using ferro::sim::held;
+using ferro::sim::size_of;
+
+extern "C" {
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* descriptor) {
+  if (descriptor == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  *descriptor = new ferro::sim::Held(std::make_shared<Descriptor>(type));
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+  delete static_cast<ferro::sim::Held*>(descriptor);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  if (descriptor == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  return ferro::sim::finalize(*held(descriptor));
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count,
+                                       const void* values) {
+  if (descriptor == nullptr || (count > 0 && values == nullptr)) {
+    return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  }
+  Descriptor::Attribute attribute{type, count, {}, {}};
+  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    const auto* const named = static_cast<const cudnnBackendDescriptor_t*>(values);
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (named[i] != nullptr) attribute.descriptors.push_back(held(named[i]));
+    }
+  } else {
+    const auto* const bytes = static_cast<const std::byte*>(values);
+    attribute.bytes.assign(bytes, bytes + static_cast<std::size_t>(count) * size_of(type));
+  }
+  held(descriptor)->set(name, std::move(attribute));
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t requested,
+                                       int64_t* count, void* values) {
+  if (descriptor == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  const Descriptor::Attribute* const found = held(descriptor)->find(name);
+  if (found != nullptr && found->type != type) return CUDNN_STATUS_BAD_PARAM;
+  // Of notes, knobs and the like an engine has none.
+  const std::int64_t there = found == nullptr ? 0 : found->count;
+  if (count != nullptr) *count = there;
+  if (values == nullptr) return CUDNN_STATUS_SUCCESS;
+  const auto given = static_cast<std::size_t>(std::min(there, requested));
+  if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+    auto* const named = static_cast<cudnnBackendDescriptor_t*>(values);
+    for (std::size_t i = 0; i < given; ++i) {
+      if (named[i] == nullptr) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+      held(named[i]) = std::make_shared<Descriptor>(*found->descriptors[i]);
+    }
+  } else if (given > 0) {
+    std::memcpy(values, found->bytes.data(), given * size_of(type));
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
+  if (handle == nullptr || plan == nullptr || pack == nullptr) {
+    return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  }
+  const auto found = ferro::sim::convolution_of(ferro::sim::graph_of_plan(*held(plan)));
+  return found ? ferro::sim::run_convolution(handle->stream, *found,
+                                             ferro::sim::operands_of(*held(pack)))
+               : CUDNN_STATUS_NOT_SUPPORTED;
+}
+}

@@ -1,0 +1,50 @@
+// A descriptor of cuDNN's graph interface: attributes, each a row of values or of other descriptors.
+//
+// Not thread-safe. A descriptor that another names is copied when it is named.
+#pragma once
+
+#include <cudnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace ferro::sim {
+
+class Descriptor {
+ public:
+  struct Attribute {
+    cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64;
+    std::int64_t count = 0;
+    std::vector<std::byte> bytes;
+    std::vector<std::shared_ptr<const Descriptor>> descriptors;
+  };
+
+  explicit Descriptor(cudnnBackendDescriptorType_t type) : type_(type) {}
+
+  cudnnBackendDescriptorType_t type() const { return type_; }
+  void set(cudnnBackendAttributeName_t name, Attribute attribute);
+  // Null when it was not set.
+  const Attribute* find(cudnnBackendAttributeName_t name) const;
+
+  // The values of an attribute; empty when it was not set, or is of another type.
+  std::vector<std::int64_t> integers(cudnnBackendAttributeName_t name) const;
+  std::vector<const void*> pointers(cudnnBackendAttributeName_t name) const;
+  // The first of an attribute's descriptors; null when it was not set.
+  const Descriptor* first(cudnnBackendAttributeName_t name) const;
+
+ private:
+  template <typename Value>
+  std::vector<Value> values(cudnnBackendAttributeName_t name,
+                            cudnnBackendAttributeType_t type) const;
+
+  cudnnBackendDescriptorType_t type_;
+  std::map<cudnnBackendAttributeName_t, Attribute> attributes_;
+};
+
+// Bytes of one value; 0 for types that are not known.
+std::size_t size_of(cudnnBackendAttributeType_t type);
+
+}  // namespace ferro::sim

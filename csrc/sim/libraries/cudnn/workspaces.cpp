@@ -1,0 +1,173 @@
+#include "sim/libraries/cudnn/workspaces.h"
+
+#include <algorithm>
+
+namespace ferro::sim {
+namespace {
+
+constexpr std::int64_t kSmall = 256;
+
+// Kernels for elements of 16 bits want multiples of 8 channels, those for floats take any number.
+std::int64_t padded(std::int64_t channels, std::int64_t element) {
+  const std::int64_t step = element == 2 ? 8 : 1;
+  return (channels + step - 1) / step * step;
+}
+
+// Of tensors as the kernels want them.
+struct Copies {
+  explicit Copies(const ConvolutionShape& s)
+      : inputs(s.images * padded(s.inputs, s.element) * s.input_places * s.element),
+        outputs(s.images * padded(s.outputs, s.element) * s.output_places * s.element),
+        weights(padded(s.outputs, s.element) * padded(s.inputs / s.groups, s.element) * s.window *
+                s.element) {}
+  std::int64_t all() const { return inputs + outputs + weights; }
+
+  std::int64_t inputs, outputs, weights;
+};
+
+std::int64_t tiles(std::int64_t length, std::int64_t tile) { return (length + tile - 1) / tile; }
+
+// Gradients of weights are few long sums, which the 132 processors of an H100 share.
+std::int64_t partial_sums(const ConvolutionShape& s) {
+  const std::int64_t columns = s.inputs / s.groups * s.window;
+  const bool narrow = s.outputs < 128;
+  const std::int64_t tile = narrow ? 64 : 128;
+  const bool product = s.window == 1 && !s.strided;
+  std::int64_t slices = (product ? 264 : 132) / (tiles(s.outputs, tile) * tiles(columns, tile));
+  std::int64_t least = 6000;  // terms of a sum
+  if (s.element == 2) {
+    slices /= narrow ? 1 : 4;
+    least = 25000;
+  }
+  const bool split = slices > 1 && s.images * s.output_places >= least;
+  return split ? slices * s.outputs * columns * 4 : 0;
+}
+
+std::int64_t depthwise(const ConvolutionShape& s, Pass pass) {
+  const bool sums = s.channels_last && s.element == 2 && pass == Pass::kWeightGradient;
+  constexpr std::int64_t kPartialSums = 256;
+  return sums ? s.outputs * s.window * kPartialSums * 4 : 0;
+}
+
+std::int64_t channels_last(const ConvolutionShape& s, Pass pass) {
+  const Copies copies(s);
+  if (s.element == 2) {
+    const bool inputs = s.inputs % 8 != 0;
+    const bool outputs = s.outputs % 8 != 0;
+    return copies.inputs * inputs + copies.outputs * outputs + copies.weights * (inputs || outputs);
+  }
+  if (s.inputs % 4 == 0) {
+    return s.groups > 1 && pass == Pass::kWeightGradient ? copies.inputs + copies.outputs : 0;
+  }
+  return pass == Pass::kForward ? copies.inputs + copies.weights : copies.all();
+}
+
+// A window of one place that visits all places is a product, and needs no copies.
+std::int64_t pointwise(const ConvolutionShape& s, Pass pass) {
+  const Copies copies(s);
+  const std::int64_t both = copies.inputs + copies.outputs;
+  // Rows of an odd number of elements begin where no tensor core can read.
+  if (s.input_places % 2 != 0) return both;
+  const std::int64_t sums = s.outputs * s.inputs / s.groups * 4 * s.images;
+  return pass == Pass::kWeightGradient ? std::min(sums, both) : 0;
+}
+
+std::int64_t channels_first(const ConvolutionShape& s, Pass pass) {
+  // Of pictures with few channels, as they come from files.
+  constexpr std::int64_t kFew = 4;
+  constexpr std::int64_t kLargeWindow = 49;
+  if (s.element == 4 && s.inputs <= kFew) {
+    if (pass == Pass::kInputGradient) return 0;
+    if (s.window < kLargeWindow && (pass == Pass::kForward || s.strided)) return 0;
+  }
+  const Copies copies(s);
+  return copies.all() - (s.window > 1 ? 0 : copies.weights);
+}
+
+}  // namespace
+
+std::size_t workspace_of(const ConvolutionShape& s, Pass pass) {
+  // Elements of 64 bits have kernels of their own.
+  if (s.element > 4) return 0;
+  const bool deep = s.groups > 1 && s.groups == s.inputs && s.groups == s.outputs;
+  const bool product = s.window == 1 && !s.strided;
+  const bool sums = pass == Pass::kWeightGradient && !deep && (s.channels_last || !product);
+  const std::int64_t copies = deep              ? depthwise(s, pass)
+                              : s.channels_last ? channels_last(s, pass)
+                              : product         ? pointwise(s, pass)
+                                                : channels_first(s, pass);
+  return static_cast<std::size_t>(copies + (sums ? partial_sums(s) : 0));
+}
+
+std::size_t normalization_workspace(std::int64_t bytes, std::int64_t channels, bool backward) {
+  return static_cast<std::size_t>(bytes / (backward ? 48 : 32) + 8 * channels);
+}
+
+namespace {
+
+// What one layer in one direction reads.
+std::int64_t inputs_of(const RecurrentShape& s, std::int64_t layer) {
+  return layer / s.directions == 0 ? s.inputs : s.projected * s.directions;
+}
+
+bool has_projection(const RecurrentShape& s) { return s.projected != s.hidden; }
+
+std::int64_t matrices_of(const RecurrentShape& s, std::int64_t layer) {
+  return s.gates * s.hidden * (inputs_of(s, layer) + s.projected) +
+         (has_projection(s) ? s.projected * s.hidden : 0);
+}
+
+}  // namespace
+
+std::size_t weight_bytes(const RecurrentShape& s) {
+  std::int64_t elements = 0;
+  for (std::int64_t layer = 0; layer < s.layers * s.directions; ++layer) {
+    elements += matrices_of(s, layer) + (s.biases ? 2 * s.gates * s.hidden : 0);
+  }
+  return static_cast<std::size_t>(elements * s.element);
+}
+
+WeightPlace weight_place(const RecurrentShape& s, std::int64_t layer, std::int64_t part) {
+  std::int64_t before = 0;
+  for (std::int64_t other = 0; other < layer; ++other) before += matrices_of(s, other);
+  const std::int64_t inputs = inputs_of(s, layer);
+  WeightPlace place;
+  if (part == 2 * s.gates) {
+    place.rows = s.projected;
+    place.columns = s.hidden;
+    place.matrix_offset = (before + s.gates * s.hidden * (inputs + s.projected)) * s.element;
+    return place;
+  }
+  const bool of_input = part < s.gates;
+  place.rows = s.hidden;
+  place.columns = of_input ? inputs : s.projected;
+  place.matrix_offset =
+      of_input ? part * s.hidden * inputs
+               : s.gates * s.hidden * inputs + (part - s.gates) * s.hidden * s.projected;
+  place.matrix_offset = (before + place.matrix_offset) * s.element;
+  if (s.biases) {
+    std::int64_t all = 0;
+    for (std::int64_t other = 0; other < s.layers * s.directions; ++other) {
+      all += matrices_of(s, other);
+    }
+    place.bias_offset = (all + (layer * 2 * s.gates + part) * s.hidden) * s.element;
+  }
+  return place;
+}
+
+std::size_t recurrent_workspace(const RecurrentShape& s, std::int64_t rows) {
+  constexpr std::int64_t kConstant = 8 << 20;
+  const std::int64_t states = rows * s.hidden * s.element * s.layers * s.directions;
+  return static_cast<std::size_t>(kConstant + states * (s.gates + 3));
+}
+
+std::size_t recurrent_reserve(const RecurrentShape& s, std::int64_t rows) {
+  // Of an LSTM the cell's state too, of a GRU what each gate was before it was multiplied.
+  const std::int64_t kept = s.gates == 4 ? 5 : s.gates == 3 ? 6 : 1;
+  const std::int64_t states = rows * s.hidden * s.layers * s.directions * kept * s.element;
+  const std::int64_t between = rows * s.projected * s.directions * (s.layers - 1);
+  const std::int64_t dropped = s.dropout ? between * s.element + between / 8 : 0;
+  return static_cast<std::size_t>(states + dropped + kSmall);
+}
+
+}  // namespace ferro::sim

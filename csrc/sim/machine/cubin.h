@@ -1,0 +1,23 @@
+// The parameters of the kernels of a cubin, as its sections `.nv.info.<kernel>` list them.
+#pragma once
+
+#include "sim/machine/image.h"
+
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ferro::sim {
+
+struct Parameter {
+  std::size_t offset = 0;  // among all parameters of the kernel
+  std::size_t bytes = 0;
+};
+using Parameters = std::vector<Parameter>;  // in their order
+
+// By the mangled names of kernels. Empty for what is no cubin, and for one that is compressed where
+// the library that compressed it (libzstd.so.1) is not installed.
+std::unordered_map<std::string, Parameters> read_parameters(const Cubin& cubin);
+
+}  // namespace ferro::sim

@@ -1,0 +1,91 @@
+// Convolutions and normalizations that PyTorch has for CUDA alone, on the host: made of those that it
+// has for both.
+//
+// Registered for the CPU, so that an evaluation finds them as it finds any other kernel.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include <array>
+#include <tuple>
+#include <vector>
+
+namespace ferro::values {
+namespace {
+
+using at::Tensor;
+using c10::SymIntArrayRef;
+using Optional = const std::optional<Tensor>&;
+
+Tensor convolution(const Tensor& input, const Tensor& weight, SymIntArrayRef padding,
+                   SymIntArrayRef stride, SymIntArrayRef dilation, c10::SymInt groups, bool, bool,
+                   bool) {
+  const std::vector<c10::SymInt> none(stride.size(), 0);
+  return at::convolution_symint(input, weight, std::nullopt, stride, padding, dilation, false, none,
+                                std::move(groups));
+}
+
+Tensor convolution_transpose(const Tensor& input, const Tensor& weight, SymIntArrayRef padding,
+                             SymIntArrayRef output_padding, SymIntArrayRef stride,
+                             SymIntArrayRef dilation, c10::SymInt groups, bool, bool, bool) {
+  return at::convolution_symint(input, weight, std::nullopt, stride, padding, dilation, true,
+                                output_padding, std::move(groups));
+}
+
+Tensor convolution_relu(const Tensor& input, const Tensor& weight, Optional bias,
+                        SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation,
+                        c10::SymInt groups) {
+  const std::vector<c10::SymInt> none(stride.size(), 0);
+  return at::convolution_symint(input, weight, bias, stride, padding, dilation, false, none,
+                                std::move(groups))
+      .relu();
+}
+
+Tensor convolution_add_relu(const Tensor& input, const Tensor& weight, const Tensor& added,
+                            const std::optional<at::Scalar>& factor, Optional bias,
+                            SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation,
+                            c10::SymInt groups) {
+  const std::vector<c10::SymInt> none(stride.size(), 0);
+  return at::convolution_symint(input, weight, bias, stride, padding, dilation, false, none,
+                                std::move(groups))
+      .add(added, factor.value_or(1))
+      .relu();
+}
+
+Tensor depthwise(const Tensor& input, const Tensor& weight, SymIntArrayRef, Optional bias,
+                 SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation) {
+  const std::vector<c10::SymInt> none(stride.size(), 0);
+  return at::convolution_symint(input, weight, bias, stride, padding, dilation, false, none,
+                                input.sym_size(1));
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm(const Tensor& input, const Tensor& weight,
+                                                      Optional bias, Optional running_mean,
+                                                      Optional running_var, bool training,
+                                                      double factor, double epsilon) {
+  auto [output, mean, deviation] = at::native_batch_norm(input, weight, bias, running_mean,
+                                                         running_var, training, factor, epsilon);
+  return {output, mean, deviation, at::empty({0}, input.options().dtype(at::kByte))};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& input, const Tensor& gradient,
+                                                       const Tensor& weight, Optional running_mean,
+                                                       Optional running_var, Optional mean,
+                                                       Optional deviation, double epsilon,
+                                                       const Tensor&) {
+  return at::native_batch_norm_backward(gradient, input, weight, running_mean, running_var, mean,
+                                        deviation, true, epsilon, {true, true, true});
+}
+
+TORCH_LIBRARY_IMPL(aten, CPU, m) {
+  m.impl("cudnn_convolution", &convolution);
+  m.impl("cudnn_convolution_transpose", &convolution_transpose);
+  m.impl("cudnn_convolution_relu", &convolution_relu);
+  m.impl("cudnn_convolution_add_relu", &convolution_add_relu);
+  m.impl("_conv_depthwise2d", &depthwise);
+  m.impl("conv_depthwise3d", &depthwise);
+  m.impl("cudnn_batch_norm", &batch_norm);
+  m.impl("cudnn_batch_norm_backward", &batch_norm_backward);
+}
+
+}  // namespace
+}  // namespace ferro::values

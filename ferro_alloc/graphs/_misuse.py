@@ -1,0 +1,103 @@
+"""What the debug mode of graphs finds, in words."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc._own_lines import is_own
+
+if TYPE_CHECKING:
+    from ferro_alloc import _C
+
+Frame = tuple[str, int, str]
+"""File, line and function."""
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_UNKNOWN = "an unknown line"
+
+
+class MisuseKind(enum.Enum):
+    FREED_INPUT = "freed input"
+    """The graph uses a tensor that was freed."""
+    FREED_WORKSPACE = "freed workspace"
+    """The same, of memory that cuBLAS works in."""
+    KEPT_RESULT = "kept result"
+    """The graph reads what another graph wrote and the program let go of, and a graph that may
+    have overwritten it has replayed since."""
+    OVERLAP = "overlapping replays"
+    """The graph is launched beside another one of its exclusive group."""
+    DELETED_POOL = "deleted pool"
+    """The graph uses memory of a pool that nobody holds."""
+
+
+class GraphMisuseError(FerroError):
+    """Raised by a replay in debug mode, before anything is launched.
+
+    `graph` and `partner`, which may be None, are graphs in words. `address` and `bytes` are the
+    allocation concerned, zeros where none is known. `allocated_at` and `freed_at` are its stacks,
+    the innermost line first, as in `serve.py:12 decode`; empty where they were not recorded.
+    """
+
+    def __init__(
+        self,
+        kind: MisuseKind,
+        graph: str,
+        block: _C.FoundBlock | None,
+        partner: str | None = None,
+        writer: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.graph = graph
+        self.partner = partner
+        self.address = 0 if block is None else block.address
+        self.bytes = 0 if block is None else block.bytes
+        self.allocated_at = () if block is None else lines_of(block.allocated_at)
+        self.freed_at = () if block is None else lines_of(block.freed_at)
+        allocated = _UNKNOWN if block is None else own_line(block.allocated_at)
+        freed = _UNKNOWN if block is None else own_line(block.freed_at)
+        and_freed = f" and freed at {freed}" if self.freed_at else ""
+        memory = f"{self.bytes} bytes at {self.address:#x}, which were allocated at {allocated}"
+        super().__init__(
+            {
+                MisuseKind.FREED_INPUT: (
+                    f"{graph} uses {memory} and freed at {freed}: keep the tensor as long as the "
+                    "graph replays, for instance by record_buffer() of its pool."
+                ),
+                MisuseKind.FREED_WORKSPACE: (
+                    f"{graph} works in a workspace of cuBLAS, {memory} and freed at {freed}: "
+                    "clear no workspaces while there are graphs that use them."
+                ),
+                MisuseKind.KEPT_RESULT: (
+                    f"{graph} uses {memory} and let go of at {freed}, and {partner} has replayed "
+                    f"since {writer} wrote them: keep the tensor, or replay the writer again."
+                ),
+                MisuseKind.OVERLAP: (
+                    f"{graph} is launched beside {partner} of its exclusive group, which is not "
+                    f"over, and both use the same pages, as for {memory}: let one wait for the "
+                    "other, or make the group without ordered=True and of the graphs themselves."
+                ),
+                MisuseKind.DELETED_POOL: (
+                    f"{graph} uses {memory}{and_freed}, of a pool that nobody holds any more: keep "
+                    "its handle or a graph of it, and release no pool that is not yours."
+                ),
+            }[kind]
+        )
+
+
+def lines_of(frames: list[Frame]) -> tuple[str, ...]:
+    return tuple(_text_of(frame) for frame in frames)
+
+
+def own_line(frames: list[Frame]) -> str:
+    """The innermost line of the program's own, as `serve.py:12 decode`."""
+    own = (f for f in frames if is_own(f[0]) and not f[0].startswith(_PACKAGE))
+    frame = next(own, frames[0] if frames else None)
+    return _UNKNOWN if frame is None else _text_of(frame)
+
+
+def _text_of(frame: Frame) -> str:
+    file, line, function = frame
+    return f"{'/'.join(Path(file).parts[-2:])}:{line} {function}"

@@ -1,0 +1,379 @@
+"""Misuses of graphs that the debug mode finds, each planted, beside the same program without it.
+
+The comments at the ends of lines are what the errors have to name.
+"""
+
+import gc
+from pathlib import Path
+
+from tests.python.feature_checks import MIB, check, filled, finish, take
+
+import torch
+
+from ferro_alloc import graphs
+from ferro_alloc.graphs import CaptureGuard, GraphMisuseError
+
+FILE = Path(__file__)
+PAGE = 2 * MIB
+
+
+def line(tag):
+    """As an error names the line with that comment."""
+    numbers = [n for n, text in enumerate(FILE.read_text().splitlines(), 1) if f"# {tag}" in text]
+    assert len(numbers) == 1, (tag, numbers)
+    return f"{FILE.parent.name}/{FILE.name}:{numbers[0]}"
+
+
+def misuse_of(call):
+    """None where there is none. A misuse launches nothing."""
+    try:
+        call()
+    except GraphMisuseError as error:
+        return error
+    return None
+
+
+def complaint(call):
+    """Of the debug mode, in words; None where there is none."""
+    error = misuse_of(call)
+    return None if error is None else str(error)
+
+
+def facts(error, allocated=None, freed=None):
+    """Kind, graph, bytes, and whether the stacks have the lines with these comments."""
+    named = [
+        any(text.startswith(f"{line(tag)} ") for text in stack) and line(tag) in str(error)
+        for tag, stack in ((allocated, error.allocated_at), (freed, error.freed_at))
+        if tag is not None
+    ]
+    return [error.kind.name, error.graph.split(",")[0], error.bytes, *named]
+
+
+def copied(source, pool=None):
+    with CaptureGuard(pool) as guard:
+        result = source.clone()
+    return guard.graph, result
+
+
+@check
+def a_freed_input():
+    with graphs.debug():
+        source = torch.empty(PAGE, dtype=torch.uint8, device="cuda")  # allocated: input
+        where = source.data_ptr()
+        handle = graphs.graph_pool_handle("decode")
+        graph, _result = copied(source, handle)
+        fine = complaint(graph.launch)
+        source = None  # freed: input
+        error = misuse_of(graph.launch)
+        return [
+            fine,
+            facts(error, "allocated: input", "freed: input"),
+            error.address == where,
+            graph.num_replays,
+            "record_buffer" in str(error),
+        ]
+
+
+@check
+def an_input_whose_memory_somebody_else_has():
+    with graphs.debug():
+        source = take(PAGE)
+        graph, _result = copied(source, graphs.graph_pool_handle("decode"))
+        where = source.data_ptr()
+        del source
+        again = take(PAGE)
+        return [again.data_ptr() == where, facts(misuse_of(graph.launch))]
+
+
+@check
+def an_input_that_is_freed_during_the_capture():
+    with graphs.debug():
+        source = torch.empty(PAGE, dtype=torch.uint8, device="cuda")  # allocated: rebound
+        with CaptureGuard(graphs.graph_pool_handle("decode")) as guard:
+            source = source.clone()  # freed: rebound
+        return facts(misuse_of(guard.graph.launch), "allocated: rebound", "freed: rebound")
+
+
+@check
+def an_input_of_a_kernel():
+    with graphs.debug():
+        source = torch.ones(64, 64, device="cuda")  # allocated: operand
+        strided = torch.ones(64, 64, device="cuda").t()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=graphs.graph_pool_handle("decode")):
+            result = (source + strided).sum(0)
+        fine = complaint(graph.replay)
+        del source  # freed: operand
+        error = misuse_of(graph.replay)
+        return [fine, facts(error, "allocated: operand", "freed: operand"), result.shape[0]]
+
+
+@check
+def a_recorded_buffer_is_kept():
+    with graphs.debug():
+        source = take(PAGE)
+        handle = graphs.graph_pool_handle("decode")
+        graph, _result = copied(source, handle)
+        graph.pool.record_buffer(source)
+        del source
+        return [complaint(graph.launch), graph.num_replays]
+
+
+@check
+def memory_that_only_earlier_calls_used():
+    """Arguments of kernels have unused parts, in which earlier calls left addresses."""
+    with graphs.debug():
+        bystanders = [torch.ones(64, 64, device="cuda") for _ in range(100)]
+        x, y = (torch.ones(32, 48, device="cuda") for _ in range(2))
+        results, found = [], []
+        for call in (
+            lambda: torch._foreach_norm([x]),
+            lambda: torch.cat([x.t(), y.t()]),
+            lambda: x.t().max(0),
+            lambda: torch.where(x.t() > 0, x.t(), y.t()),
+        ):
+            torch._foreach_norm(torch._foreach_add(bystanders, 1))
+            for one in bystanders:
+                one.t().max(0)
+            with CaptureGuard() as guard:
+                results.append(call())
+            found.append((guard.graph, call))
+        del bystanders, one
+        return [complaint(graph.launch) for graph, _ in found]
+
+
+@check
+def a_freed_workspace():
+    with graphs.debug():
+        stream = torch.cuda.Stream()
+        left, right = (torch.ones(64, 64, device="cuda") for _ in range(2))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            product = left @ right  # allocated: workspace
+        stream.synchronize()
+        with CaptureGuard(graphs.graph_pool_handle("decode"), stream=stream) as guard:
+            product = left @ right
+        fine = complaint(guard.graph.launch)
+        torch._C._cuda_clearCublasWorkspaces()  # freed: workspace
+        error = misuse_of(guard.graph.launch)
+        return [fine, facts(error, "allocated: workspace", "freed: workspace"), product.shape[0]]
+
+
+class Chain:
+    """Two graphs of one pool: the second reads what the first wrote and nobody else keeps."""
+
+    def __init__(self, pool):
+        self.source = filled(PAGE, 1)
+        with CaptureGuard(pool) as guard:
+            between = self.source.clone()  # allocated: result
+        self.writer = guard.graph
+        with CaptureGuard(pool) as guard:
+            self.result = between.clone()
+        self.reader = guard.graph
+        del between  # freed: result
+
+
+@check
+def a_result_kept_across_the_replay_of_a_partner():
+    with graphs.debug():
+        chain = Chain(graphs.graph_pool_handle("step"))
+        source = filled(PAGE, 2)
+        partner, other = copied(source, graphs.graph_pool_handle("prefill"))
+        group = graphs.exclusive(chain.writer, chain.reader, partner)
+        chain.writer.launch()
+        fine = complaint(chain.reader.launch)
+        partner.launch()
+        error = misuse_of(chain.reader.launch)
+        chain.writer.launch()
+        again = complaint(chain.reader.launch)
+        return [
+            fine,
+            facts(error, "allocated: result", "freed: result"),
+            error.partner.split(",")[0],
+            again,
+            len(group.pools),
+            other.numel(),
+        ]
+
+
+@check
+def a_result_whose_pages_a_later_capture_has():
+    """Of the same pool, at other addresses."""
+    with graphs.debug():
+        handle = graphs.graph_pool_handle("step")
+        group = graphs.exclusive(handle)
+        chain = Chain(handle)
+        source = filled(4 * PAGE, 3)
+        with CaptureGuard(handle) as guard:
+            source.clone().clone()
+        order = (chain.writer, guard.graph, chain.reader)
+        for graph in order[:2]:
+            graph.launch()
+        error = misuse_of(order[2].launch)
+        with graphs.debug(False):
+            for graph in order:
+                graph.launch()
+        destroyed = not torch.equal(chain.result, chain.source)
+        return [
+            facts(error, "allocated: result", "freed: result"),
+            error.partner.split(",")[0],
+            destroyed,
+            len(group.pools),
+        ]
+
+
+@check
+def a_partner_of_no_group_does_no_harm():
+    with graphs.debug():
+        chain = Chain(graphs.graph_pool_handle("step"))
+        source = filled(PAGE, 2)
+        partner, other = copied(source, graphs.graph_pool_handle("prefill"))
+        found = []
+        for graph in (chain.writer, partner, chain.reader):
+            found.append(complaint(graph.launch))
+        return [found, other.numel()]
+
+
+@check
+def a_graph_of_the_pool_that_was_given_the_same_memory():
+    """In one pool without a group, whose graphs are to replay in the order of their captures."""
+    with graphs.debug():
+        handle = graphs.graph_pool_handle("step")
+        chain = Chain(handle)
+        with CaptureGuard(handle) as guard:
+            other = [chain.source.clone() for _ in range(2)]
+        found = []
+        for graph in (chain.writer, chain.reader, guard.graph, chain.writer, chain.reader):
+            found.append(complaint(graph.launch))
+        guard.graph.launch()
+        error = misuse_of(chain.reader.launch)
+        return [found, facts(error, "allocated: result"), error.partner.split(",")[0], len(other)]
+
+
+def two_members(ordered, by_handle=False):
+    handles = [graphs.graph_pool_handle(name) for name in ("decode", "prefill")]
+    made = []
+    for number, handle in enumerate(handles):
+        source = filled(8 * MIB, number)
+        with CaptureGuard(handle) as guard:
+            between = source.clone()  # allocated: scratch
+            result = between[: MIB // 4].clone()
+            del between
+        made.append((guard.graph, source, result))
+    graphs_of = [graph for graph, *_ in made]
+    group = graphs.exclusive(*(handles if by_handle else graphs_of), ordered=ordered)
+    return graphs_of, made, group
+
+
+def replays_on_two_streams(members, waits):
+    """The number of the replay that is refused, and why; None where none is."""
+    streams = [torch.cuda.Stream() for _ in members]
+    torch.cuda.synchronize()
+    for number in range(60):
+        graph, stream = members[number % 2], streams[number % 2]
+        if waits:
+            stream.wait_stream(streams[(number + 1) % 2])
+        with torch.cuda.stream(stream):
+            error = misuse_of(graph.cuda_graph.replay)
+        if error is not None:
+            return number, error
+    torch.cuda.synchronize()
+    return None
+
+
+@check
+def overlapping_replays_of_a_group():
+    with graphs.debug():
+        members, kept, group = two_members(ordered=True)
+        found = replays_on_two_streams(members, waits=False)
+        if found is None:
+            return None
+        number, error = found
+        return [
+            number,
+            facts(error, "allocated: scratch"),
+            error.partner.split(",")[0],
+            len(kept),
+            len(group.pools),
+        ]
+
+
+@check
+def replays_that_a_group_does_not_know():
+    """Of a pool that joined by its handle."""
+    with graphs.debug():
+        members, kept, group = two_members(ordered=False, by_handle=True)
+        found = replays_on_two_streams(members, waits=False)
+        return [found and found[1].kind.name, len(kept), len(group.pools)]
+
+
+@check
+def replays_that_the_program_orders():
+    with graphs.debug():
+        members, kept, group = two_members(ordered=True)
+        return [replays_on_two_streams(members, waits=True) is None, len(kept), len(group.pools)]
+
+
+@check
+def replays_that_the_group_orders():
+    with graphs.debug():
+        members, kept, group = two_members(ordered=False)
+        return [replays_on_two_streams(members, waits=False) is None, len(kept), len(group.pools)]
+
+
+@check
+def a_pool_that_is_released_under_its_graph():
+    with graphs.debug():
+        source = filled(PAGE, 1)
+        handle = graphs.graph_pool_handle("decode")
+        with CaptureGuard(handle) as guard:
+            result = source.clone()  # allocated: of the pool
+        fine = complaint(guard.graph.launch)
+        torch._C._cuda_releasePool(0, handle)
+        error = misuse_of(guard.graph.launch)
+        # The graph lets go of it too.
+        torch._C._cuda_beginAllocateToPool(0, handle)
+        torch._C._cuda_endAllocateToPool(0, handle)
+        return [fine, facts(error, "allocated: of the pool"), result.numel()]
+
+
+@check
+def a_result_in_a_pool_that_is_gone():
+    with graphs.debug():
+        source = filled(PAGE, 1)
+        first, between = copied(source, graphs.graph_pool_handle("first"))
+        graphs.release_graph_pool_handle(first.pool.handle)
+        second, result = copied(between, graphs.graph_pool_handle("second"))
+        fine = complaint(second.launch)
+        del between, first  # freed: with its pool
+        gc.collect()
+        error = misuse_of(second.launch)
+        return [fine, facts(error, freed="freed: with its pool"), result.numel()]
+
+
+@check
+def nothing_is_left_when_it_is_off():
+    of_class = torch.cuda.CUDAGraph
+    names = ("capture_begin", "capture_end", "replay", "reset")
+    before = [getattr(of_class, name) for name in names]
+    recorded = torch._C._cuda_isHistoryEnabled()
+    with graphs.debug():
+        source = take(PAGE)
+        graph, result = copied(source)
+        inside = [getattr(of_class, name) for name in names], torch._C._cuda_isHistoryEnabled()
+        with graphs.debug(False):
+            off = [getattr(of_class, name) for name in names] == before
+        on = [getattr(of_class, name) for name in names] == inside[0]
+    del source
+    graph.launch()  # nobody looks
+    return [
+        off,
+        on,
+        not any(now is then for now, then in zip(inside[0], before, strict=True)),
+        [recorded, inside[1], torch._C._cuda_isHistoryEnabled()],
+        [getattr(of_class, name) for name in names] == before,
+        result.numel(),
+    ]
+
+
+finish()

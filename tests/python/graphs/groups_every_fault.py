@@ -1,0 +1,189 @@
+"""What an exclusive group does, once for each driver call in it, with this call refused.
+
+The program's second argument is the CUresult. Whatever is refused: either nobody sees it, or one
+error passes. Then the members replay as before, with every byte right in any order, the group has
+its pages, and all else is given back. Prints for each function how many of its calls were refused,
+and how many of these ended in an error.
+"""
+
+import gc
+import itertools
+import json
+import sys
+
+from tests.python.feature_checks import MIB, check_invariants, filled, take, words
+
+import torch
+
+from ferro_alloc import FerroError, graphs, sim
+from ferro_alloc.graphs import CaptureGuard
+
+RESULT = int(sys.argv[2])
+FUNCTIONS = (
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuEventRecord",
+    "cuEventRecordWithFlags",
+    "cuStreamWaitEvent",
+    "cuCtxSynchronize",
+    "cuStreamBeginCapture",
+    "cuStreamGetCaptureInfo",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+)
+SIZE = 2 * MIB
+streams = [torch.cuda.Stream() for _ in range(2)]
+capturing = torch.cuda.Stream()
+tags = itertools.count(1)
+
+
+class Step:
+    """A graph that copies a source through scratch of so many MiB into a result."""
+
+    def __init__(self, mib, pool):
+        self.source = sources[mib]
+        with CaptureGuard(pool, stream=capturing) as guard:
+            scratch = [take(SIZE) for _ in range(mib * MIB // SIZE)]
+            scratch[0].view(torch.int32).copy_(self.source)
+            for before, after in itertools.pairwise(scratch):
+                after.copy_(before)
+            self.result = scratch[-1].clone()
+        self.graph = guard.graph
+        self.seen = None  # what the last replay wrote
+
+    def put(self, tag):
+        self.source.copy_(words(tag, SIZE))
+
+    def holds(self, tag):
+        return torch.equal(self.result.view(torch.int32).cpu(), words(tag, SIZE))
+
+
+def replay(steps):
+    """In turns on two streams, with the group's order between them alone. The program goes on after
+    a launch that is refused, and raises what was said of it at the end."""
+    refused = {}
+    for step in steps:
+        step.tag = next(tags)
+        step.put(step.tag)
+    torch.cuda.synchronize()
+    for number, step in enumerate(steps):
+        try:
+            step.graph.launch(streams[number % 2])
+        except RuntimeError as error:
+            refused[step] = error
+    torch.cuda.synchronize()
+    for step in steps:
+        # A refused one may have been launched all the same.
+        ran = step.holds(step.tag)
+        assert ran or step in refused
+        assert ran or step.seen is None or step.holds(step.seen)
+        step.seen = step.tag if ran else step.seen
+    for error in refused.values():
+        raise error
+
+
+def everything():
+    handles = [graphs.graph_pool_handle(name) for name in ("late", "early")]
+    try:
+        late = Step(6, handles[0])
+        group.join(late.graph)
+        group.join(handles[1])
+        early = Step(4, handles[1])
+        group.join(early.graph)
+        replay([first, late, early])
+        replay([early, first, late])
+        group.leave(late.graph)
+        replay([late, first, early])
+    finally:
+        try:
+            leave(handles)
+        except (FerroError, RuntimeError):
+            leave(handles)  # only one call is refused
+            raise
+        finally:
+            for handle in handles:
+                graphs.release_graph_pool_handle(handle)
+
+
+def leave(handles):
+    for pool in [pool for pool in group.pools if pool.handle in handles]:
+        try:
+            group.leave(pool)
+        except FerroError as error:
+            if "capture" not in str(error):
+                raise
+            # The end of one was refused: what it left alive gets its pages with the next one.
+            with CaptureGuard(pool, stream=capturing):
+                take(SIZE).zero_()
+            group.leave(pool)
+
+
+def held():
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    check_invariants()
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    return free, torch.cuda.memory_reserved(), torch.cuda.memory_allocated(), len(group.pools)
+
+
+def run(function="", number=0):
+    """1 when it failed; asserts all that holds afterwards."""
+    failed = 0
+    if function:
+        sim.fault(function, call=number, result=RESULT)
+    try:
+        everything()
+    except (FerroError, RuntimeError):
+        failed = 1
+    sim.clear_faults()
+    where = (function, number)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream(), where
+    assert not graphs.is_stream_capturing(capturing), where
+    check_invariants()
+    if failed:
+        everything()
+    return failed
+
+
+sources = {mib: filled(SIZE, mib) for mib in (8, 6, 4)}
+group = graphs.exclusive(name="steady")
+first_handle = graphs.graph_pool_handle("first")
+first = Step(8, first_handle)
+group.join(first.graph)
+# Generators find their tensors while a graph lives (graphs_every_fault.py).
+steady = torch.cuda.CUDAGraph()
+with torch.cuda.graph(steady, stream=capturing):
+    take(MIB).zero_()
+run()
+run()
+held_at_start = held()
+sim.reset_counters()
+assert run() == 0
+assert held() == held_at_start, (held(), held_at_start)
+counters = sim.counters()
+suffixes = ("", "_v2", "_v3")
+calls = {
+    name: sum(counters[name + end].calls for end in suffixes if name + end in counters)
+    for name in FUNCTIONS
+}
+found = {}
+for function in FUNCTIONS:
+    numbers = [n for n in range(1, calls[function] + 1) if n <= 20 or n % 7 == 0]
+    failures = 0
+    for number in numbers:
+        try:
+            failures += run(function, number)
+        except BaseException:
+            print("at", function, number, file=sys.stderr)
+            raise
+        assert held() == held_at_start, (function, number, held(), held_at_start)
+    found[function] = [len(numbers), failures]
+assert run() == 0
+print(json.dumps(found))

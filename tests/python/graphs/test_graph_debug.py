@@ -1,0 +1,197 @@
+"""The debug mode of graphs: planted misuses are found, and correct programs raise no alarm."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferro_alloc import FerroError, graphs
+from ferro_alloc.graphs import GraphMisuseError, MisuseKind
+from tests.conftest import find_program
+from tests.python.torch_programs import Result, checks_of, seeded, simulated
+
+PAGE = 2 << 20
+GRAPH = "graph 1 of pool 'decode'"
+
+EXPECTED: dict[str, Any] = {
+    "a_freed_input": [None, ["FREED_INPUT", GRAPH, PAGE, True, True], True, 1, True],
+    "an_input_whose_memory_somebody_else_has": [True, ["FREED_INPUT", GRAPH, PAGE]],
+    "an_input_that_is_freed_during_the_capture": ["FREED_INPUT", GRAPH, PAGE, True, True],
+    "an_input_of_a_kernel": [None, ["FREED_INPUT", GRAPH, 4 * 64 * 64, True, True], 64],
+    "a_recorded_buffer_is_kept": [None, 1],
+    "memory_that_only_earlier_calls_used": [None] * 4,
+    "a_freed_workspace": [None, ["FREED_WORKSPACE", GRAPH, 32 << 20, True, True], 64],
+    "a_result_kept_across_the_replay_of_a_partner": [
+        None,
+        ["KEPT_RESULT", "graph 2 of pool 'step'", PAGE, True, True],
+        "graph 1 of pool 'prefill'",
+        None,
+        2,
+        PAGE // 4,
+    ],
+    "a_result_whose_pages_a_later_capture_has": [
+        ["KEPT_RESULT", "graph 2 of pool 'step'", PAGE, True, True],
+        "graph 3 of pool 'step'",
+        True,
+        1,
+    ],
+    "a_partner_of_no_group_does_no_harm": [[None] * 3, PAGE // 4],
+    "a_graph_of_the_pool_that_was_given_the_same_memory": [
+        [None] * 5,
+        ["KEPT_RESULT", "graph 2 of pool 'step'", PAGE, True],
+        "graph 3 of pool 'step'",
+        2,
+    ],
+    "overlapping_replays_of_a_group": None,  # what is done at once is in order
+    "replays_that_a_group_does_not_know": [None, 2, 2],
+    "replays_that_the_program_orders": [True, 2, 2],
+    "replays_that_the_group_orders": [True, 2, 2],
+    "a_pool_that_is_released_under_its_graph": [
+        None,
+        ["DELETED_POOL", GRAPH, PAGE, True],
+        PAGE // 4,
+    ],
+    "a_result_in_a_pool_that_is_gone": [
+        None,
+        ["DELETED_POOL", "graph 1 of pool 'second'", PAGE, True],
+        PAGE // 4,
+    ],
+    "nothing_is_left_when_it_is_off": [True, True, True, [False, True, False], True, PAGE],
+}
+
+
+@cache
+def misuses(mode: str) -> Result:
+    return simulated("features_misuse.py", "ferro", memory="1GiB", mode=mode, seed=1)
+
+
+def value_of(mode: str, name: str) -> Any:
+    found = misuses(mode)[name]
+    assert "error" not in found, found["error"]
+    return found["value"]
+
+
+def test_every_check_is_expected() -> None:
+    assert set(checks_of("features_misuse.py")) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_misuse(name: str) -> None:
+    assert value_of("eager", name) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", set(EXPECTED) - {"overlapping_replays_of_a_group"})
+def test_misuse_in_any_order(name: str) -> None:
+    found = value_of("adversarial", name)
+    if name == "replays_that_a_group_does_not_know":
+        assert found == ["OVERLAP", 2, 2]
+    else:
+        assert found == EXPECTED[name]
+
+
+def test_overlapping_replays() -> None:
+    number, error, partner, *kept = value_of("adversarial", "overlapping_replays_of_a_group")
+    members = [GRAPH, "graph 1 of pool 'prefill'"]
+    assert number > 0
+    assert error == ["OVERLAP", members[number % 2], 4 * PAGE, True]
+    assert partner == members[1 - number % 2]
+    assert kept == [2, 2]
+
+
+def test_a_misuse_is_an_error_of_the_package() -> None:
+    error = GraphMisuseError(MisuseKind.OVERLAP, "graph 1", None, "graph 2")
+    assert isinstance(error, FerroError)
+    assert (error.graph, error.partner, error.address, error.bytes) == ("graph 1", "graph 2", 0, 0)
+    assert "graph 1 is launched beside graph 2" in str(error)
+    assert error.allocated_at == error.freed_at == ()
+
+
+def test_it_needs_ferro_alloc() -> None:
+    with pytest.raises(FerroError):
+        graphs.debug()
+
+
+# Programs of other tests, and how many of their checks there are at least. Each check is a program
+# of its own: one or more captures, mostly with replays.
+CORRECT = {
+    "features_graph_examples.py": 16,
+    "features_captures.py": 31,
+    "features_capture_pools.py": 9,
+    "features_failed_captures.py": 9,
+    "features_exclusive.py": 12,
+    "features_sizes.py": 8,
+    "features_plan.py": 16,
+    "features_graphs.py": 17,
+    "features_training.py": 7,
+}
+# What depends on the order in which things are done.
+WRONG = {"a_missing_order_shows_as_wrong_bytes"}
+
+
+def debugged(folder: Path, program: str, *arguments: str, **activate: Any) -> tuple[Result, Any]:
+    """What the program said, and what debugged.py counted."""
+    counts = folder / "counts.json"
+    found = simulated(
+        "debugged.py",
+        str(find_program(program)),
+        *arguments,
+        env={"FERRO_DEBUGGED": str(counts)},
+        **activate,
+    )
+    return found, json.loads(counts.read_text())
+
+
+@pytest.mark.parametrize("program", CORRECT)
+def test_no_false_alarm(program: str, tmp_path: Path) -> None:
+    found, counts = debugged(tmp_path, program, "ferro", memory="8GiB", count=2)
+    assert len(found) >= CORRECT[program]
+    errors = [f"{name}: {result['error']}" for name, result in found.items() if "error" in result]
+    assert not errors, "\n".join(errors)
+    assert counts["misuses"] == 0
+    assert counts["graphs"] >= 5
+    assert counts["blocks"] > 0
+
+
+def test_no_false_alarm_in_any_order(tmp_path: Path) -> None:
+    found, counts = debugged(
+        tmp_path, "features_exclusive.py", "ferro", memory="1GiB", mode="adversarial", count=2
+    )
+    # One of them leaves the order between members out.
+    assert {name for name, result in found.items() if "error" in result} == WRONG
+    assert "OVERLAP" in found[next(iter(WRONG))]["error"]
+    assert counts["misuses"] == 1
+    assert counts["replays"] > 200
+
+
+@pytest.mark.parametrize("program", ["sim_compile.py", "switching_trees.py"])
+def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> None:
+    found, counts = debugged(tmp_path, program, "ferro_alloc", memory="8GiB")
+    assert not any("error" in result for result in found.values() if isinstance(result, dict))
+    assert counts["misuses"] == 0
+    assert counts["graphs"] >= 7
+    assert counts["replays"] >= 20
+
+
+@pytest.mark.parametrize(
+    ("seed", "extras"),
+    [
+        ("200", ("groups", "checkpoints", "own_pools", "scalars")),
+        ("80", ("checkpoints", "own_pools", "clones")),
+        ("400", ("groups",)),
+    ],
+)
+def test_no_false_alarm_in_random_programs(
+    seed: str, extras: tuple[str, ...], tmp_path: Path
+) -> None:
+    counts = tmp_path / "counts.json"
+    options = ["--seed", seed, "--programs", "4", "--extras", *extras]
+    found = seeded(*options, runner="debugged.py", env={"FERRO_DEBUGGED": str(counts)})
+    assert found["errors"] == []
+    assert found["wrong_bytes"] == 0
+    seen = json.loads(counts.read_text())
+    assert seen["misuses"] == 0
+    assert seen["replays"] > 50

@@ -1,0 +1,40 @@
+"""`record_history()`: which requests have stacks, and what is made of the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ferro_alloc.snapshots import _trace
+from ferro_alloc.snapshots._findings import find
+from tests.conftest import RunSimulated
+
+MIB = 1 << 20
+
+
+def test_large_requests_have_stacks_and_few_small_ones(
+    run_simulated: RunSimulated, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "snapshot.pickle"
+    done = run_simulated("sampled.py", "ferro_alloc", str(snapshot), gpu="h100", backing=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    # 64 KiB of 1 MiB: 1 - exp(-1/16) of 20,000 are 1,212, with a deviation of 34.
+    assert 1000 < found["small"] < 1420
+    assert found["large"] == 5
+    assert (found["all"], found["PyTorch's own"]) == (100, 100)
+    assert found["skipped"]
+    assert found["line"][1] == 3 * 64 * MIB
+    assert found["line"][0].endswith(" take")
+    assert found["refused"] == [True, True, True]
+    # A replay needs no stacks, and no word of when a block was given up.
+    findings = find(_trace.read(_trace.load(snapshot), 0), tries=False, cards=False)
+    assert findings.trace.allocator == "ferro_alloc"
+    assert findings.deviation == 0
+
+
+def test_under_native_all_have_stacks(run_simulated: RunSimulated, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshot.pickle"
+    done = run_simulated("sampled.py", "native", str(snapshot), gpu="h100", backing=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["small"], found["large"], found["all"]) == (20_000, 5, 100)
+    assert found["skipped"]

@@ -1,0 +1,56 @@
+"""Memory by tag, in status, errors, histories, leaks and the result of `simulate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunSimulated
+from tests.python.snapshots.pages import views_of
+
+MIB = 1 << 20
+
+
+def found(run_simulated: RunSimulated, allocator: str, page: Path) -> dict[str, Any]:
+    done = run_simulated("tagged.py", allocator, str(page), gpu="h100", backing=False)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
+def test_a_history_has_the_innermost_tag_of_the_thread(
+    allocator: str, run_simulated: RunSimulated, tmp_path: Path
+) -> None:
+    said = found(run_simulated, allocator, tmp_path / "memory.html")
+    assert said["recorded"] == {
+        "inner": "inner",
+        "inner again": "inner",
+        "more weights": "weights",
+        "of a thread": "",
+        "untagged": "",
+        "decorated 1": "decorated",
+        "decorated 0": "decorated",
+        "again": "",
+        "gradient": "",
+    } | ({"weights": "weights"} if allocator == "native" else {})
+    assert said["refused"] == [True] * 4
+    tags = views_of(tmp_path / "memory.html")[0]["tags"]
+    assert sorted(tags) == ["(no tag)", "backward", "decorated", "inner", "weights"]
+
+
+def test_live_bytes_by_tag(run_simulated: RunSimulated, tmp_path: Path) -> None:
+    said = found(run_simulated, "ferro_alloc", tmp_path / "memory.html")
+    sizes = {"weights": 40, "inner": 8, "decorated": 4, "backward": 3}
+    assert said["before"] == {name: mib * MIB for name, mib in sizes.items()}
+    sizes["weights"] = 20
+    assert said["after"] == {name: mib * MIB for name, mib in sizes.items()}
+    error = said["out_of_memory"]
+    assert error["tags"] == [
+        ["weights", 20 * MIB, 1],
+        ["inner", 8 * MIB, 2],
+        ["decorated", 4 * MIB, 2],
+        ["backward", 3 * MIB, 1],
+    ]
+    assert "\nLive memory by tag:\n  0.02 GiB in 1 block: weights\n" in error["text"]

@@ -1,0 +1,57 @@
+"""cuDNN on the simulated GPU: values of small layers, and workspaces beside a GPU's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunProgram, RunSimulated
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+STORED = BENCHMARKS / "results" / "workspaces_gpu.json"
+MODES = pytest.mark.parametrize("activate", [{}, {"mode": "adversarial", "values": True}], ids=str)
+
+# A 3 x 3 window over 16 MiB in rows: the copies of images, results and weights are 32 MiB more.
+SHORT = """\
+import json
+import torch
+from ferro_alloc import sim
+kept = torch.empty(MIB << 20, dtype=torch.uint8, device="cuda")
+image = torch.zeros(1, 64, 256, 256, device="cuda")
+weight = torch.zeros(64, 64, 3, 3, device="cuda")
+torch.cuda.reset_peak_memory_stats()
+before = torch.cuda.memory_allocated()
+torch.nn.functional.conv2d(image, weight, padding=1)
+print(json.dumps(torch.cuda.max_memory_allocated() - before))
+"""
+
+
+@MODES
+def test_small_layers_are_those_of_the_host(
+    run_simulated: RunSimulated, activate: dict[str, Any]
+) -> None:
+    found = json.loads(run_simulated("sim_cudnn.py", **activate).stdout.splitlines()[-1])
+    assert found["version"] >= 90000
+    assert (found["cases"], found["wrong"], found["recurrent"]) == (7, [], [])
+    assert found["chosen"] == [2, 4, 6, 6]
+    assert found["failures"] == []
+    # Gradients of recurrent networks are not computed, and told.
+    assert (found["warned"], found["gradients"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("kept", "taken"), [(16, 48), (64, 16)])
+def test_where_memory_is_short_another_engine_is_taken(
+    run_simulated: RunSimulated, kept: int, taken: int
+) -> None:
+    done = run_simulated(SHORT.replace("MIB", str(kept)), memory="112MiB")
+    assert json.loads(done.stdout) // (1 << 20) == taken
+
+
+def test_workspaces_are_about_those_of_a_gpu(run_program: RunProgram) -> None:
+    done = run_program(BENCHMARKS / "training" / "workspaces.py", "--compare", str(STORED))
+    near, total = done.stdout.splitlines()[-1].split(" are near; all of them: ")
+    assert near.endswith(" of 2052")
+    assert 0.95 <= float(total) <= 1.05
