@@ -53,6 +53,8 @@ class Record(turns.Record):
     separate" and "exclusive, shared" are the same pools in an exclusive group, for which "floor" is
     the least: all results and the scratch of the largest graph. "exclusive, late": the group is
     made when all graphs are captured. "planned" is what `graphs.plan()` says of them."""
+    joins: list[float] = field(default_factory=list)
+    """Nanoseconds for each graph of "exclusive, separate" to join its group."""
 
 
 def batches(smoke: bool) -> Sequence[int]:
@@ -158,17 +160,22 @@ def measure_memory(
     group: ExclusiveGroup | None = None,
     *,
     late: bool = False,
+    joins: list[float] | None = None,
 ) -> list[int]:
     """Bytes reserved by a graph for each size, and those of their results; nothing stays.
 
-    `group`: each graph joins it, all at the end if `late`.
+    `group`: each graph joins it, all at the end if `late`. `joins` gets the time of each.
     """
     import torch
 
     def capture(rows: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         captured = decoder.capture(rows, pool)
         if group is not None and not late:
+            torch.cuda.synchronize()
+            started = time.perf_counter()
             group.join(captured[0])
+            if joins is not None:
+                joins.append((time.perf_counter() - started) * 1e9)
         return captured
 
     torch.cuda.empty_cache()
@@ -198,12 +205,14 @@ def memory_child(options: argparse.Namespace) -> int:
         from ferro_alloc.graphs import exclusive, plan
 
         handle = torch.cuda.graph_pool_handle()
+        joins: list[float] = []
         for name, pool, group, late in (
             ("exclusive, separate", None, exclusive(), False),
             ("exclusive, late", None, exclusive(), True),
             ("exclusive, shared", handle, exclusive(handle), False),
         ):
-            found[name], _ = measure_memory(decoder, sizes, pool, group, late=late)
+            into = joins if pool is None and not late else None
+            found[name], _ = measure_memory(decoder, sizes, pool, group, late=late, joins=into)
         found["floor"] = results + largest - result
         with torch.no_grad():
             planned = plan(
@@ -214,7 +223,9 @@ def memory_child(options: argparse.Namespace) -> int:
             )
         for arrangement, taken in planned.sets.items():
             found[f"planned, {arrangement}"] = taken.reserved_bytes
-    say(**found)
+        say(bytes=found, joins=joins)
+        return 0
+    say(bytes=found, joins=[])
     return 0
 
 
@@ -222,7 +233,8 @@ def add_memory(record: Record, arguments: Sequence[str]) -> None:
     options = ["--child", record.allocator, "--memory", *arguments]
     with Child("benchmarks.graphs", options, turns.TIMEOUT) as process:
         try:
-            record.bytes = process.read()
+            said = process.read()
+            record.bytes, record.joins = said["bytes"], said["joins"]
         except ChildError as error:
             record.problem = str(error)
 
@@ -239,6 +251,11 @@ def show_memory(records: Sequence[Record], count: int) -> None:
         )
         table.add_row(what, *cells)
     Console().print(table)
+    for record in working:
+        if record.joins:
+            middle, most = statistics.median(record.joins) / 1e3, max(record.joins) / 1e3
+            times = f"{middle:,.0f} us in the median, {most:,.0f} at most"
+            print(f"{record.allocator}: a graph joins a group in {times}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

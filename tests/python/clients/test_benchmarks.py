@@ -298,6 +298,8 @@ def test_graphs(run_program: RunProgram, tmp_path: Path) -> None:
         assert all(n > 0 for times in record["nanoseconds"].values() for n in times)
         found = record["bytes"]
         assert 0 < found["results"] <= found["shared"] < found["separate"]
+        assert len(record["joins"]) == (4 if record["allocator"] == "ferro_alloc" else 0)
+        assert all(nanoseconds > 0 for nanoseconds in record["joins"])
     assert "| a pool each | " in tables.graph_memory(records)
 
 

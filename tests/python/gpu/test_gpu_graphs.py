@@ -48,6 +48,21 @@ def test_plans_hold_with_real_kernels(run_program: RunProgram) -> None:
     assert len(sets) == 6
 
 
+def test_graphs_of_a_group_in_random_order_beside_eager_work(run_program: RunProgram) -> None:
+    done = run_program("gpu_random_replays.py", "ferro_alloc", timeout=300)
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name in ("separate", "shared"):
+        assert found[name]["replays"] == 10_000
+        assert (found[name]["wrong_results"], found[name]["wrong_eager"]) == (0, 0)
+        assert 0 < found[name]["shared_bytes"] <= found[name]["scratch_bytes"]
+    # There the scratch of several graphs is behind the same pages.
+    assert found["separate"]["shared_bytes"] < found["separate"]["scratch_bytes"] / 2
+    training = found["training"]
+    assert (training["graphs"], training["wrong"]) == (35, 0)
+    assert training["generated"] > 0
+    assert training["losses"][1] < training["losses"][0]
+
+
 def test_misuses_are_found_with_real_kernels(run_program: RunProgram) -> None:
     done = run_program("features_misuse.py", "ferro", timeout=300)
     found = json.loads(done.stdout.splitlines()[-1])
