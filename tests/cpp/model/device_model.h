@@ -267,6 +267,7 @@ class DeviceModel {
   bool is_member(const PoolId& pool) const { return groups_.contains(pool); }
   bool is_alone(const PoolId& pool) const;
   void settle_blocks(const PoolId& pool);
+  bool has_pages(const PoolId& pool);
   void write_first(std::uint64_t begin, Block& block);
   bool writes(const Graph& graph, std::uint64_t begin, std::size_t size) const;
   bool may_replay(const Graph& graph, unsigned stream) const;
@@ -322,6 +323,7 @@ class DeviceModel {
   // Of each pool, work on blocks that are freed: its graphs may write there again.
   std::map<PoolId, std::vector<std::shared_ptr<Event>>> last_uses_;
   std::set<PoolId> excluded_;   // had a checkpoint
+  std::set<PoolId> captured_;   // no members, with a graph that has pages
   std::set<PoolId> unsettled_;  // the end of their last capture failed
   unsigned next_graph_ = 0;
   unsigned next_lone_ = kGroups;

@@ -49,8 +49,9 @@ inline void DeviceModel::operator()(const Allocate& i) {
   if (known::kSizeOfLentBlocks && heap_of(address_of(result.ptr)).pool() != pool) {
     result.size = size_at(result.ptr);
   }
-  // Blocks that are captured in a group begin and end with pages.
-  check_size(pool, borrows && i.size > kSmallRequest ? pages_of(i.size) * kPageBytes : i.size,
+  // What a capture in a group may keep begins and ends with pages, unless the capture before tells.
+  const std::size_t whole = pages_of(i.size) * kPageBytes;
+  check_size(pool, borrows && i.size > kSmallRequest && result.size >= whole ? whole : i.size,
              result);
   const Heap& heap = heap_of(address_of(result.ptr));
   const PoolId owner = heap.pool();

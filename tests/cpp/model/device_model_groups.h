@@ -63,7 +63,7 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
            "nobody joins during a capture");
     return;
   }
-  if (!member && excluded_.contains(pool)) {
+  if (excluded_.contains(pool)) {
     expect(*result == SharingResult::kExcluded, "a pool with checkpoints is no member");
     return;
   }
@@ -143,7 +143,14 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
     return;
   }
   settle_blocks(pool);
-  running_[pool] = {++next_graph_, pool, stream, is_member(pool)};
+  if (captured_.contains(pool) && !is_member(pool) && !excluded_.contains(pool)) {
+    // Nobody declared it; what its graph keeps is its own from now on.
+    groups_[pool] = next_lone_++;
+    for (auto& [begin, block] : live_) {
+      block.apart = block.apart || (block.pool == pool && block.graph != 0);
+    }
+  }
+  running_[pool] = {++next_graph_, pool, stream, is_member(pool) && !excluded_.contains(pool)};
   traffic_.begin_capture(stream);
   device_->set_captures(traffic_.captures());
 }
@@ -158,6 +165,11 @@ inline void DeviceModel::settle_blocks(const PoolId& pool) {
       write_first(begin, block);
     }
   }
+}
+
+inline bool DeviceModel::has_pages(const PoolId& pool) {
+  return std::ranges::any_of(device_->report().segments(&pool),
+                             [](const SegmentView& segment) { return is_paged(segment.kind); });
 }
 
 inline void DeviceModel::note_captured(const PoolId& pool, std::uint64_t begin, std::size_t size) {
@@ -239,6 +251,9 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
     unsettled_.insert(pool);
     expect(fault_struck() || ever_failed_ || budget() < held + given * kPageBytes,
            "only without pages for what lives");
+  }
+  if (succeeds && !is_member(pool) && !excluded_.contains(pool) && has_pages(pool)) {
+    captured_.insert(pool);
   }
   if (succeeds && sound) {
     graphs_.push_back(std::move(graph));
@@ -364,7 +379,7 @@ inline void DeviceModel::check_groups() {
   }
 }
 
-// A page of a block that lives is at one address. Of one graph no page is at two.
+// A page of a block that lives has no other graph than its own at another address.
 inline void DeviceModel::check_owners() {
   using Handle = DriverLedger::Handle;
   const auto for_each_page = [this](std::uint64_t begin, std::size_t size, auto function) {
@@ -374,30 +389,37 @@ inline void DeviceModel::check_owners() {
       function(first, handle);
     }
   };
-  std::map<Handle, std::uint64_t> of_blocks;
+  struct Page {
+    std::uint64_t first;
+    unsigned graph;
+  };
+  std::map<Handle, Page> of_blocks;
   for (const auto& [begin, block] : live_) {
     if (!is_paged(heap_of(begin).kind()) || running_.contains(block.pool) || block.exposed) {
       continue;
     }
     for_each_page(begin, block.size, [&](std::uint64_t first, Handle handle) {
-      const auto [known, is_new] = of_blocks.try_emplace(handle, first);
-      expect(is_new || known->second == first, "a live page has one address");
+      const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, block.graph});
+      expect(is_new || known->second.first == first, "a live page has one address");
+      if (known->second.graph != block.graph) {
+        known->second.graph = 0;  // of nobody alone
+      }
     });
   }
   for (const Graph& graph : graphs_) {
     if (!graph.of_member) {
       continue;
     }
-    std::map<Handle, std::uint64_t> of_graph;
     for (const auto& [begin, size] : graph.ranges) {
       if (!is_paged(heap_of(begin).kind())) {
         continue;
       }
       for_each_page(begin, size, [&](std::uint64_t first, Handle handle) {
-        const auto [known, is_new] = of_graph.try_emplace(handle, first);
-        expect(is_new || known->second == first, "a graph has each page once");
         const auto live = of_blocks.find(handle);
-        expect(live == of_blocks.end() || live->second == first,
+        // What was let go after its capture, the graph writes there too, and anybody may have it.
+        expect(live == of_blocks.end() || live->second.first == first ||
+                   live->second.graph == graph.number ||
+                   (live->second.graph == 0 && writes(graph, live->second.first, 1)),
                "no graph has the page of somebody's block at another address");
       });
     }

@@ -39,6 +39,7 @@ inline bool DeviceModel::let_go(const PoolId& pool) {
   }
   if (--holds_[pool] == 0) {
     std::erase_if(graphs_, [&](const Graph& graph) { return graph.pool == pool; });
+    captured_.erase(pool);
     device_->scratch().on_unheld(pool);
   }
   return true;
@@ -71,19 +72,23 @@ inline std::vector<std::pair<std::uint64_t, std::size_t>> DeviceModel::live_in(
 
 inline void DeviceModel::operator()(const TakeCheckpoint& i) {
   const PoolId pool = private_pool(i.pool);
-  if (!is_member(pool)) {
-    excluded_.insert(pool);
-  }
+  const bool runs = running_.contains(pool) && running_.at(pool).of_member;
+  const bool refused = is_member(pool) && (groups_.at(pool) < kGroups || runs);
+  CheckpointError error = CheckpointError::kNone;
   guarded([&] {
     PoolCheckpoint taken;
-    const CheckpointError error = take_checkpoint(*device_, pool, &taken);
-    expect((error == CheckpointError::kMember) == is_member(pool), "no member has checkpoints");
+    error = take_checkpoint(*device_, pool, &taken);
+    expect((error == CheckpointError::kMember) == refused || unsettled_.contains(pool),
+           "no member has checkpoints, unless it is alone");
     if (error == CheckpointError::kNone) {
       expect(holds_[pool] > 0, "of a pool that is held");
       checkpoint_ = taken;
       recorded_ = live_in(pool);
     }
   });
+  if (error != CheckpointError::kMember) {
+    excluded_.insert(pool);
+  }
 }
 
 inline void DeviceModel::operator()(const RestoreCheckpoint&) {

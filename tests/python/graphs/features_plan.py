@@ -248,7 +248,7 @@ def without_the_memory_it_is_estimated():
     torch.cuda.set_per_process_memory_fraction(1.0)
     measured = [one.is_measured for one in short.sets.values()]
     close = [
-        0.8 < short.sets[pools].reserved_bytes / planned.sets[pools].reserved_bytes <= 1.1
+        0.8 < short.sets[pools].reserved_bytes / planned.sets[pools].reserved_bytes <= 1.25
         for pools in ARRANGEMENTS
     ]
     same = short.captures == planned.captures

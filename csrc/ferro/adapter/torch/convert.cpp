@@ -120,9 +120,9 @@ std::vector<SegmentInfo> to_segments(const std::vector<SegmentView>& segments,
   std::vector<SegmentInfo> infos;
   infos.reserve(segments.size());
   for (const SegmentView& segment : segments) {
-    const bool cut = segment.kind == HeapKind::kPages && ranges == Ranges::kByClass;
     const bool is_small =
         segment.kind == HeapKind::kSmallPages || segment.kind == HeapKind::kSmallSegments;
+    const bool cut = is_paged(segment.kind) && !is_small && ranges == Ranges::kByClass;
     bool open = false;
     for (const BlockView& view : segment.blocks) {
       const bool large = cut ? !is_small_in_use(view) : !is_small;

@@ -3,6 +3,7 @@
 
 #include "ferro/base/bytes.h"
 #include "ferro/core/pages/page_store.h"
+#include "ferro/core/policy/any_order.h"
 #include "ferro/core/policy/handle_sizes.h"
 #include "ferro/core/policy/segment_policy.h"
 #include "ferro/core/policy/transfers.h"
@@ -30,6 +31,7 @@ struct AllocatorConfig {
   // Of what is allocated while a graph is captured, in its pool; who makes requests sees to it
   // (Request::plain).
   Layout graph_layout = Layout::kPages;
+  AnyOrderRules any_order = {};  // of graphs in a pool that is in no group
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
   double in_flight_share = 0.3;

@@ -20,7 +20,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       stale_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_.value()),
-      scratch_(driver_, store_, pools_),
+      scratch_(driver_, store_, pools_, config.any_order),
       on_shortage_(std::move(on_shortage)),
       parts_{config_,        driver_,  store_,    stale_,    pools_,  scratch_,     stats_,
              segment_stats_, imports_, searches_, captures_, layout_, on_shortage_, counters_},
@@ -68,21 +68,35 @@ AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Reque
       (pool != kDefaultPool && (pools_.has_special() || may_borrow(pool)))) [[unlikely]] {
     return allocate_specially(pool, stream, std::move(request));
   }
-  return allocate_in_pages(pool, stream, request);
+  return allocate_in_pages(pool, stream, arena_kind(pool, request), request);
 }
 
 AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
                                                 Request request) {
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
-  // What is captured in a group begins and ends with pages, so that what lives has no more of them
-  // than it fills; the rest of a page that carries a live byte serves nobody.
-  if (request.size > kSmallRequest && may_borrow(id) && graph_scratch_.is_captured_into(id)) {
-    request.size = align_up(request.size, config_.page_bytes);
+  // What a capture is expected to keep is packed into pages of the pool's own. All else begins and
+  // ends with pages: what lives in spite of it has no more of them than it fills, and what dies
+  // leaves whole ones, of which any later request is put together.
+  const bool in_segments = layout_ == Layout::kSegments || request.plain || traits.is_special;
+  HeapKind kind = arena_kind(id, request);
+  if (may_borrow(id)) {
+    const std::optional<Lifetime> lifetime = graph_scratch_.next_lifetime(id);
+    if (lifetime == Lifetime::kIsKept) {
+      // What small blocks have left of the pool's own pages comes before a page for those kept.
+      if (kind == HeapKind::kSmallPages && !in_segments) {
+        const DevicePtr ptr = pools_.arena(id, stream, kind).allocate_hit(request);
+        if (ptr != kNull && graph_scratch_.is_on_own_pages(ptr)) {
+          return {ptr, request.size, nullptr};
+        }
+      }
+      kind = HeapKind::kKeptPages;
+    } else if (lifetime && request.size > kSmallRequest) {
+      request.size = align_up(request.size, config_.page_bytes);
+    }
   }
-  return layout_ == Layout::kSegments || request.plain || traits.is_special
-             ? allocate_in_segments(id, stream, request)
-             : allocate_in_pages(id, stream, request);
+  return in_segments ? allocate_in_segments(id, stream, request)
+                     : allocate_in_pages(id, stream, kind, request);
 }
 
 AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
@@ -109,7 +123,7 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
   }
   const Driver::Session session(driver_);
   check_granularity();
-  ArenaHeap& arena = pools_.arena(id, stream, is_small_in(id, request));
+  ArenaHeap& arena = pools_.arena(id, stream, arena_kind(id, request));
   if (!arena.try_reserve_at(ptr, request.size)) {
     return {};
   }
@@ -227,6 +241,9 @@ ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules 
   {
     const RecursiveMutexLock lock(climb_mutex_);
     wanted = static_cast<ArenaHeap*>(heap)->wants_exchange(span, ptr);
+    if (wanted == ExportResult::kOk && scratch_.keeps_aliased(heap->pool())) {
+      wanted = ExportResult::kBusy;
+    }
   }
   if (wanted) {
     const bool busy = *wanted == ExportResult::kOk && !driver_.comes_to_rest(kLongestRest);

@@ -65,7 +65,8 @@ class DeviceMemory {
   // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
   // object. Null where requests need more than an arena.
   ArenaHeap* arena_of_default_pool(StreamId stream) {
-    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, false) : nullptr;
+    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, HeapKind::kPages)
+                                     : nullptr;
   }
   // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
   // use or lies elsewhere, or there is no memory to put there.
@@ -141,15 +142,17 @@ class DeviceMemory {
       FERRO_EXCLUDES(climb_mutex_);
   // The pages of a graph's pool stay where they are. A small block between two holes would keep them
   // apart for good: eight captures from small to large held 850 MiB instead of 514.
-  static bool is_small_in(const PoolId& pool, const Request& request) {
-    return pool != kDefaultPool && request.size <= kSmallRequest;
+  static HeapKind arena_kind(const PoolId& pool, const Request& request) {
+    return pool != kDefaultPool && request.size <= kSmallRequest ? HeapKind::kSmallPages
+                                                                 : HeapKind::kPages;
   }
   // Asked before the lock is taken that says whether a capture into that pool borrows.
   bool may_borrow(const PoolId& pool) const {
     return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;
   }
-  AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, const Request& request) {
-    ArenaHeap& heap = pools_.arena(pool, stream, is_small_in(pool, request));
+  AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, HeapKind kind,
+                                   const Request& request) {
+    ArenaHeap& heap = pools_.arena(pool, stream, kind);
     const DevicePtr ptr = heap.allocate_hit(request);
     if (ptr != kNull) [[likely]] {
       return {ptr, request.size, nullptr};

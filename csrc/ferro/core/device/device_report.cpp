@@ -72,7 +72,7 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
         heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
     return hit ? 0 : segment_bytes(request.size, rules);
   }
-  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, false);
+  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, HeapKind::kPages);
   PageRequest wanted;
   wanted.pages = heap.pages_missing_for(request);
   wanted.stream = stream;

@@ -1,5 +1,9 @@
 #include "ferro/core/device/graph_scratch.h"
 
+#include "ferro/base/check.h"
+
+#include <optional>
+
 namespace ferro {
 
 SharingResult GraphScratch::join(ScratchSharing::GroupId group, const PoolId& pool) {
@@ -35,16 +39,25 @@ GroupBytes GraphScratch::bytes_if_joined(std::span<const PoolId> pools) {
 }
 
 SharingResult GraphScratch::begin_capture(const PoolId& pool) {
-  if (!parts_.scratch.any()) {
-    return SharingResult::kOk;
-  }
   const RecursiveMutexLock lock(climb_mutex_);
   return parts_.scratch.begin_capture(pool);
 }
 
-bool GraphScratch::is_captured_into(const PoolId& pool) {
+std::optional<Lifetime> GraphScratch::next_lifetime(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  return parts_.scratch.lends_to(pool);
+  return parts_.scratch.next_lifetime(pool);
+}
+
+bool GraphScratch::is_on_own_pages(DevicePtr ptr) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  Span& span = *addresses_.find(ptr);
+  auto& heap = static_cast<ArenaHeap&>(*span.heap());
+  const std::optional<BlockView> block = heap.live_block_at(span, ptr);
+  if (block && !ArenaScratch(heap).is_borrowed(span, ptr, block->size)) {
+    return true;
+  }
+  FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
+  return false;
 }
 
 bool GraphScratch::note(const PoolId& pool, DevicePtr ptr) {
@@ -57,10 +70,10 @@ bool GraphScratch::note(const PoolId& pool, DevicePtr ptr) {
 }
 
 SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outcome outcome) {
-  if (!parts_.scratch.any()) {
-    return SharingResult::kOk;
-  }
   const RecursiveMutexLock lock(climb_mutex_);
+  if (!parts_.scratch.lends_to(pool)) {
+    return parts_.scratch.end_capture(pool, outcome);
+  }
   const Driver::Session session(parts_.driver);
   SharingResult result = parts_.scratch.end_capture(pool, outcome);
   if (result == SharingResult::kOutOfMemory) {
@@ -76,10 +89,8 @@ bool GraphScratch::exclude(const PoolId& pool) {
 }
 
 void GraphScratch::on_unheld(const PoolId& pool) {
-  if (parts_.scratch.any()) {
-    const RecursiveMutexLock lock(climb_mutex_);
-    parts_.scratch.on_unheld(pool);
-  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  parts_.scratch.on_unheld(pool);
 }
 
 }  // namespace ferro

@@ -9,6 +9,7 @@
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/device/scratch_sharing.h"
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,8 +29,9 @@ class GraphScratch {
   GroupBytes bytes_of(ScratchSharing::GroupId group) FERRO_EXCLUDES(climb_mutex_);
   GroupBytes bytes_if_joined(std::span<const PoolId> pools) FERRO_EXCLUDES(climb_mutex_);
   SharingResult begin_capture(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
-  // Is it a member into which a graph is captured at this moment?
-  bool is_captured_into(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  std::optional<Lifetime> next_lifetime(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // `ptr` was allocated while a capture borrows. False: on a page that it borrowed; it is free again.
+  bool is_on_own_pages(DevicePtr ptr) FERRO_EXCLUDES(climb_mutex_);
   // `ptr` was allocated in the pool. False: it is not live any more, and another one is to be asked
   // for.
   bool note(const PoolId& pool, DevicePtr ptr) FERRO_EXCLUDES(climb_mutex_);

@@ -111,7 +111,7 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
     } else {
       heap = std::make_unique<SegmentHeap>(*context_, id, key.stream, key.kind, bytes);
     }
-    if (key.kind != HeapKind::kPages) {
+    if (key.kind != HeapKind::kPages && key.kind != HeapKind::kKeptPages) {
       apart_.insert(heap.get());
     }
     heap->set_stream_lasts(streams_last_);
@@ -119,15 +119,14 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
   return *heap;
 }
 
-void PoolTable::fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, bool is_small) {
+void PoolTable::fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, HeapKind kind) {
   const std::uint64_t generation = generation_.load(std::memory_order_relaxed);
-  const HeapKind kind = is_small ? HeapKind::kSmallPages : HeapKind::kPages;
   slot = {serial_,
           stream,
           pool,
           generation,
           static_cast<ArenaHeap*>(&find_or_make(pool, {stream, kind})),
-          is_small};
+          kind};
 }
 
 SegmentHeap& PoolTable::segments(const PoolId& pool, StreamId stream, HeapKind kind) {

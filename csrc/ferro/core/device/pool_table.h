@@ -63,12 +63,11 @@ class PoolTable {
   std::shared_ptr<SegmentSource> source(const PoolId& id) FERRO_EXCLUDES(mutex_);
 
   // Heaps, which are made when they are missing.
-  ArenaHeap& arena(const PoolId& pool, StreamId stream, bool is_small) {
-    CachedArena& slot = cache_slot(pool, stream, is_small);
-    if (slot.table != serial_ || slot.stream != stream || slot.pool != pool ||
-        slot.is_small != is_small || slot.generation != generation_.load(std::memory_order_relaxed))
-        [[unlikely]] {
-      fill_slot(slot, pool, stream, is_small);
+  ArenaHeap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
+    CachedArena& slot = cache_slot(pool, stream, kind);
+    if (slot.table != serial_ || slot.stream != stream || slot.pool != pool || slot.kind != kind ||
+        slot.generation != generation_.load(std::memory_order_relaxed)) [[unlikely]] {
+      fill_slot(slot, pool, stream, kind);
     }
     return *slot.heap;
   }
@@ -129,7 +128,7 @@ class PoolTable {
     PoolId pool{};
     std::uint64_t generation = 0;
     ArenaHeap* heap = nullptr;
-    bool is_small = false;
+    HeapKind kind = HeapKind::kPages;
   };
   using Numbers = std::array<StatValue, kStatClasses>;
   static constexpr std::size_t kMaxGone = 256;
@@ -137,14 +136,14 @@ class PoolTable {
   static constexpr std::size_t kCachedArenas = 16;
   static thread_local std::array<CachedArena, kCachedArenas> cached_arenas_;
 
-  CachedArena& cache_slot(const PoolId& pool, StreamId stream, bool is_small) const {
+  CachedArena& cache_slot(const PoolId& pool, StreamId stream, HeapKind kind) const {
     // Stream handles are addresses of objects some hundred bytes apart.
     const auto bits = static_cast<std::uint64_t>(stream);
     const std::uint64_t mixed = (bits >> 8) ^ (bits >> 4) ^ serial_ ^ (pool.graph << 1) ^
-                                (pool.handle << 2) ^ (is_small ? 1 : 0);
+                                (pool.handle << 2) ^ static_cast<std::uint64_t>(kind);
     return cached_arenas_[mixed % kCachedArenas];
   }
-  void fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, bool is_small)
+  void fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, HeapKind kind)
       FERRO_EXCLUDES(mutex_);
   Heap& find_or_make(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
   bool try_drop(std::map<PoolId, Pool>::iterator pool) FERRO_REQUIRES(mutex_);

@@ -13,9 +13,12 @@
 namespace ferro {
 
 SharingResult ScratchSharing::may_join(GroupId group, const PoolId& pool) const {
+  if (excluded_.contains(pool)) {
+    return SharingResult::kExcluded;
+  }
   const auto known = members_.find(pool);
   if (known == members_.end()) {
-    return excluded_.contains(pool) ? SharingResult::kExcluded : SharingResult::kOk;
+    return SharingResult::kOk;
   }
   const Member& member = known->second;
   if (member.group != group && sets_.at(member.group).members.size() > 1) {
@@ -46,26 +49,51 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
     set.handles.merge(before.handles);
     sets_.erase(known->second.group);
     known->second.group = group;
+    set.members.push_back(pool);
+    settle_accounts(set);
   } else {
-    Member& member = members_[pool];
-    member.group = group;
-    const User user = next_user_++;
-    // Without a hold there are no graphs, and nobody would say that they are gone.
-    const bool has_graphs = pools_.use_count(pool) > 0;
-    for_each_arena(pool, [&](ArenaHeap& heap) {
-      if (!has_graphs) {
-        return;
-      }
-      member.written.unite(ArenaScratch(heap).backed_ranges());
-      ArenaScratch(heap).retire_free(member.written);
-      add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(), true);
-    });
+    add_member(group, pool, nullptr);
   }
-  count_.store(members_.size(), std::memory_order_relaxed);
-  set.members.push_back(pool);
-  settle_accounts(set);
   fold(set);
   return SharingResult::kOk;
+}
+
+// `written`: by its graphs; null: nobody knows, so all that there is.
+void ScratchSharing::add_member(GroupId group, const PoolId& pool, const AddressRanges* written) {
+  Set& set = sets_[group];
+  Member& member = members_[pool];
+  member.group = group;
+  const User user = next_user_++;
+  // Without a hold there are no graphs, and nobody would say that they are gone.
+  const bool has_graphs = pools_.use_count(pool) > 0;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    if (!has_graphs) {
+      return;
+    }
+    // What the pool has lent since is gone.
+    const AddressRanges backed = ArenaScratch(heap).backed_ranges();
+    member.written.unite(written != nullptr ? written->intersection(backed) : backed);
+    ArenaScratch(heap).retire_free(member.written);
+    add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(),
+             Folding::kMayFold);
+  });
+  update_count();
+  set.members.push_back(pool);
+  settle_accounts(set);
+}
+
+// Of a member of a group in which there is no other, no later capture borrows.
+bool ScratchSharing::exclude(const PoolId& pool) {
+  const auto found = members_.find(pool);
+  if (found != members_.end() &&
+      (found->second.group < kFirstLone || found->second.capturing.has_value())) {
+    return false;
+  }
+  excluded_.insert(pool);
+  lifetimes_.erase(pool);
+  given_first_.erase(pool);
+  update_count();
+  return true;
 }
 
 SharingResult ScratchSharing::leave(const PoolId& pool) {
@@ -101,7 +129,7 @@ SharingResult ScratchSharing::leave(const PoolId& pool) {
   const auto give_back = [&] { store_.put_cached(created); };
   try {
     for (const auto& [handle, shared] : set.handles) {
-      Shared of_pool{shared.pages, {}, shared.only};
+      Shared of_pool{shared.pages, {}, shared.only, shared.kept_by};
       std::ranges::set_intersection(shared.users, users,
                                     std::inserter(of_pool.users, of_pool.users.end()));
       if (of_pool.users.empty()) {
@@ -161,7 +189,7 @@ GroupBytes ScratchSharing::bytes_of(GroupId group) const {
     return bytes;
   }
   for (const auto& [handle, shared] : set->second.handles) {
-    bytes.set += shared.pages * store_.page_bytes();
+    bytes.set += shared.kept_by ? 0 : shared.pages * store_.page_bytes();
   }
   for (const PoolId& pool : set->second.members) {
     for (const Use& use : members_.at(pool).uses) {
@@ -181,7 +209,7 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
       const Set& set = set_of(found->second);
       if (set.members.size() == 1) {
         for (const auto& [handle, shared] : set.handles) {
-          runs.push_back({shared.pages});
+          runs.push_back({shared.kept_by ? 0 : shared.pages});
         }
       }
     } else if (!excluded_.contains(pool)) {
@@ -256,7 +284,7 @@ void ScratchSharing::fold_use(Set& set, Use& use, std::set<PageHandle>& kept) {
     for (const auto& [handle, shared] : set.handles) {
       // What died after its capture is not of one graph: the one that folds may write there too.
       if (!own.empty() && kept.contains(handle) && !shared.users.contains(use.user) &&
-          !shared.only) {
+          !shared.only && !shared.kept_by) {
         available.push_back({handle, shared.pages});
         sizes.push_back(shared.pages);
       }
@@ -381,7 +409,7 @@ void ScratchSharing::check_invariants() const {
     std::size_t pages = 0;
     for (const auto& [handle, shared] : set.handles) {
       FERRO_CHECK(!shared.users.empty() && shared.users == users[handle]);
-      pages += shared.pages;
+      pages += shared.kept_by ? 0 : shared.pages;
     }
     FERRO_CHECK(pages == set.home_pages && (pages == 0 || set.home.has_value()));
   }

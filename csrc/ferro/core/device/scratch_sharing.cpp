@@ -12,18 +12,19 @@
 namespace ferro {
 
 void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
-                              std::vector<ArenaScratch::Aliased> found, bool may_fold) {
+                              std::vector<ArenaScratch::Aliased> found, Folding folding) {
   Set& set = set_of(member);
   for (ArenaScratch::Aliased& range : found) {
     for (const HandleRange& handle : range.handles) {
       Shared& shared = set.handles[handle.handle];
       shared.pages = handle.pages;
       shared.users.insert(user);
-      if (!may_fold) {
+      shared.kept_by.reset();
+      if (folding == Folding::kNorServeOtherPools) {
         shared.only = heap.pool();
       }
     }
-    to.push_back({user, &heap, std::move(range), may_fold});
+    to.push_back({user, &heap, std::move(range), folding == Folding::kMayFold});
   }
 }
 
@@ -31,16 +32,34 @@ void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& h
 void ScratchSharing::share_what_died(const PoolId& pool, Member& member) {
   for_each_arena(pool, [&](ArenaHeap& heap) {
     ArenaScratch(heap).retire_free(member.written);
-    add_uses(member, member.uses, heap, next_user_++, ArenaScratch(heap).alias_retired(), false);
+    add_uses(member, member.uses, heap, next_user_++, ArenaScratch(heap).alias_retired(),
+             Folding::kNorServeOtherPools);
   });
   settle_accounts(set_of(member));
 }
 
 SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
-  const auto found = members_.find(pool);
-  if (found == members_.end()) {
+  if (excluded_.contains(pool)) {
     return SharingResult::kOk;
   }
+  auto found = members_.find(pool);
+  if (found == members_.end()) {
+    const auto before = captured_.find(pool);
+    if (before != captured_.end() && !before->second) {
+      return SharingResult::kOk;
+    }
+    lifetimes_[pool].begin();
+    update_count();
+    if (before == captured_.end()) {
+      given_first_[pool].clear();
+      return SharingResult::kOk;
+    }
+    captured_.erase(before);
+    add_member(next_lone_++, pool, &given_first_.at(pool));
+    given_first_.erase(pool);
+    found = members_.find(pool);
+  }
+  lifetimes_[pool].begin();
   Member& member = found->second;
   if (member.capturing) {
     if (const SharingResult result = settle(pool, member); result != SharingResult::kOk) {
@@ -49,14 +68,63 @@ SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
   }
   share_what_died(pool, member);
   member.capturing = next_user_++;
+  member.users = {*member.capturing};
   member.is_running = true;
   member.given.clear();
   return SharingResult::kOk;
 }
 
+std::optional<Lifetime> ScratchSharing::next_lifetime(const PoolId& pool) const {
+  return lends_to(pool) ? std::optional(lifetimes_.at(pool).next()) : std::nullopt;
+}
+
+// Nothing where no pages were given.
+void ScratchSharing::end_first_capture(const PoolId& pool) {
+  std::size_t kept = 0;
+  std::size_t held = 0;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    held += heap.view().backed_bytes;
+    for (const BlockView& block : live_blocks_of(heap)) {
+      kept += block.size;
+    }
+  });
+  if (held == 0) {
+    return;
+  }
+  captured_[pool] = are_kept_apart(kept, held, any_order_);
+  if (captured_[pool]) {
+    learn_lifetimes(pool);
+  } else {
+    lifetimes_.erase(pool);
+    given_first_.erase(pool);
+    update_count();
+  }
+}
+
+void ScratchSharing::learn_lifetimes(const PoolId& pool) {
+  std::set<DevicePtr> live;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    for (const BlockView& block : live_blocks_of(heap)) {
+      live.insert(block.ptr);
+    }
+  });
+  lifetimes_[pool].learn([&](DevicePtr ptr) { return live.contains(ptr); });
+}
+
 bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
   const auto found = members_.find(pool);
-  if (found == members_.end() || !found->second.capturing) {
+  if (found == members_.end()) {
+    const auto first = given_first_.find(pool);
+    const auto known = lifetimes_.find(pool);
+    if (first != given_first_.end() && known != lifetimes_.end()) {
+      known->second.note(ptr);
+      if (const std::optional<BlockView> block = span.heap()->live_block_at(span, ptr)) {
+        first->second.add(ptr, block->size);
+      }
+    }
+    return true;
+  }
+  if (!found->second.capturing) {
     return true;
   }
   Member& member = found->second;
@@ -78,24 +146,39 @@ bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
   }
   if (member.is_running) {
     member.given.add(ptr, bytes);
+    lifetimes_[pool].note(ptr);
   }
   return true;
 }
 
 SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
+  const bool succeeded = outcome == Outcome::kSucceeded;
   const auto found = members_.find(pool);
-  if (found == members_.end() || !found->second.is_running) {
+  if (found == members_.end()) {
+    if (succeeded && !captured_.contains(pool) && !excluded_.contains(pool)) {
+      end_first_capture(pool);
+    }
+    return SharingResult::kOk;
+  }
+  if (!found->second.is_running) {
     return SharingResult::kOk;
   }
   Member& member = found->second;
   member.is_running = false;
-  const bool succeeded = outcome == Outcome::kSucceeded;
   // Without a graph nobody may write there, and nothing has.
   std::vector<Use> unused;
+  // What a graph has twice would not be its own where others come behind some of it.
+  const Folding folding = member.users.size() == 1 ? Folding::kMayFold : Folding::kMayNot;
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    add_uses(member, succeeded ? member.uses : unused, heap, *member.capturing,
-             ArenaScratch(heap).alias_borrowed(), true);
+    add_uses(member, member.uses, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
+             folding);
   });
+  if (!succeeded) {
+    const auto [first, last] = std::ranges::partition(
+        member.uses, [&](const Use& use) { return !member.users.contains(use.user); });
+    unused.assign(std::make_move_iterator(first), std::make_move_iterator(last));
+    member.uses.erase(first, last);
+  }
   remove_uses(set_of(member), unused);
   std::ranges::move(unused, std::back_inserter(member.gone));
   settle_accounts(set_of(member));
@@ -103,6 +186,10 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
     member.written.unite(member.given);
   }
   member.given.clear();
+  member.died_on.clear();
+  if (succeeded) {
+    learn_lifetimes(pool);
+  }
   const SharingResult result = settle(pool, member);
   if (succeeded) {
     for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
@@ -119,8 +206,13 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
     for (const ArenaScratch::Handle& borrowed : ArenaScratch(heap).borrowed()) {
       const HandleRange& range = borrowed.range;
       Shared& shared = set.handles.at(range.handle);
-      if (shared.users.size() == 1) {
-        set.handles.erase(range.handle);
+      if (std::ranges::includes(member.users, shared.users)) {
+        // The graph's alone; what it let go there it writes before.
+        shared.users.erase(user);
+        shared.kept_by = pool;
+        if (!shared.users.empty()) {
+          member.written.add(borrowed.begin, range.pages * store_.page_bytes());
+        }
         ArenaScratch(heap).keep_borrowed(borrowed.begin);
         continue;
       }
@@ -156,13 +248,17 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
     }
   });
   if (result == SharingResult::kOk) {
-    member.capturing.reset();
+    end_users(member);
   }
   settle_accounts(set);
   return result;
 }
 
 void ScratchSharing::on_unheld(const PoolId& pool) {
+  captured_.erase(pool);
+  given_first_.erase(pool);
+  lifetimes_.erase(pool);
+  update_count();
   const auto found = members_.find(pool);
   if (found == members_.end() || found->second.is_running) {
     return;
@@ -176,8 +272,15 @@ void ScratchSharing::on_unheld(const PoolId& pool) {
 
 SharingResult ScratchSharing::settle_again(const PoolId& pool) {
   const auto found = members_.find(pool);
-  return found != members_.end() && found->second.capturing ? settle(pool, found->second)
-                                                            : SharingResult::kOk;
+  if (found == members_.end() || !found->second.capturing) {
+    return SharingResult::kOk;
+  }
+  const SharingResult result = settle(pool, found->second);
+  if (result == SharingResult::kOk) {
+    for_each_arena(pool,
+                   [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(found->second.written); });
+  }
+  return result;
 }
 
 void ScratchSharing::let_go_of_all() {
@@ -192,22 +295,35 @@ bool ScratchSharing::keep_written(const PoolId& pool) {
     return true;
   }
   const Member& member = found->second;
-  if (!member.capturing) {
-    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+  if (member.capturing || keeps_aliased(pool)) {
+    return false;
   }
-  return !member.capturing;
+  for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+  return true;
+}
+
+bool ScratchSharing::keeps_aliased(const PoolId& pool) const {
+  const auto found = members_.find(pool);
+  return found != members_.end() &&
+         std::ranges::any_of(sets_.at(found->second.group).handles,
+                             [&](const auto& entry) { return entry.second.kept_by == pool; });
 }
 
 void ScratchSharing::take_unsettled(const PoolId& pool, Member& member) {
   bool any_lives = false;
   for_each_arena(pool, [&](ArenaHeap& heap) {
     add_uses(member, member.gone, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
-             true);
+             Folding::kMayNot);
     any_lives = any_lives || !ArenaScratch(heap).borrowed().empty();
   });
   if (!any_lives) {
-    member.capturing.reset();
+    end_users(member);
   }
+}
+
+void ScratchSharing::end_users(Member& member) {
+  member.capturing.reset();
+  member.users.clear();
 }
 
 void ScratchSharing::collect() {
@@ -248,7 +364,7 @@ void ScratchSharing::settle_accounts(Set& set) {
   trim(set);
   std::size_t pages = 0;
   for (const auto& [handle, shared] : set.handles) {
-    pages += shared.pages;
+    pages += shared.kept_by ? 0 : shared.pages;
   }
   std::optional<PoolId> home;
   for (const PoolId& pool : set.members) {
@@ -273,53 +389,14 @@ void ScratchSharing::trim(Set& set) {
   for (auto shared = set.handles.begin(); shared != set.handles.end();) {
     if (shared->second.users.empty()) {
       const HandleRange range{shared->first, shared->second.pages};
-      store_.put_cached({&range, 1});
+      if (!shared->second.kept_by) {
+        store_.put_cached({&range, 1});
+      }
       shared = set.handles.erase(shared);
     } else {
       ++shared;
     }
   }
-}
-
-bool ScratchSharing::lends_to(const PoolId& pool) const {
-  const auto found = members_.find(pool);
-  return found != members_.end() && found->second.is_running;
-}
-
-std::vector<HandleRange> ScratchSharing::lend(const PoolId& pool, std::size_t pages, bool exactly) {
-  const Member& member = members_.at(pool);
-  std::vector<HandleRange> available;
-  std::vector<std::size_t> sizes;
-  Set& set = set_of(member);
-  for (const auto& [handle, shared] : set.handles) {
-    if (!shared.users.contains(*member.capturing) && (!shared.only || *shared.only == pool)) {
-      available.push_back({handle, shared.pages});
-      sizes.push_back(shared.pages);
-    }
-  }
-  std::vector<HandleRange> lent;
-  for (const std::size_t i :
-       plan_lending(pages, sizes, exactly ? LastHandle::kFits : LastHandle::kMayBeLarger)) {
-    lent.push_back(available[i]);
-    set.handles.at(available[i].handle).users.insert(*member.capturing);
-  }
-  return lent;
-}
-
-void ScratchSharing::take_back(const PoolId& pool, std::span<const HandleRange> handles) {
-  const Member& member = members_.at(pool);
-  for (const HandleRange& range : handles) {
-    set_of(member).handles.at(range.handle).users.erase(*member.capturing);
-  }
-}
-
-void ScratchSharing::adopt(const PoolId& pool, std::span<const HandleRange> handles) {
-  const Member& member = members_.at(pool);
-  Set& set = set_of(member);
-  for (const HandleRange& range : handles) {
-    set.handles[range.handle] = {range.pages, {*member.capturing}, std::nullopt};
-  }
-  settle_accounts(set);
 }
 
 }  // namespace ferro

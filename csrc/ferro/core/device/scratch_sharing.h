@@ -27,12 +27,16 @@
 #include "ferro/core/device/pool_table.h"
 #include "ferro/core/heap/arena_scratch.h"
 #include "ferro/core/pages/scratch_lender.h"
+#include "ferro/core/policy/any_order.h"
+#include "ferro/core/policy/capture_lifetimes.h"
+#include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/address_ranges.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,8 +66,9 @@ class ScratchSharing final : public ScratchLender {
  public:
   using GroupId = std::uint64_t;
 
-  ScratchSharing(Driver& driver, PageStore& store, PoolTable& pools)
-      : driver_(driver), store_(store), pools_(pools) {}
+  ScratchSharing(Driver& driver, PageStore& store, PoolTable& pools,
+                 const AnyOrderRules& any_order = {})
+      : driver_(driver), store_(store), pools_(pools), any_order_(any_order) {}
 
   // What is free in the pool, which its graphs may write, is shared from now on; where the driver
   // fails to map, some of it is not until the pool joins again. Throws DriverError where the host
@@ -74,11 +79,10 @@ class ScratchSharing final : public ScratchLender {
   // The pool gets handles of its own for its scratch; it is a group of its own then, which nobody
   // joins. On failure, also when it throws DriverError, nothing changed.
   SharingResult leave(const PoolId& pool);
-  // A pool that is no member will be none. False: it is one.
-  bool exclude(const PoolId& pool) {
-    return !members_.contains(pool) && (excluded_.insert(pool), true);
-  }
-  // Are there members? Without the lock.
+  // The pool will be no member of a group in which there are others, and no later capture into it
+  // borrows. False: it is one, or a capture into it borrows now.
+  bool exclude(const PoolId& pool);
+  // Are there members, or graphs that were captured into pools? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
   // What they would have in common if these pools became a group: whole handles without a live byte.
@@ -88,6 +92,8 @@ class ScratchSharing final : public ScratchLender {
   // A capture into the pool begins. Nothing for a pool that is no member. kOutOfMemory: what an
   // earlier one left alive still has none of its own.
   SharingResult begin_capture(const PoolId& pool);
+  // What is expected of its next allocation. None: no capture into it runs, or it is no member.
+  std::optional<Lifetime> next_lifetime(const PoolId& pool) const;
   // It was given a block. False: a graph of the pool may write there, or, outside of a capture, it has
   // no pages of its own; it is retired.
   bool note(const PoolId& pool, Span& span, DevicePtr ptr);
@@ -104,8 +110,10 @@ class ScratchSharing final : public ScratchLender {
   // what a capture let go whose end could not be settled.
   void collect();
   // Before pages of the pool go elsewhere: what its graphs may write stays. False: all of it does,
-  // for a capture, or until what one left alive is settled.
+  // for a capture, or until what one left alive is settled, or nothing but its blocks has its pages.
   bool keep_written(const PoolId& pool);
+  // Has a graph of the pool pages of what it keeps at other addresses too? They are not exchanged.
+  bool keeps_aliased(const PoolId& pool) const;
 
   // Of pools that take their pages into account (class comment).
   std::size_t pages_of(const PoolId& pool) const;
@@ -114,9 +122,14 @@ class ScratchSharing final : public ScratchLender {
 
   // ScratchLender.
   bool lends_to(const PoolId& pool) const override;
-  std::vector<HandleRange> lend(const PoolId& pool, std::size_t pages, bool exactly) override;
+  std::vector<HandleRange> lend(const PoolId& pool, StreamId stream, std::size_t pages,
+                                bool exactly) override;
   void take_back(const PoolId& pool, std::span<const HandleRange> handles) override;
   void adopt(const PoolId& pool, std::span<const HandleRange> handles) override;
+  std::vector<HandleRange> let_keep(const PoolId& pool, StreamId stream,
+                                    std::size_t pages) override;
+  void on_kept(const PoolId& pool, DevicePtr begin, std::size_t bytes) override;
+  void take_back_kept(const PoolId& pool, std::span<const HandleRange> handles) override;
 
  private:
   using User = std::uint64_t;
@@ -125,6 +138,9 @@ class ScratchSharing final : public ScratchLender {
     std::set<User> users;
     // Lent to captures of this pool alone.
     std::optional<PoolId> only;
+    // An arena of this pool owns it, and takes it into account; it is lent to nobody. Its users are
+    // of one graph, which writes there before it writes what it keeps.
+    std::optional<PoolId> kept_by;
   };
   struct Set {
     std::map<PageHandle, Shared> handles;
@@ -144,6 +160,10 @@ class ScratchSharing final : public ScratchLender {
     std::vector<Use> gone;          // of graphs that are no more
     std::optional<User> capturing;  // or with live bytes on borrowed handles
     bool is_running = false;
+    // Of the capture that runs, with `capturing`: one more each time that what died is lent again.
+    std::set<User> users;
+    // What it had and does not hold any more serves it again, in the order of one stream.
+    std::map<PageHandle, StreamId> died_on;
     AddressRanges given;    // by the capture that runs
     AddressRanges written;  // by graphs that there may be
   };
@@ -157,8 +177,21 @@ class ScratchSharing final : public ScratchLender {
   Set& set_of(const Member& member) { return sets_.at(member.group); }
   template <typename Function>
   void for_each_arena(const PoolId& pool, Function function);
+  enum class Folding { kMayFold, kMayNot, kNorServeOtherPools };
   void add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
-                std::vector<ArenaScratch::Aliased> found, bool may_fold);
+                std::vector<ArenaScratch::Aliased> found, Folding folding);
+  enum class Died { kAny, kOfThisGraph };
+  void share_what_died_on(StreamId stream, const PoolId& pool, Member& member, std::size_t pages,
+                          Died which);
+  std::vector<HandleRange> choose(const Member& member, std::size_t pages, LastHandle last,
+                                  const std::function<bool(PageHandle, const Shared&)>& accepts);
+  void end_users(Member& member);
+  void end_first_capture(const PoolId& pool);
+  void learn_lifetimes(const PoolId& pool);
+  void update_count() {
+    count_.store(members_.size() + lifetimes_.size(), std::memory_order_relaxed);
+  }
+  void add_member(GroupId group, const PoolId& pool, const AddressRanges* written);
   void share_what_died(const PoolId& pool, Member& member);
   SharingResult settle(const PoolId& pool, Member& member);
   void take_unsettled(const PoolId& pool, Member& member);
@@ -173,12 +206,18 @@ class ScratchSharing final : public ScratchLender {
   Driver& driver_;
   PageStore& store_;
   PoolTable& pools_;
+  const AnyOrderRules any_order_;
   std::map<PoolId, Member> members_;
   std::map<GroupId, Set> sets_;
   std::set<PoolId> excluded_;
-  std::atomic<std::size_t> count_{0};  // of members
+  // Pools that are no members, with a graph that was given pages. True: the next one joins.
+  std::map<PoolId, bool> captured_;
+  std::map<PoolId, AddressRanges> given_first_;  // to the first capture into such a pool
+  std::map<PoolId, CaptureLifetimes> lifetimes_;
+  std::atomic<std::size_t> count_{0};  // of members, and of pools with lifetimes
   User next_user_ = 1;
-  GroupId next_lone_ = GroupId{1} << 63;  // of pools that have left
+  static constexpr GroupId kFirstLone = GroupId{1} << 63;
+  GroupId next_lone_ = kFirstLone;  // of pools that have left, or that nobody declared
 };
 
 template <typename Function>

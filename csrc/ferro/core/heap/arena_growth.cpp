@@ -200,7 +200,7 @@ TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
   wanted.pages = missing;
   wanted.fit = from == GrowFrom::kStore ? Fit::kExactly : Fit::kAtLeast;
   // Shared by the handle later. In single pages any capture took 1.16 of native's time, not 1.04.
-  if (context_.lender != nullptr && context_.lender->lends_to(pool_)) {
+  if (borrows()) {
     wanted.fit = Fit::kExactly;
     wanted.largest = largest_borrowed_handle(missing);
   }
@@ -224,12 +224,15 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   std::vector<StoredHandle> taken;
   std::vector<HandleRange> lent;
   std::vector<HandleRange> handles;
-  const bool borrows = context_.lender != nullptr && context_.lender->lends_to(pool_);
+  const bool borrows = this->borrows();
+  const bool keeps = !borrows && is_captured_into();
   std::optional<GrowthPlan> place;
   const auto undo = [&] {
     context_.store.put(taken);
     if (borrows) {
       context_.lender->take_back(pool_, lent);
+    } else if (keeps) {
+      context_.lender->take_back_kept(pool_, lent);
     }
     undo_growth(growth);
   };
@@ -244,8 +247,14 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
     growth.own_pages = growth.own.pages;
     std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
     if (borrows) {
-      lent = context_.lender->lend(pool_, missing, from == GrowFrom::kStore);
+      // The rest of a larger handle would serve small blocks alone.
+      const bool exactly = from == GrowFrom::kStore || kind_ == HeapKind::kSmallPages;
+      lent = context_.lender->lend(pool_, stream_, missing, exactly);
       missing -= std::min(missing, pages_in(lent));
+    } else if (keeps) {
+      // The rest of the last page may serve another graph.
+      lent = context_.lender->let_keep(pool_, stream_, missing - std::min<std::size_t>(missing, 1));
+      missing -= pages_in(lent);
     }
     if (missing != 0) {
       if (const TakeResult result = take_missing(missing, from, taken); result != TakeResult::kOk) {
@@ -276,10 +285,11 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   }
   const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
   const std::size_t bytes = place->pages * page_bytes_;
-  std::size_t from_store = 0;
+  std::size_t from_store = keeps ? pages_in(lent) : 0;
   for (const StoredHandle& handle : taken) {
     from_store += handle.range.pages;
   }
+  const DevicePtr grown = growth.gap->ptr + place->first_page * page_bytes_;
   Left left;
   {
     const HeapLock lock(mutex_);
@@ -310,6 +320,8 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   pages_moved_.fetch_add(growth.own_pages, std::memory_order_relaxed);
   if (borrows) {
     context_.lender->adopt(pool_, std::span(handles).subspan(lent.size()));
+  } else if (keeps) {
+    context_.lender->on_kept(pool_, grown, pages_in(lent) * page_bytes_);
   }
   hand_to_store(std::move(left), MovedHandles::kAreMapped);
   return GrowResult::kGrown;
@@ -391,30 +403,6 @@ BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {
       return {};
     }
   }
-}
-
-std::size_t ArenaHeap::pages_missing_for(const Request& request) {
-  const HeapLock lock(mutex_);
-  collect_locked();
-  tiling_.merge_all();
-  if (tiling_.free_blocks().best_fit(request.size) != nullptr) {
-    return 0;
-  }
-  std::vector<Block*> gaps;
-  const std::optional<GrowthPlan> planned = plan(request, 0, gaps);
-  const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
-  if (pool_ != kDefaultPool) {
-    return wanted;
-  }
-  const std::vector<Hole> own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
-  if (own.empty() || is_capturing()) {
-    return wanted;
-  }
-  std::size_t pages = 0;
-  for (const Hole& hole : own) {
-    pages += hole.run.bytes / page_bytes_;
-  }
-  return wanted - std::min(wanted, pages);
 }
 
 }  // namespace ferro

@@ -197,6 +197,11 @@ class ArenaHeap final : public Heap {
   TakeResult take_missing(std::size_t missing, GrowFrom from, std::vector<StoredHandle>& out)
       FERRO_EXCLUDES(mutex_);
   Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
+  // What is expected to be kept has pages of its own.
+  bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
+  bool is_captured_into() const {
+    return context_.lender != nullptr && context_.lender->lends_to(pool_);
+  }
   void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
   std::size_t least_span() const { return std::max(kSpanAlignment, page_bytes_); }
   bool is_short_of_addresses(std::size_t needed) FERRO_EXCLUDES(mutex_);

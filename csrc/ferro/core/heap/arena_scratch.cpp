@@ -60,36 +60,80 @@ bool ArenaScratch::is_borrowed(const Span& span, DevicePtr ptr, std::size_t byte
   return false;
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_borrowed() {
-  std::vector<Aliased> found;
-  const std::vector<Handle> handles = borrowed();
-  const HeapLock lock(heap_.mutex_);
+// In order of address, within a block each.
+std::vector<ArenaScratch::Run> ArenaScratch::free_borrowed_runs(std::span<const Handle> borrowed) {
   collect_locked();
   heap_.tiling_.merge_all();
-  for (std::size_t i = 0; i < handles.size();) {
-    const DevicePtr begin = handles[i].begin;
-    Span& span = *heap_.tiling_.span_around(begin);
-    Block* block = span.block_around(begin);
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < borrowed.size();) {
+    const DevicePtr begin = borrowed[i].begin;
+    const Block* block = heap_.tiling_.span_around(begin)->block_around(begin);
     DevicePtr end = begin;
-    std::vector<HandleRange> run;
-    while (i < handles.size() && (run.empty() || handles[i].begin == end)) {
-      const DevicePtr next = handles[i].begin + handles[i].range.pages * heap_.page_bytes_;
+    Run run{begin, {}};
+    while (i < borrowed.size() && (run.handles.empty() || borrowed[i].begin == end)) {
+      const DevicePtr next = borrowed[i].begin + borrowed[i].range.pages * heap_.page_bytes_;
       if (!block->is_free() || next > block->end()) {
         break;
       }
-      run.push_back(handles[i].range);
+      run.handles.push_back(borrowed[i].range);
       end = next;
       ++i;
     }
-    if (run.empty()) {
+    if (run.handles.empty()) {
       ++i;
-      continue;
+    } else {
+      runs.push_back(std::move(run));
     }
-    const PageRun range{begin, distance(begin, end)};
-    block = heap_.tiling_.cut(block, range.begin, range.bytes);
-    block->state = BlockState::kAliased;
-    heap_.tiling_.unback(span, range);
-    found.push_back({block, std::move(run)});
+  }
+  return runs;
+}
+
+ArenaScratch::Aliased ArenaScratch::alias(Run run) {
+  Span& span = *heap_.tiling_.span_around(run.begin);
+  const PageRun range{run.begin, pages_in(run.handles) * heap_.page_bytes_};
+  Block* block = heap_.tiling_.cut(span.block_around(range.begin), range.begin, range.bytes);
+  block->state = BlockState::kAliased;
+  heap_.tiling_.unback(span, range);
+  return {block, std::move(run.handles)};
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_borrowed() {
+  const std::vector<Handle> handles = borrowed();
+  const HeapLock lock(heap_.mutex_);
+  std::vector<Aliased> found;
+  for (Run& run : free_borrowed_runs(handles)) {
+    found.push_back(alias(std::move(run)));
+  }
+  return found;
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_some_borrowed(
+    std::size_t wanted, const std::function<bool(PageHandle)>& accepts) {
+  std::vector<Handle> handles = borrowed();
+  std::erase_if(handles, [&](const Handle& handle) { return !accepts(handle.range.handle); });
+  const HeapLock lock(heap_.mutex_);
+  std::vector<Run> runs = free_borrowed_runs(handles);
+  const auto is_growing = [](const Block* block) {
+    return block != nullptr && block->state == BlockState::kTransit;
+  };
+  std::erase_if(runs, [&](const Run& run) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    const Block* block = heap_.tiling_.span_around(run.begin)->block_around(run.begin);
+    return is_growing(block->prev) || is_growing(block->next);
+  });
+  std::ranges::stable_sort(runs, {}, [](const Run& run) { return pages_in(run.handles); });
+  std::vector<Aliased> found;
+  for (Run& run : runs) {
+    std::size_t pages = 0;
+    std::size_t count = 0;
+    while (count < run.handles.size() && pages < wanted) {
+      pages += run.handles[count++].pages;
+    }
+    if (count == 0) {
+      break;
+    }
+    run.handles.resize(count);
+    wanted -= std::min(wanted, pages);
+    found.push_back(alias(std::move(run)));
   }
   return found;
 }

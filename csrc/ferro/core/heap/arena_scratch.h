@@ -7,6 +7,7 @@
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/address_ranges.h"
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,10 @@ class ArenaScratch {
 
   // The whole borrowed handles that carry nothing but free memory become aliased blocks.
   std::vector<Aliased> alias_borrowed();
+  // Of accepted ones as many pages as are wanted, from the shortest runs of them, give or take a handle; none that
+  // touch memory which is about to grow.
+  std::vector<Aliased> alias_some_borrowed(std::size_t wanted,
+                                           const std::function<bool(PageHandle)>& accepts);
   struct Handle {
     DevicePtr begin{};
     HandleRange range;
@@ -55,6 +60,13 @@ class ArenaScratch {
  private:
   void collect_locked() FERRO_REQUIRES(heap_.mutex_);
   static bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end);
+  struct Run {
+    DevicePtr begin{};
+    std::vector<HandleRange> handles;
+  };
+  std::vector<Run> free_borrowed_runs(std::span<const Handle> borrowed)
+      FERRO_REQUIRES(heap_.mutex_);
+  Aliased alias(Run run) FERRO_REQUIRES(heap_.mutex_);
   template <typename Accepts>
   std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);
 

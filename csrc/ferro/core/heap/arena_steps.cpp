@@ -84,4 +84,28 @@ DevicePtr ArenaHeap::allocate_waited(const Request& request) {
   }
 }
 
+std::size_t ArenaHeap::pages_missing_for(const Request& request) {
+  const HeapLock lock(mutex_);
+  collect_locked();
+  tiling_.merge_all();
+  if (tiling_.free_blocks().best_fit(request.size) != nullptr) {
+    return 0;
+  }
+  std::vector<Block*> gaps;
+  const std::optional<GrowthPlan> planned = plan(request, 0, gaps);
+  const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
+  if (pool_ != kDefaultPool) {
+    return wanted;
+  }
+  const std::vector<Hole> own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
+  if (own.empty() || is_capturing()) {
+    return wanted;
+  }
+  std::size_t pages = 0;
+  for (const Hole& hole : own) {
+    pages += hole.run.bytes / page_bytes_;
+  }
+  return wanted - std::min(wanted, pages);
+}
+
 }  // namespace ferro

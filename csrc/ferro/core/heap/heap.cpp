@@ -225,7 +225,15 @@ bool Heap::can_restore(const std::vector<BlockView>& live) {
            while (slot <= last && span->page(slot) != kNoPage) {
              ++slot;
            }
-           return slot > last;
+           if (slot <= last) {
+             return false;
+           }
+           const Block* block = span->block_around(view.ptr);
+           while (block != nullptr && block->ptr < view.ptr + view.size &&
+                  block->state != BlockState::kRetired) {
+             block = block->next;
+           }
+           return block == nullptr || block->ptr >= view.ptr + view.size;
          });
 }
 

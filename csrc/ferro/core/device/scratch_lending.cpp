@@ -1,0 +1,154 @@
+// What a capture into a member is lent, also of what died in it, and what it keeps.
+#include "ferro/core/device/scratch_sharing.h"
+
+#include <algorithm>
+
+namespace ferro {
+
+bool ScratchSharing::lends_to(const PoolId& pool) const {
+  const auto found = members_.find(pool);
+  return found != members_.end() && found->second.is_running;
+}
+
+// Its capture goes on as another user of what it had, which serves it again.
+void ScratchSharing::share_what_died_on(StreamId stream, const PoolId& pool, Member& member,
+                                        std::size_t pages, Died which) {
+  const auto accepts = [&](PageHandle handle) {
+    return which == Died::kAny ||
+           std::ranges::includes(member.users, set_of(member).handles.at(handle).users);
+  };
+  std::vector<Use> borrowed;
+  std::vector<Use> own;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    if (heap.stream() != stream) {
+      return;
+    }
+    ArenaScratch(heap).retire_free(member.written);
+    add_uses(member, own, heap, next_user_++, ArenaScratch(heap).alias_retired(),
+             Folding::kNorServeOtherPools);
+  });
+  for (const Use& use : own) {
+    pages -= which == Died::kAny ? std::min(pages, pages_in(use.range.handles)) : 0;
+  }
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    if (heap.stream() == stream && pages != 0) {
+      const User user = next_user_++;
+      add_uses(member, borrowed, heap, user, ArenaScratch(heap).alias_some_borrowed(pages, accepts),
+               Folding::kMayNot);
+    }
+    for (Use& use : borrowed) {
+      if (use.heap == &heap) {
+        pages -= std::min(pages, pages_in(use.range.handles));
+      }
+    }
+  });
+  Set& set = set_of(member);
+  for (const Use& use : borrowed) {
+    member.users.insert(use.user);
+    for (const HandleRange& range : use.range.handles) {
+      set.handles.at(range.handle).users.erase(*member.capturing);
+    }
+  }
+  for (std::vector<Use>* uses : {&own, &borrowed}) {
+    for (Use& use : *uses) {
+      for (const HandleRange& range : use.range.handles) {
+        member.died_on[range.handle] = stream;
+      }
+      member.uses.push_back(std::move(use));
+    }
+  }
+  settle_accounts(set);
+}
+
+std::vector<HandleRange> ScratchSharing::choose(
+    const Member& member, std::size_t pages, LastHandle last,
+    const std::function<bool(PageHandle, const Shared&)>& accepts) {
+  std::vector<HandleRange> available;
+  std::vector<std::size_t> sizes;
+  for (const auto& [handle, shared] : set_of(member).handles) {
+    if (!shared.users.contains(*member.capturing) && !shared.kept_by && accepts(handle, shared)) {
+      available.push_back({handle, shared.pages});
+      sizes.push_back(shared.pages);
+    }
+  }
+  std::vector<HandleRange> chosen;
+  for (const std::size_t i : plan_lending(pages, sizes, last)) {
+    chosen.push_back(available[i]);
+  }
+  return chosen;
+}
+
+std::vector<HandleRange> ScratchSharing::lend(const PoolId& pool, StreamId stream,
+                                              std::size_t pages, bool exactly) {
+  Member& member = members_.at(pool);
+  const auto chosen = [&](LastHandle last) {
+    return choose(member, pages, last, [&](PageHandle handle, const Shared& shared) {
+      const auto died = member.died_on.find(handle);
+      return (!shared.only || *shared.only == pool) &&
+             (died == member.died_on.end() || died->second == stream);
+    });
+  };
+  std::vector<HandleRange> lent = chosen(LastHandle::kFits);
+  if (pages_in(lent) < pages) {
+    share_what_died_on(stream, pool, member, pages - pages_in(lent), Died::kAny);
+    lent = chosen(exactly ? LastHandle::kFits : LastHandle::kMayBeLarger);
+  }
+  for (const HandleRange& range : lent) {
+    set_of(member).handles.at(range.handle).users.insert(*member.capturing);
+  }
+  return lent;
+}
+
+std::vector<HandleRange> ScratchSharing::let_keep(const PoolId& pool, StreamId stream,
+                                                  std::size_t pages) {
+  Member& member = members_.at(pool);
+  const auto chosen = [&] {
+    return choose(member, pages, LastHandle::kFits, [&](PageHandle handle, const Shared& shared) {
+      const auto died = member.died_on.find(handle);
+      return died != member.died_on.end() && died->second == stream &&
+             std::ranges::includes(member.users, shared.users);
+    });
+  };
+  std::vector<HandleRange> kept = chosen();
+  if (pages_in(kept) < pages) {
+    share_what_died_on(stream, pool, member, pages - pages_in(kept), Died::kOfThisGraph);
+    kept = chosen();
+  }
+  for (const HandleRange& range : kept) {
+    set_of(member).handles.at(range.handle).kept_by = pool;
+  }
+  settle_accounts(set_of(member));
+  return kept;
+}
+
+void ScratchSharing::on_kept(const PoolId& pool, DevicePtr begin, std::size_t bytes) {
+  if (bytes != 0) {
+    members_.at(pool).given.add(begin, bytes);
+  }
+}
+
+void ScratchSharing::take_back_kept(const PoolId& pool, std::span<const HandleRange> handles) {
+  Set& set = set_of(members_.at(pool));
+  for (const HandleRange& range : handles) {
+    set.handles.at(range.handle).kept_by.reset();
+  }
+  settle_accounts(set);
+}
+
+void ScratchSharing::take_back(const PoolId& pool, std::span<const HandleRange> handles) {
+  const Member& member = members_.at(pool);
+  for (const HandleRange& range : handles) {
+    set_of(member).handles.at(range.handle).users.erase(*member.capturing);
+  }
+}
+
+void ScratchSharing::adopt(const PoolId& pool, std::span<const HandleRange> handles) {
+  const Member& member = members_.at(pool);
+  Set& set = set_of(member);
+  for (const HandleRange& range : handles) {
+    set.handles[range.handle] = {range.pages, {*member.capturing}, std::nullopt, std::nullopt};
+  }
+  settle_accounts(set);
+}
+
+}  // namespace ferro
