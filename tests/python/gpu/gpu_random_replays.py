@@ -120,8 +120,8 @@ def generation_while_training():
         graph, logits = captured[batch]
         for position in range(8):
             decoder.positions.fill_(position)
+            decoder.stream.wait_stream(torch.cuda.current_stream())
             with torch.no_grad(), torch.cuda.stream(decoder.stream):
-                decoder.stream.wait_stream(torch.cuda.current_stream())
                 expected = decoder.step(batch)
             torch.cuda.current_stream().wait_stream(decoder.stream)
             expected.record_stream(torch.cuda.current_stream())

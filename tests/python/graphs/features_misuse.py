@@ -146,7 +146,8 @@ def memory_that_only_earlier_calls_used():
 def a_freed_workspace():
     with graphs.debug():
         stream = torch.cuda.Stream()
-        left, right = (torch.ones(64, 64, device="cuda") for _ in range(2))
+        # Of a product as long as this, cuBLAS adds up parts in its workspace.
+        left, right = (torch.ones(size, device="cuda") for size in ((64, 1 << 14), (1 << 14, 64)))
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             product = left @ right  # allocated: workspace

@@ -15,13 +15,20 @@
 //
 // Of what dies after its capture, whole handles serve later captures of the same pool, as they do
 // without a group; they are behind the same addresses for good, as another graph of the pool may
-// read there what this one has written.
+// read there what this one has written. What dies within a capture serves that capture again, at
+// other addresses and in the order of the stream on which it died; the capture goes on as one more
+// user. A handle of which all users are of that capture may carry what it keeps: it is *kept*, an
+// arena of the pool owns it, and nobody is lent it.
+//
+// A pool that nobody declared is alone in a group from its second capture on, if the first kept
+// little (any_order.h). Whoever asks for a checkpoint ends that (`exclude`).
 //
 // Belongs to the climb lock of the device. No replay of a member may be in flight while it joins or
 // leaves; both wait for the device themselves. Invariants (check_invariants recounts them):
 //  * a handle of a set is behind aliased blocks and borrowed slots alone, and at most once for a user;
 //  * a handle of a set has a user;
-//  * pages(id) of the first member of a group that has any == pages of its set, of others 0.
+//  * pages(id) of the first member of a group that has any == pages of its set - pages that are
+//    kept, of others 0.
 #pragma once
 
 #include "ferro/core/device/pool_table.h"
