@@ -398,10 +398,11 @@ inline void DeviceModel::check_owners() {
     if (!is_paged(heap_of(begin).kind()) || running_.contains(block.pool) || block.exposed) {
       continue;
     }
-    for_each_page(begin, block.size, [&](std::uint64_t first, Handle handle) {
-      const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, block.graph});
+    // clang 14 captures no structured binding.
+    for_each_page(begin, block.size, [&, of = block.graph](std::uint64_t first, Handle handle) {
+      const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, of});
       expect(is_new || known->second.first == first, "a live page has one address");
-      if (known->second.graph != block.graph) {
+      if (known->second.graph != of) {
         known->second.graph = 0;  // of nobody alone
       }
     });

@@ -174,10 +174,12 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
              folding);
   });
   if (!succeeded) {
-    const auto [first, last] = std::ranges::partition(
-        member.uses, [&](const Use& use) { return !member.users.contains(use.user); });
-    unused.assign(std::make_move_iterator(first), std::make_move_iterator(last));
-    member.uses.erase(first, last);
+    // Not of std::ranges, whose result clang 14 cannot compile.
+    const auto first = std::partition(member.uses.begin(), member.uses.end(), [&](const Use& use) {
+      return !member.users.contains(use.user);
+    });
+    unused.assign(std::make_move_iterator(first), std::make_move_iterator(member.uses.end()));
+    member.uses.erase(first, member.uses.end());
   }
   remove_uses(set_of(member), unused);
   std::ranges::move(unused, std::back_inserter(member.gone));
