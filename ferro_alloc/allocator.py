@@ -91,6 +91,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
                 wanted.background_unmap,
                 wanted.move_live,
                 wanted.graph_layout,
+                wanted.graph_order,
             )
         except torch.AcceleratorError:
             raise

@@ -13,6 +13,7 @@ ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
 
 Layout = Literal["pages", "segments"]
+GraphOrder = Literal["captured", "any"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class Config:
     graph_layout: Layout = "pages"
     """Of what CUDA graphs allocate while they are captured. Segments there are plain allocations of
     the driver, which programs may hand to `cudaIpcGetMemHandle`; the rest keeps its pages."""
+    graph_order: GraphOrder = "captured"
+    """In which order graphs that share a pool may replay without destroying what others keep: that
+    of their captures, as under PyTorch's allocator, or any, which takes more memory. Pools in an
+    exclusive group need no setting."""
 
     def __post_init__(self) -> None:
         _check_size("page_size_mb", self.page_size_mb)
@@ -66,10 +71,10 @@ class Config:
         for key in ("background_unmap", "move_live"):
             if not isinstance(value := getattr(self, key), bool):
                 raise TypeError(_refusal(key, value))
-        for key in ("layout", "graph_layout"):
+        for key, names in _NAMES.items():
             if not isinstance(value := getattr(self, key), str):
                 raise TypeError(_refusal(key, value))
-            if value not in get_args(Layout):
+            if value not in names:
                 raise ValueError(_refusal(key, value))
 
     @property
@@ -158,6 +163,12 @@ _FORMS = {
     "background_unmap": "true or false, as in background_unmap:true",
     "move_live": "true or false, as in move_live:true",
     "graph_layout": "pages or segments, as in graph_layout:segments",
+    "graph_order": "captured or any, as in graph_order:any",
+}
+_NAMES = {
+    "layout": get_args(Layout),
+    "graph_layout": get_args(Layout),
+    "graph_order": get_args(GraphOrder),
 }
 
 
@@ -166,7 +177,7 @@ def _text_of(value: object) -> str:
 
 
 def _parse_value(key: str, value: str) -> bool | int | str | None:
-    if key in ("layout", "graph_layout"):
+    if key in _NAMES:
         return value
     if key in ("background_unmap", "move_live"):
         if value.lower() not in ("true", "false"):

@@ -46,7 +46,7 @@ std::size_t allocation_size(std::size_t size, const std::string& layout,
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
              std::size_t idle_bytes, const std::string& layout, bool background_unmap,
-             bool move_live, const std::string& graph_layout) {
+             bool move_live, const std::string& graph_layout, const std::string& graph_order) {
   ferro::AllocatorConfig config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
@@ -54,6 +54,8 @@ void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
   config.layout = to_layout(layout);
   config.move_live = move_live;
   config.graph_layout = to_layout(graph_layout);
+  config.graph_order =
+      graph_order == "any" ? ferro::GraphOrder::kAny : ferro::GraphOrder::kCaptured;
   config.page_bytes = page_size_bytes;
   if (memory_limit_bytes != 0) {
     config.memory_limit = memory_limit_bytes;
@@ -283,7 +285,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
              py::arg("layout"), py::arg("background_unmap"), py::arg("move_live"),
-             py::arg("graph_layout"));
+             py::arg("graph_layout"), py::arg("graph_order"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

@@ -252,7 +252,8 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
     expect(fault_struck() || ever_failed_ || budget() < held + given * kPageBytes,
            "only without pages for what lives");
   }
-  if (succeeds && !is_member(pool) && !excluded_.contains(pool) && has_pages(pool)) {
+  if (world_.any_order && succeeds && !is_member(pool) && !excluded_.contains(pool) &&
+      has_pages(pool)) {
     captured_.insert(pool);
   }
   if (succeeds && sound) {

@@ -9,7 +9,7 @@ inline AllocatorConfig DeviceModel::config() {
   AllocatorConfig config;
   config.handles = world_.coarse_handles ? kCoarseHandles : HandleRules{};
   config.headroom = world_.headroom * kPageBytes;
-  config.any_order.part_kept = 0;
+  config.graph_order = world_.any_order ? GraphOrder::kAny : GraphOrder::kCaptured;
   config.move_live = world_.move_live;
   config.layout = world_.segments ? Layout::kSegments : Layout::kPages;
   if (world_.oversize_rules) {

@@ -49,7 +49,8 @@ inline World next_world(ByteReader& in) {
           headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
           (bits & 32) != 0,
           (bits & 64) != 0,
-          (bits & 128) != 0};
+          (bits & 128) != 0,
+          headroom % 8 < 4};
 }
 
 // Sizes on both sides of every limit that matters: alignment, small and large, pages, what is

@@ -142,6 +142,7 @@ struct World {
   bool move_live = false;       // live bytes may move before a request fails
   bool unmaps_beside = false;   // old mappings go between the instructions, now and then
   bool groups = false;          // pools share the pages of their graphs' scratch
+  bool any_order = false;       // those that nobody declared are groups of their own
 };
 
 struct Program {
@@ -223,7 +224,7 @@ inline std::string to_code(const World& world) {
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
       << ", .move_live = " << world.move_live << ", .unmaps_beside = " << world.unmaps_beside
-      << ", .groups = " << world.groups << "}";
+      << ", .groups = " << world.groups << ", .any_order = " << world.any_order << "}";
   return out.str();
 }
 

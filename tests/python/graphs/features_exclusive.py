@@ -109,64 +109,6 @@ def one_pool_replays_in_any_order():
     return [*seen, reserved() - before]
 
 
-class SmallStep:
-    """A graph whose scratch is large beside its result, which lies among small scratch."""
-
-    def __init__(self, size, pool):
-        self.source = filled(4096, size)
-        with torch.cuda.graph(graph := torch.cuda.CUDAGraph(), pool=pool):
-            small = [take(4096) for _ in range(size)]
-            large = take(8 * MIB)
-            for scratch in (*small, large):
-                scratch.view(torch.int32)[:1024].copy_(self.source)
-            del small, scratch
-            self.result = large[:4096].clone()
-            del large
-        self.graph = graph
-
-    def put(self, tag):
-        self.source.copy_(filled(4096, tag))
-
-    def is_right(self, tag):
-        return torch.equal(self.result.view(torch.int32).cpu(), words(tag, 4096))
-
-
-def replay_in_random_order(steps, rounds=60):
-    draw = random.Random(2)
-    tags = {}
-    for tag in range(rounds):
-        step = draw.choice(steps)
-        step.put(tag)
-        step.graph.replay()
-        tags[step] = tag
-        if not all(known.is_right(value) for known, value in tags.items()):
-            return False
-    return True
-
-
-@check
-def an_undeclared_pool_replays_in_any_order():
-    before = reserved()
-    pool = torch.cuda.graph_pool_handle()
-    steps = [SmallStep(size, pool) for size in (6, 3, 8, 1)]
-    grown = reserved() - before
-    right = replay_in_random_order(steps)
-    check_invariants()
-    del steps
-    gc.collect()
-    return [right, grown <= 14 * MIB, reserved() - before]
-
-
-@check
-def an_undeclared_pool_has_checkpoints():
-    pool = torch.cuda.graph_pool_handle()
-    steps = [SmallStep(size, pool) for size in (6, 3)]
-    state = torch._C._cuda_getCheckpointState(0, pool)
-    steps.append(SmallStep(8, pool))
-    check_invariants()
-    return [state is not None, replay_in_random_order(steps[:2])]
-
-
 @check
 def graphs_that_exist_join_and_leave():
     before = reserved()

@@ -13,8 +13,6 @@ from tests.python.torch_programs import Result, checks_of, simulated
 EXPECTED: dict[str, Any] = {
     "separate_pools_cost_their_results_and_the_largest_scratch": [*[True] * 5, 0],
     "one_pool_replays_in_any_order": [True, True, 1, 0],
-    "an_undeclared_pool_replays_in_any_order": [True, True, 0],
-    "an_undeclared_pool_has_checkpoints": [True, True],
     "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
     "pools_beside_a_group_fill_their_pages": [[True, 12], True],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],

@@ -33,6 +33,9 @@ std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig&
   const auto thread = [](const AllocatorConfig& config) {
     return std::string(config.background_unmap ? "true" : "false");
   };
+  const auto order = [](const AllocatorConfig& config) {
+    return std::string(config.graph_order == GraphOrder::kAny ? "any" : "captured");
+  };
   std::string text;
   const auto compare = [&](const char* name, const std::string& is, const std::string& would_be) {
     if (is != would_be) {
@@ -43,6 +46,7 @@ std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig&
           std::to_string(wanted.page_bytes / kMiB));
   compare("layout", layout(now), layout(wanted));
   compare("background_unmap", thread(now), thread(wanted));
+  compare("graph_order", order(now), order(wanted));
   return text;
 }
 

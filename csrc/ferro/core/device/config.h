@@ -3,7 +3,6 @@
 
 #include "ferro/base/bytes.h"
 #include "ferro/core/pages/page_store.h"
-#include "ferro/core/policy/any_order.h"
 #include "ferro/core/policy/handle_sizes.h"
 #include "ferro/core/policy/segment_policy.h"
 #include "ferro/core/policy/transfers.h"
@@ -21,6 +20,13 @@ enum class Layout : std::uint8_t {
   kSegments,  // PyTorch's own; also where a device has no virtual memory management
 };
 
+// In which order the graphs of a pool may replay that is in no exclusive group, where what they keep
+// is to stay as it is.
+enum class GraphOrder : std::uint8_t {
+  kCaptured,  // that of their captures; a later graph keeps results where an earlier one has scratch
+  kAny,       // the pool is a group of its own (scratch_sharing.h), which takes more memory
+};
+
 struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
   HandleRules handles = {};                        // of new memory
@@ -31,7 +37,7 @@ struct AllocatorConfig {
   // Of what is allocated while a graph is captured, in its pool; who makes requests sees to it
   // (Request::plain).
   Layout graph_layout = Layout::kPages;
-  AnyOrderRules any_order = {};  // of graphs in a pool that is in no group
+  GraphOrder graph_order = GraphOrder::kCaptured;
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
   double in_flight_share = 0.3;

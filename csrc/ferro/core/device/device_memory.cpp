@@ -20,7 +20,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       stale_(driver_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_.value()),
-      scratch_(driver_, store_, pools_, config.any_order),
+      scratch_(driver_, store_, pools_, config.graph_order),
       on_shortage_(std::move(on_shortage)),
       parts_{config_,        driver_,  store_,    stale_,    pools_,  scratch_,     stats_,
              segment_stats_, imports_, searches_, captures_, layout_, on_shortage_, counters_},

@@ -1,7 +1,5 @@
 #include "ferro/core/device/graph_scratch.h"
 
-#include "ferro/base/check.h"
-
 #include <optional>
 
 namespace ferro {
@@ -56,7 +54,7 @@ bool GraphScratch::is_on_own_pages(DevicePtr ptr) {
   if (block && !ArenaScratch(heap).is_borrowed(span, ptr, block->size)) {
     return true;
   }
-  FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
+  ArenaScratch(heap).undo_allocation(span, ptr);
   return false;
 }
 

@@ -44,17 +44,15 @@ SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
   }
   auto found = members_.find(pool);
   if (found == members_.end()) {
-    const auto before = captured_.find(pool);
-    if (before != captured_.end() && !before->second) {
+    if (order_ == GraphOrder::kCaptured) {
       return SharingResult::kOk;
     }
     lifetimes_[pool].begin();
     update_count();
-    if (before == captured_.end()) {
+    if (captured_.erase(pool) == 0) {
       given_first_[pool].clear();
       return SharingResult::kOk;
     }
-    captured_.erase(before);
     add_member(next_lone_++, pool, &given_first_.at(pool));
     given_first_.erase(pool);
     found = members_.find(pool);
@@ -80,24 +78,11 @@ std::optional<Lifetime> ScratchSharing::next_lifetime(const PoolId& pool) const 
 
 // Nothing where no pages were given.
 void ScratchSharing::end_first_capture(const PoolId& pool) {
-  std::size_t kept = 0;
-  std::size_t held = 0;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
-    held += heap.view().backed_bytes;
-    for (const BlockView& block : live_blocks_of(heap)) {
-      kept += block.size;
-    }
-  });
-  if (held == 0) {
-    return;
-  }
-  captured_[pool] = are_kept_apart(kept, held, any_order_);
-  if (captured_[pool]) {
+  bool any = false;
+  for_each_arena(pool, [&](ArenaHeap& heap) { any |= heap.view().backed_bytes != 0; });
+  if (any) {
+    captured_.insert(pool);
     learn_lifetimes(pool);
-  } else {
-    lifetimes_.erase(pool);
-    given_first_.erase(pool);
-    update_count();
   }
 }
 
@@ -139,7 +124,7 @@ bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
       refused = member.written;
     }
     if (refused.bytes() != 0) {
-      FERRO_CHECK(heap.free(span, ptr).error == FreeError::kNone);
+      ArenaScratch(heap).undo_allocation(span, ptr);
       ArenaScratch(heap).retire_free(refused);
       return false;
     }
@@ -155,7 +140,7 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   const bool succeeded = outcome == Outcome::kSucceeded;
   const auto found = members_.find(pool);
   if (found == members_.end()) {
-    if (succeeded && !captured_.contains(pool) && !excluded_.contains(pool)) {
+    if (succeeded && given_first_.contains(pool) && !captured_.contains(pool)) {
       end_first_capture(pool);
     }
     return SharingResult::kOk;

@@ -20,8 +20,8 @@
 // user. A handle of which all users are of that capture may carry what it keeps: it is *kept*, an
 // arena of the pool owns it, and nobody is lent it.
 //
-// A pool that nobody declared is alone in a group from its second capture on, if the first kept
-// little (any_order.h). Whoever asks for a checkpoint ends that (`exclude`).
+// With GraphOrder::kAny a pool that nobody declared is alone in a group from its second capture on.
+// Whoever asks for a checkpoint ends that (`exclude`).
 //
 // Belongs to the climb lock of the device. No replay of a member may be in flight while it joins or
 // leaves; both wait for the device themselves. Invariants (check_invariants recounts them):
@@ -31,10 +31,10 @@
 //    kept, of others 0.
 #pragma once
 
+#include "ferro/core/device/config.h"
 #include "ferro/core/device/pool_table.h"
 #include "ferro/core/heap/arena_scratch.h"
 #include "ferro/core/pages/scratch_lender.h"
-#include "ferro/core/policy/any_order.h"
 #include "ferro/core/policy/capture_lifetimes.h"
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/address_ranges.h"
@@ -74,8 +74,8 @@ class ScratchSharing final : public ScratchLender {
   using GroupId = std::uint64_t;
 
   ScratchSharing(Driver& driver, PageStore& store, PoolTable& pools,
-                 const AnyOrderRules& any_order = {})
-      : driver_(driver), store_(store), pools_(pools), any_order_(any_order) {}
+                 GraphOrder order = GraphOrder::kCaptured)
+      : driver_(driver), store_(store), pools_(pools), order_(order) {}
 
   // What is free in the pool, which its graphs may write, is shared from now on; where the driver
   // fails to map, some of it is not until the pool joins again. Throws DriverError where the host
@@ -213,12 +213,12 @@ class ScratchSharing final : public ScratchLender {
   Driver& driver_;
   PageStore& store_;
   PoolTable& pools_;
-  const AnyOrderRules any_order_;
+  const GraphOrder order_;
   std::map<PoolId, Member> members_;
   std::map<GroupId, Set> sets_;
   std::set<PoolId> excluded_;
-  // Pools that are no members, with a graph that was given pages. True: the next one joins.
-  std::map<PoolId, bool> captured_;
+  // With kAny: pools that are no members, with a graph that was given pages.
+  std::set<PoolId> captured_;
   std::map<PoolId, AddressRanges> given_first_;  // to the first capture into such a pool
   std::map<PoolId, CaptureLifetimes> lifetimes_;
   std::atomic<std::size_t> count_{0};  // of members, and of pools with lifetimes

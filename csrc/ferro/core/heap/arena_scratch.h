@@ -44,6 +44,8 @@ class ArenaScratch {
                std::span<const HandleRange> fresh);
   // Says so of the handle at `begin`: `fresh` are the heap's own.
   void exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh);
+  // Heap::undo_allocation.
+  void undo_allocation(Span& span, DevicePtr ptr) { heap_.undo_allocation(span, ptr); }
   // What is free of these addresses is retired.
   void retire_free(const AddressRanges& written);
   AddressRanges backed_ranges();

@@ -70,6 +70,17 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   return {FreeError::kNone, size};
 }
 
+void Heap::undo_allocation(Span& span, DevicePtr ptr) {
+  const HeapLock lock(mutex_);
+  Block* block = span.block_at(ptr);
+  FERRO_CHECK(block != nullptr && block->state == BlockState::kLive && !block->has_uses());
+  context_.stats.note_activity(&stats_, claim_countdown_);
+  notify(*block, MemoryEvent::kFreeRequested, nullptr);
+  stats_.undo_allocate(static_cast<std::int64_t>(block->size),
+                       static_cast<std::int64_t>(block->requested));
+  complete_free(block, nullptr);
+}
+
 FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
   const std::size_t size = block->size;
   notify(*block, MemoryEvent::kFreeRequested, context);

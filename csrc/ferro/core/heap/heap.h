@@ -112,6 +112,8 @@ class Heap : public MappingOwner {
   bool leave_list_of_free_pages() FERRO_EXCLUDES(mutex_);
 
  protected:
+  // Takes back what was just handed out: it counts as no allocation. Observers see both.
+  void undo_allocation(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   // `pool_bytes` counts what the pool holds and outlives the heap; null: nobody wants to know.
   Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind,
        PoolBytes* pool_bytes);

@@ -111,6 +111,13 @@ struct HeapStats {
     mine.bytes.decreased.add(size);
     mine.requested.decreased.add(requested);
   }
+  // As if the allocation had not been, but for what peaks saw.
+  void undo_allocate(std::int64_t size, std::int64_t requested) {
+    ClassStats& mine = part(class_of(static_cast<std::size_t>(size)));
+    mine.blocks.increased.add(-1);
+    mine.bytes.increased.add(-size);
+    mine.requested.increased.add(-requested);
+  }
   void on_free_pending(std::int64_t size);
   void on_pending_complete(std::int64_t size, std::int64_t requested);
 

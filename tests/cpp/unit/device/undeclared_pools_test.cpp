@@ -1,4 +1,5 @@
-// Graphs of one pool that nobody declared to be in a group; and memory that a capture gets again.
+// Graphs of one pool that nobody declared to be in a group, where they may replay in any order; and
+// memory that a capture gets again.
 #include "ferro/core/device/scratch_sharing.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
@@ -32,7 +33,10 @@ class UndeclaredPoolsTest : public testing::DeviceFixture {
     Range result;
   };
 
-  UndeclaredPoolsTest() : DeviceFixture(256) { device_->pools().hold(kPool); }
+  explicit UndeclaredPoolsTest(GraphOrder order = GraphOrder::kAny)
+      : DeviceFixture(256, SimGpu::kManual, {.graph_order = order}) {
+    device_->pools().hold(kPool);
+  }
 
   Range take(std::size_t size, StreamId stream) {
     for (;;) {
@@ -75,7 +79,12 @@ class UndeclaredPoolsTest : public testing::DeviceFixture {
   std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
 };
 
-TEST_F(UndeclaredPoolsTest, GraphsThatKeepLittleReplayInAnyOrder) {
+class OrderOfCapturesTest : public UndeclaredPoolsTest {
+ protected:
+  OrderOfCapturesTest() : UndeclaredPoolsTest(GraphOrder::kCaptured) {}
+};
+
+TEST_F(UndeclaredPoolsTest, GraphsReplayInAnyOrder) {
   // Small scratch, where the result of a later graph would lie without more.
   std::vector<Graph> graphs;
   begin();
@@ -99,7 +108,16 @@ TEST_F(UndeclaredPoolsTest, GraphsThatKeepLittleReplayInAnyOrder) {
   }
 }
 
-TEST_F(UndeclaredPoolsTest, GraphsThatKeepMuchUseTheSameAddresses) {
+TEST_F(UndeclaredPoolsTest, GraphsThatKeepMuchDoToo) {
+  const Graph first = capture(8 * kPageBytes, 2 * kPageBytes);
+  const Graph second = capture(6 * kPageBytes, kPageBytes);
+  replay(second, 2);
+  replay(first, 1);
+  expect_result(second, 2);
+  expect_result(first, 1);
+}
+
+TEST_F(OrderOfCapturesTest, GraphsUseTheSameAddresses) {
   const Graph first = capture(8 * kPageBytes, 2 * kPageBytes);
   const Graph second = capture(6 * kPageBytes, kPageBytes);
   EXPECT_EQ(first.result.ptr, first.scratch.ptr);

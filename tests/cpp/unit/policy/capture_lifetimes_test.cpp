@@ -1,7 +1,6 @@
 // What a capture is expected to keep, and which pools are kept apart.
 #include "ferro/core/policy/capture_lifetimes.h"
 
-#include "ferro/core/policy/any_order.h"
 
 #include <gtest/gtest.h>
 
@@ -44,14 +43,6 @@ TEST(CaptureLifetimesTest, ACaptureThatIsGivenUpTeachesNothing) {
   lifetimes.note(DevicePtr{2048});
   lifetimes.begin();
   EXPECT_EQ(lifetimes.next(), Lifetime::kIsKept);
-}
-
-TEST(AnyOrderTest, LittleIsKeptApart) {
-  const AnyOrderRules rules{.part_kept = 8};
-  EXPECT_TRUE(are_kept_apart(0, 0, rules));
-  EXPECT_TRUE(are_kept_apart(10, 80, rules));
-  EXPECT_FALSE(are_kept_apart(11, 80, rules));
-  EXPECT_TRUE(are_kept_apart(80, 80, {.part_kept = 0}));
 }
 
 }  // namespace
