@@ -1,7 +1,6 @@
 // What a capture is expected to keep, and which pools are kept apart.
 #include "ferro/core/policy/capture_lifetimes.h"
 
-
 #include <gtest/gtest.h>
 
 #include <set>
