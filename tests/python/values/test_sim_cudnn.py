@@ -28,6 +28,29 @@ torch.nn.functional.conv2d(image, weight, padding=1)
 print(json.dumps(torch.cuda.max_memory_allocated() - before))
 """
 
+# cudnnBackendGetAttribute of a tensor's four sizes, without a place for them and with one for two.
+COUNTED = """\
+import ctypes
+import json
+import torch
+torch.backends.cudnn.version()
+TENSOR, SIZES, INT64 = 17, 902, 3
+cudnn = ctypes.CDLL("libcudnn.so.9")
+tensor = ctypes.c_void_p()
+cudnn.cudnnBackendCreateDescriptor(TENSOR, ctypes.byref(tensor))
+sizes = (ctypes.c_int64 * 4)(5, 6, 7, 8)
+cudnn.cudnnBackendSetAttribute(tensor, SIZES, INT64, ctypes.c_int64(4), sizes)
+read = (ctypes.c_int64 * 4)()
+counts = []
+for requested, place in ((0, None), (2, read), (9, (ctypes.c_int64 * 9)())):
+    count = ctypes.c_int64()
+    cudnn.cudnnBackendGetAttribute(
+        tensor, SIZES, INT64, ctypes.c_int64(requested), ctypes.byref(count), place
+    )
+    counts.append(count.value)
+print(json.dumps([counts, list(read)]))
+"""
+
 
 @MODES
 def test_small_layers_are_those_of_the_host(
@@ -48,6 +71,10 @@ def test_where_memory_is_short_another_engine_is_taken(
 ) -> None:
     done = run_simulated(SHORT.replace("MIB", str(kept)), memory="112MiB")
     assert json.loads(done.stdout) // (1 << 20) == taken
+
+
+def test_an_attribute_counts_what_was_written(run_simulated: RunSimulated) -> None:
+    assert json.loads(run_simulated(COUNTED).stdout) == [[4, 2, 4], [5, 6, 0, 0]]
 
 
 def test_workspaces_are_about_those_of_a_gpu(run_program: RunProgram) -> None:

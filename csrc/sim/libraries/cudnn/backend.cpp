@@ -278,9 +278,14 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
   if (found != nullptr && found->type != type) return CUDNN_STATUS_BAD_PARAM;
   // Of notes, knobs and the like an engine has none.
   const std::int64_t there = found == nullptr ? 0 : found->count;
-  if (count != nullptr) *count = there;
-  if (values == nullptr) return CUDNN_STATUS_SUCCESS;
-  const auto given = static_cast<std::size_t>(std::min(there, requested));
+  if (values == nullptr) {
+    if (count != nullptr) *count = there;
+    return CUDNN_STATUS_SUCCESS;
+  }
+  // What was written, not what there is: cudnn-frontend takes as many results as are counted, and
+  // torch 2.15 asks for one.
+  const auto given = static_cast<std::size_t>(std::clamp(requested, std::int64_t{0}, there));
+  if (count != nullptr) *count = static_cast<std::int64_t>(given);
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     auto* const named = static_cast<cudnnBackendDescriptor_t*>(values);
     for (std::size_t i = 0; i < given; ++i) {
