@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
-from ferro_alloc.graphs._groups import exclusive_groups
 from ferro_alloc.graphs._pools import CapturePool, pool_of_graph
 from ferro_alloc.graphs._sizes import NOT_OURS, GraphSizes
 from ferro_alloc.graphs._streams import check_stream, require_device
@@ -77,13 +76,7 @@ class CapturedGraph:
     def launch(self, stream: torch.cuda.Stream | None = None) -> None:
         """Runs the graph behind all work of `stream`, or of the current one; the host does not
         wait. Behind the last launch of its exclusive group, if it has one."""
-        number = None if stream is None else self._number(stream)
-        if exclusive_groups:
-            group = exclusive_groups.get(self._pool.handle)
-            if group is not None and not group.orders(self._cuda_graph):
-                group.launch(lambda: self._graph.launch(number), stream)
-                return
-        self._graph.launch(number)
+        self._graph.launch(None if stream is None else self._number(stream))
 
     def upload(self, stream: torch.cuda.Stream | None = None) -> None:
         """Prepares the first launch, so that it costs no more than the next. Later calls do

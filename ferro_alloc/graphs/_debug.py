@@ -1,6 +1,6 @@
 """The debug mode: each replay is checked against what the graph was captured with.
 
-While it is on, four methods of `torch.cuda.CUDAGraph` are others. The end of a capture remembers
+While it is on, methods of `torch.cuda.CUDAGraph` are others. The end of a capture remembers
 which memory the graph uses, and a replay looks whether that is still there. When it is off nothing
 of this is in the way.
 """
@@ -22,6 +22,7 @@ from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups
 from ferro_alloc.graphs._misuse import Frame, GraphMisuseError, MisuseKind, own_line
 from ferro_alloc.graphs._pools import PoolHandle, pool_of_graph
+from ferro_alloc.graphs._replays import check_replays
 from ferro_alloc.graphs._streams import require_device
 
 if TYPE_CHECKING:
@@ -219,13 +220,14 @@ def _record_history(on: bool) -> None:
 def _exchange(on: bool) -> None:
     import torch
 
+    check_replays(_watch.replay if _watch is not None else None)
     of_class = torch.cuda.CUDAGraph
     if not on:
         for name, original in _originals.items():
             if getattr(of_class, name) is globals()[f"_{name}"]:  # nobody else put his own there
                 setattr(of_class, name, original)
         return
-    for name in ("capture_begin", "capture_end", "replay", "reset"):
+    for name in ("capture_begin", "capture_end", "reset"):
         if getattr(of_class, name) is not globals()[f"_{name}"]:
             _originals[name] = getattr(of_class, name)
             setattr(of_class, name, globals()[f"_{name}"])
@@ -242,13 +244,6 @@ def _capture_end(graph: torch.cuda.CUDAGraph) -> None:
         _originals["capture_end"](graph)
     else:
         _watch.capture_end(graph, _originals["capture_end"])
-
-
-def _replay(graph: torch.cuda.CUDAGraph) -> None:
-    if _watch is None:
-        _originals["replay"](graph)
-    else:
-        _watch.replay(graph, _originals["replay"])
 
 
 def _reset(graph: torch.cuda.CUDAGraph) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -15,6 +14,7 @@ from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
+from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._streams import require_device
 
 if TYPE_CHECKING:
@@ -62,9 +62,6 @@ class ExclusiveGroup:
         self._ordered = ordered
         self._number = next(_numbers)
         self._pools: dict[PoolHandle, CapturePool] = {}
-        self._wrapped: weakref.WeakKeyDictionary[torch.cuda.CUDAGraph, PoolHandle] = (
-            weakref.WeakKeyDictionary()
-        )
         self._last: dict[int, torch.cuda.Event] = {}
 
     @property
@@ -91,19 +88,18 @@ class ExclusiveGroup:
         trees, and for what is no member at all.
         """
         extension = _require()
-        found = [_parts(member) for member in members]
+        pools = [_pool(member) for member in members]
         with _lock:
-            for graph, pool in found:
+            for pool in pools:
                 handle = pool.handle
-                if handle not in self._pools:
-                    other = exclusive_groups.get(handle)
-                    reason = "member" if other is not None and other is not self else ""
-                    self._check(reason or extension.join_scratch(self._number, handle), pool)
-                    self._pools[handle] = pool
-                    exclusive_groups[handle] = self
-                if graph is not None and not self._ordered and graph not in self._wrapped:
-                    self._wrap(graph)
-                    self._wrapped[graph] = handle
+                if handle in self._pools:
+                    continue
+                other = exclusive_groups.get(handle)
+                reason = "member" if other is not None and other is not self else ""
+                self._check(reason or extension.join_scratch(self._number, handle), pool)
+                self._pools[handle] = pool
+                exclusive_groups[handle] = self
+                exchange()
 
     def leave(self, *members: Member) -> None:
         """Gives the pools of these members scratch of their own again, with all of their graphs.
@@ -112,36 +108,30 @@ class ExclusiveGroup:
         memory for that, and for what is no member; then it is still one.
         """
         extension = _require()
-        found = [_parts(member) for member in members]
+        pools = [_pool(member) for member in members]
         with _lock:
-            for _, pool in found:
+            for pool in pools:
                 handle = pool.handle
                 self._check("" if handle in self._pools else "no member", pool)
                 self._check(extension.leave_scratch(handle), pool)
                 del self._pools[handle]
                 exclusive_groups.pop(handle, None)
-                for graph in [g for g, of in self._wrapped.items() if of == handle]:
-                    del self._wrapped[graph]
-                    graph.__dict__.pop("replay", None)
+            exchange()
 
     def sizes(self) -> GroupSizes:
         shared, scratch = _require().scratch_bytes(self._number)
         return GroupSizes(shared_bytes=shared, scratch_bytes=scratch)
 
-    def orders(self, graph: torch.cuda.CUDAGraph) -> bool:
-        """Whether each replay of this graph waits for the last one of the group, or none has to."""
-        return self._ordered or graph in self._wrapped
-
-    def launch(self, replay: Callable[[], None], stream: torch.cuda.Stream | None = None) -> None:
-        """Calls `replay`, which launches a graph of a member on `stream`, or the current one:
-        behind the last launch of the group and before the next one. The host waits for neither."""
+    def launch(self, replay: Callable[[], None]) -> None:
+        """Calls `replay`, which launches a graph of a member on the current stream: behind the last
+        launch of the group and before the next one. The host waits for neither."""
         import torch
 
         if self._ordered:
             replay()
             return
         with _lock:
-            stream = stream or torch.cuda.current_stream()
+            stream = torch.cuda.current_stream()
             last = self._last.get(stream.device_index)
             if last is None:
                 last = self._last[stream.device_index] = torch.cuda.Event()
@@ -159,21 +149,6 @@ class ExclusiveGroup:
         except RuntimeError:
             stream.synchronize()  # the next replay comes behind this one all the same
             raise
-
-    def _wrap(self, graph: torch.cuda.CUDAGraph) -> None:
-        group = weakref.ref(self)
-        known = weakref.ref(graph)
-
-        def replay() -> None:
-            found, own = known(), group()
-            assert found is not None
-            # Looked up at each replay, because the debug mode exchanges it.
-            if own is None:
-                type(found).replay(found)
-            else:
-                own.launch(lambda: type(found).replay(found))
-
-        graph.__dict__["replay"] = replay
 
     def _check(self, reason: str, pool: CapturePool) -> None:
         if reason:
@@ -194,10 +169,9 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
     partner: keep the tensors that you read, and let no partner run between the graphs of a forward
     pass and those of its backward pass.
 
-    Replays of members wait for one another on the device, not the host: those of graphs that are
-    members, and each `CapturedGraph.launch()` of a graph whose pool is one. `ordered=True` says
-    that the program orders them itself. Raises as `join` does, and `FerroError` while ferro_alloc
-    is not in PyTorch's place.
+    Replays of all graphs of its pools wait for one another on the device, not the host.
+    `ordered=True` says that the program orders them itself. Raises as `join` does, and `FerroError`
+    while ferro_alloc is not in PyTorch's place.
     """
     group = ExclusiveGroup(name, ordered)
     try:
@@ -221,11 +195,11 @@ def _require() -> ModuleType:
     return extension
 
 
-def _parts(member: Member) -> tuple[torch.cuda.CUDAGraph | None, CapturePool]:
+def _pool(member: Member) -> CapturePool:
     import torch
 
     if isinstance(member, CapturedGraph):
-        return member.cuda_graph, member.pool
+        return member.pool
     if isinstance(member, torch.cuda.CUDAGraph):
-        return member, pool_of_graph(member)
-    return None, pool_of(member)
+        return pool_of_graph(member)
+    return pool_of(member)

@@ -22,6 +22,7 @@ from ferro_alloc.graphs import CaptureGuard
 
 SIZES = (16, 12, 8, 4)
 RESULT = 2 * MIB
+OF_TORCH = torch.cuda.CUDAGraph.replay
 
 
 class Step:
@@ -182,11 +183,10 @@ def trees_of_torch_compile_are_refused():
 @check
 def replay_is_restored_on_leave():
     step = Step(4)
-    graph = step.graph.cuda_graph
-    group = graphs.exclusive(graph)
-    wrapped = "replay" in vars(graph)
-    group.leave(graph)
-    return [wrapped, "replay" in vars(graph)]
+    group = graphs.exclusive(step.graph)
+    during = torch.cuda.CUDAGraph.replay
+    group.leave(step.graph)
+    return [during is OF_TORCH, torch.cuda.CUDAGraph.replay is OF_TORCH]
 
 
 def wrong_results(steps, launch):
@@ -237,7 +237,15 @@ def a_graph_of_a_pool_that_is_a_member_is_ordered():
     group = graphs.exclusive(*handles)
     steps = [Step(8, handle) for handle in handles]
     streams = [torch.cuda.Stream() for _ in steps]
-    wrong = wrong_results(steps, lambda number, step: step.graph.launch(streams[number]))
+
+    def replay(number, step):
+        with torch.cuda.stream(streams[number]):
+            step.graph.cuda_graph.replay()
+
+    wrong = [
+        wrong_results(steps, lambda number, step: step.graph.launch(streams[number])),
+        wrong_results(steps, replay),
+    ]
     return [wrong, len(group.pools)]
 
 

@@ -300,15 +300,6 @@ def overlapping_replays_of_a_group():
 
 
 @check
-def replays_that_a_group_does_not_know():
-    """Of a pool that joined by its handle."""
-    with graphs.debug():
-        members, kept, group = two_members(ordered=False, by_handle=True)
-        found = replays_on_two_streams(members, waits=False)
-        return [found and found[1].kind.name, len(kept), len(group.pools)]
-
-
-@check
 def replays_that_the_program_orders():
     with graphs.debug():
         members, kept, group = two_members(ordered=True)
@@ -319,6 +310,13 @@ def replays_that_the_program_orders():
 def replays_that_the_group_orders():
     with graphs.debug():
         members, kept, group = two_members(ordered=False)
+        return [replays_on_two_streams(members, waits=False) is None, len(kept), len(group.pools)]
+
+
+@check
+def replays_of_pools_that_joined_by_their_handles():
+    with graphs.debug():
+        members, kept, group = two_members(ordered=False, by_handle=True)
         return [replays_on_two_streams(members, waits=False) is None, len(kept), len(group.pools)]
 
 

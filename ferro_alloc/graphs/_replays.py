@@ -1,0 +1,74 @@
+"""What comes around each replay of PyTorch's graphs: the order of its exclusive group, and within
+it the check of the debug mode.
+
+`torch.cuda.CUDAGraph.replay` is exchanged while there are groups or the debug mode is on, and is
+PyTorch's own otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups
+
+if TYPE_CHECKING:
+    import torch
+
+    Replay = Callable[[torch.cuda.CUDAGraph], None]
+    Check = Callable[[torch.cuda.CUDAGraph, Replay], None]
+
+_lock = threading.Lock()
+_original: Replay | None = None
+"""None before the first exchange."""
+_check: Check | None = None
+
+
+def check_replays(check: Check | None) -> None:
+    """From now on `check` launches each graph, with PyTorch's own replay, or refuses to."""
+    global _check
+    _check = check
+    exchange()
+
+
+def exchange() -> None:
+    """After a group has got its first member or lost its last one."""
+    import torch
+
+    global _original
+    of_class = torch.cuda.CUDAGraph
+    with _lock:
+        is_ours = of_class.replay is _replay
+        wanted = _check is not None or len(exclusive_groups) != 0
+        if wanted and not is_ours:
+            _original = of_class.replay
+            of_class.replay = _replay
+        elif is_ours and not wanted:  # else somebody put his own there
+            assert _original is not None
+            of_class.replay = _original
+
+
+def _replay(graph: torch.cuda.CUDAGraph) -> None:
+    group = _group_of(graph) if exclusive_groups else None
+    if group is None:
+        _launch(graph)
+    else:
+        group.launch(partial(_launch, graph))
+
+
+def _group_of(graph: torch.cuda.CUDAGraph) -> LaunchOrder | None:
+    try:
+        pool = graph.pool()
+    except RuntimeError:  # without a capture, which the replay says
+        return None
+    return exclusive_groups.get(tuple(pool))  # type: ignore[call-overload, no-any-return]
+
+
+def _launch(graph: torch.cuda.CUDAGraph) -> None:
+    assert _original is not None
+    if _check is None:
+        _original(graph)
+    else:
+        _check(graph, _original)
