@@ -22,7 +22,7 @@ from typing import Any
 
 from ferro_alloc._errors import FerroError
 
-VERSION = "1"
+VERSION = "2"
 _NAME = re.compile(r"@ferro_alloc-status-(\d+)$")
 _MOST_BYTES = 1 << 18
 _PATIENCE_S = 1.0
@@ -42,6 +42,8 @@ class DeviceUse:
     """Allocated, or freed and waiting for another stream."""
     reserved_bytes: int
     peak_reserved_bytes: int
+    stranded_bytes: int
+    """Of the reserved memory, free bytes of pages and segments in which others are live."""
     idle_bytes: int
     """Of the reserved memory, pages that are behind no address."""
     blocks: int
@@ -161,7 +163,8 @@ def with_rates(
     return [replace(p, devices=tuple(rated(p.pid, use) for use in p.devices)) for p in now]
 
 
-HEADINGS = ("PID", "GPU", "LIVE", "RESERVED", "FREE", "PEAK", "REQUESTS/s", "SLOWEST", "COMMAND")
+_OF_REQUESTS = ("REQUESTS/s", "SLOWEST")
+HEADINGS = ("PID", "GPU", "LIVE", "RESERVED", "FREE", "STRANDED", "PEAK", *_OF_REQUESTS, "COMMAND")
 
 
 def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
@@ -171,9 +174,9 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
         note = "" if process.active else "[uninstalled] "
         text = note + process.command
         if process.problem:
-            cells.append((str(process.pid), *["-"] * 7, f"{process.command}: {process.problem}"))
+            cells.append((str(process.pid), *["-"] * 8, f"{process.command}: {process.problem}"))
         elif not process.devices:
-            cells.append((str(process.pid), *["-"] * 7, text))
+            cells.append((str(process.pid), *["-"] * 8, text))
         for use in process.devices:
             rate = use.requests_per_second
             cells.append(
@@ -183,6 +186,7 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
                     gib(use.allocated_bytes),
                     gib(use.reserved_bytes),
                     gib(use.reserved_bytes - use.active_bytes),
+                    gib(use.stranded_bytes),
                     gib(use.peak_reserved_bytes),
                     "-" if rate is None else f"{rate:,.0f}",
                     f"{use.slowest_miss_ns / 1e6:.1f} ms",
@@ -231,7 +235,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ferro_alloc top",
         description="What the processes of this machine hold that run under ferro_alloc: yours, or "
-        "all of them for root. FREE is reserved and in no block.",
+        "all of them for root. FREE is reserved and in no block; STRANDED is what of that lies in "
+        "pages with live blocks.",
     )
     parser.add_argument("--once", action="store_true", help="show it once")
     parser.add_argument("--json", action="store_true", help="for machines; a list for each look")

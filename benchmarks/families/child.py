@@ -119,7 +119,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     try:
         # What a library prints is no result.
         with redirect_stdout(sys.stderr):
-            family.function()(**(family.smoke if options.smoke else family.sizes))
+            family.function()(**family.sizes_of(options.smoke, options.batch))
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         failure = str(error)
@@ -151,6 +151,7 @@ def main() -> int:
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--allocator", choices=SIMULATED_ALLOCATORS, required=True)
     parser.add_argument("--limit", type=int, metavar="MIB", help="without it the whole card")
+    parser.add_argument("--batch", type=int, help="of each step; without it the family's own")
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--plain", action="store_true", help="without cuDNN")

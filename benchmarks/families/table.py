@@ -45,6 +45,20 @@ class Family:
         pages = int(wanted[size] / PAGE_MIB)
         return PAGE_MIB * (pages if size == "short" else pages + 1)
 
+    def sizes_of(self, smoke: bool, batch: int | None = None) -> dict[str, Any]:
+        """Arguments of the function; with `batch`, that is the size of each batch."""
+        sizes = dict(self.smoke if smoke else self.sizes)
+        if batch is not None and "shapes" in sizes:
+            sizes["shapes"] = [(batch, length) for _, length in sizes["shapes"]]
+        elif batch is not None:
+            sizes["batches"] = [batch] * len(sizes["batches"])
+        return sizes
+
+    def batch(self, smoke: bool) -> int:
+        """The first of its own."""
+        sizes = self.sizes_of(smoke)
+        return int(sizes["shapes"][0][0] if "shapes" in sizes else sizes["batches"][0])
+
     def missing(self) -> list[str]:
         return [name for name in self.needs if find_spec(name) is None]
 

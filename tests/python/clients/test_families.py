@@ -60,6 +60,20 @@ def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_the_largest_batch_is_asked_of_one_card_and_tried_on_another(
+    run_program: RunProgram, tmp_path: Path
+) -> None:
+    output = tmp_path / "largest.json"
+    command = ["benchmarks.families.largest", "--simulated", "--smoke", "--output", str(output)]
+    run_program(RUN, *command, "--only", "transformer", "--allocators", "native", timeout=180)
+    (record,) = json.loads(output.read_text())
+    assert record["problem"] == ""
+    assert record["largest"] > 1
+    assert record["largest"] in record["tried"]
+    assert (record["fits"], record["one_more_fits"]) == (True, False)
+
+
+@on_simulated_gpu
 @pytest.mark.parametrize("family", ["transformer", "fsdp2"])
 def test_a_limit_is_what_the_allocator_may_reserve(family: str) -> None:
     words = ["--family", family, "--allocator", "native", "--smoke", "--simulated"]

@@ -107,6 +107,10 @@ def test_the_numbers_are_the_programs_own(program: Program) -> None:
     assert device["requests"] == stats["allocation.all.allocated"] == 2
     assert device["misses"] == program.do("ferro_alloc.device().numbers().misses")
     assert device["requests_per_second"] == 0
+    assert device["stranded_bytes"] == 0
+    program.do("known.update(c=torch.empty(512, dtype=torch.uint8, device='cuda'))")
+    (device,) = seen(program.pid)["devices"]
+    assert device["stranded_bytes"] == (2 << 20) - 512
 
 
 def test_pools_have_their_names(program: Program) -> None:
@@ -184,7 +188,7 @@ def test_peers_that_do_not_read_hold_up_nobody(program: Program) -> None:
     assert child not in _top.processes()
 
 
-@pytest.mark.parametrize("text", ["ferro_alloc 2 1", "nonsense", "", "ferro_alloc 1 1\ndevice 0"])
+@pytest.mark.parametrize("text", ["ferro_alloc 1 1", "nonsense", "", "ferro_alloc 2 1\ndevice 0"])
 def test_another_form_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="what it tells is not understood"):
         _top.parse(text)
@@ -192,7 +196,7 @@ def test_another_form_is_an_error(text: str) -> None:
 
 def test_what_is_wrong_stands_in_the_row() -> None:
     gone = _top.ProcessUse(12, "train.py", False, problem="timed out")
-    assert _top.rows([gone], 100)[1].split() == ["12", *["-"] * 7, "train.py:", "timed", "out"]
+    assert _top.rows([gone], 100)[1].split() == ["12", *["-"] * 8, "train.py:", "timed", "out"]
 
 
 def test_nobody_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

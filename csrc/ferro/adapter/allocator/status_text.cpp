@@ -68,6 +68,7 @@ void add_device(DeviceMemory& core, int device, std::string& text) {
   add("active_bytes", stats[kActiveBytes][kAll].current);
   add("reserved_bytes", reserved.current);
   add("peak_reserved_bytes", reserved.peak);
+  add("stranded_bytes", core.report().stranded_bytes());
   add("idle_bytes", store.counts().idle * store.page_bytes());
   add("blocks", stats[kBlocks][kAll].current);
   add("requests", stats[kBlocks][kAll].increased);
@@ -80,7 +81,7 @@ void add_device(DeviceMemory& core, int device, std::string& text) {
 }  // namespace
 
 std::string status_text(const CudaAllocator& allocator) {
-  std::string text = "ferro_alloc 1 " + std::to_string(static_cast<int>(allocator.serves())) + '\n';
+  std::string text = "ferro_alloc 2 " + std::to_string(static_cast<int>(allocator.serves())) + '\n';
   int device = 0;
   for (DeviceMemory* core = allocator.core_of(0); core != nullptr;
        core = allocator.core_of(++device)) {

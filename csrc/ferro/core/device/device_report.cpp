@@ -44,6 +44,22 @@ std::size_t DeviceReport::largest_free_block() {
   return largest;
 }
 
+std::size_t DeviceReport::stranded_bytes() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  auto stranded =
+      static_cast<std::size_t>(parts_.segment_stats.read().of[kSplitBytes][kAll].current);
+  for (Heap* heap : parts_.pools.all_heaps()) {
+    if (is_paged(heap->kind())) {
+      // In this order; what is freed in between would count twice otherwise.
+      const std::size_t free = heap->view().free_bytes;
+      const std::size_t whole =
+          static_cast<ArenaHeap*>(heap)->free_pages() * parts_.store.page_bytes();
+      stranded += free - std::min(free, whole);
+    }
+  }
+  return stranded;
+}
+
 DeviceView DeviceReport::view() {
   const RecursiveMutexLock lock(climb_mutex_);
   DeviceView view;

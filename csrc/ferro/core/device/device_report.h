@@ -2,7 +2,7 @@
 // recount.
 //
 // Thread-safe: every function takes the climb lock of the device, but `held_bytes`. Lists cost what
-// they give; `view` and `largest_free_block` ask every heap, all others none.
+// they give; `view`, `largest_free_block` and `stranded_bytes` ask every heap, all others none.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -41,6 +41,9 @@ class DeviceReport {
   // All live blocks, one after the other, without a copy of them.
   void visit_live(const VisitLive& visit) FERRO_EXCLUDES(climb_mutex_);
   std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
+  // Free bytes that no emptying of the cache returns: in handles and segments with a live byte. Each
+  // heap is asked for a moment. O(heaps + free blocks of a page and more).
+  std::size_t stranded_bytes() FERRO_EXCLUDES(climb_mutex_);
   DeviceView view() FERRO_EXCLUDES(climb_mutex_);
   // Bytes that a request would take from the driver, if it came now to the default pool.
   std::size_t bytes_from_driver(StreamId stream, const Request& request)

@@ -40,6 +40,17 @@ TEST_F(DeviceViewTest, HitsAreTheRequestsThatDidNotClimb) {
   EXPECT_EQ(device_->report().view().hits, 2U) << "since construction";
 }
 
+TEST_F(DeviceViewTest, StrandedIsWhatIsFreeBesideLiveBytes) {
+  const DevicePtr a = allocate(2 * kPageBytes);
+  const DevicePtr b = allocate(512);
+  allocate(512, side_);
+  EXPECT_EQ(device_->report().stranded_bytes(), 2 * (kPageBytes - 512));
+  free(a);
+  EXPECT_EQ(device_->report().stranded_bytes(), 2 * (kPageBytes - 512)) << "whole pages are not";
+  free(b);
+  EXPECT_EQ(device_->report().stranded_bytes(), kPageBytes - 512);
+}
+
 TEST_F(DeviceViewTest, AForecastIsWhatTheRequestThenTakes) {
   for (const std::size_t size : {std::size_t{512}, kPageBytes / 2, 3 * kPageBytes, kPageBytes}) {
     const std::size_t expected = forecast(size);
