@@ -1,5 +1,6 @@
 #include "values/operators.h"
 
+#include "values/attention_operators.h"
 #include "values/evaluation.h"
 #include "values/gpu.h"
 #include "values/places.h"
@@ -158,6 +159,9 @@ void install(bool compute) {
   static auto* const listening = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   (void)listening;
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  install_attention();
   wrap_unseen();
 }
 

@@ -1,7 +1,8 @@
 """Adjusts torch the moment it is imported, for what the simulated GPU cannot carry.
 
 PyTorch's own operators for the CPU compute small results in the place of kernels. cuDNN's attention
-is not there: that of PyTorch's own kernels takes the same memory, but for some KiB.
+is chosen only where a program asks for it: PyTorch's own kernels take the same memory, but for some
+KiB, and have durations.
 """
 
 from __future__ import annotations

@@ -82,3 +82,51 @@ def test_workspaces_are_about_those_of_a_gpu(run_program: RunProgram) -> None:
     near, total = done.stdout.splitlines()[-1].split(" are near; all of them: ")
     assert near.endswith(" of 2052")
     assert 0.95 <= float(total) <= 1.05
+
+
+# Attention that a program asks cuDNN for, beside PyTorch's own: shapes, layouts, and memory.
+ATTENTION = """\
+import json
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+def run(backend, heads=8, **options):
+    size = (2, 256, 8, 64)
+    query = torch.zeros(size, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    key = torch.zeros(2, heads, 256, 64, device="cuda", dtype=torch.bfloat16)
+    given = [each.requires_grad_() for each in (query, key, key.clone())]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with sdpa_kernel(backend):
+        output = F.scaled_dot_product_attention(*given, **options)
+        output.sum().backward()
+    shapes = [output.stride(), *(list(each.grad.shape) for each in given)]
+    return shapes, torch.cuda.max_memory_allocated() - before
+
+cases = [{}, {"is_causal": True, "dropout_p": 0.1}, {"heads": 2, "enable_gqa": True}]
+backends = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
+found = [[run(backend, **options) for backend in backends] for options in cases]
+mask = torch.zeros(2, 8, 256, 256, device="cuda", dtype=torch.bfloat16)
+masked = run(backends[0], attn_mask=mask)[0] == found[0][0][0]
+graph = torch.cuda.CUDAGraph()
+still = torch.zeros(2, 8, 256, 64, device="cuda", dtype=torch.bfloat16)
+with sdpa_kernel(backends[0]):
+    F.scaled_dot_product_attention(still, still, still)
+    with torch.cuda.graph(graph):
+        captured = F.scaled_dot_product_attention(still, still, still)
+graph.replay()
+print(json.dumps([found, masked, list(captured.stride())]))
+"""
+
+
+def test_attention_of_cudnn_takes_what_that_of_pytorch_takes(run_simulated: RunSimulated) -> None:
+    found, masked, captured = json.loads(run_simulated(ATTENTION).stdout.splitlines()[-1])
+    assert all(shapes == of_flash for (shapes, _), (of_flash, _) in found)
+    plain, with_dropout, of_groups = [[taken for _, taken in pair] for pair in found]
+    assert abs(plain[0] - plain[1]) < 64 << 10
+    assert with_dropout == plain
+    # PyTorch's own makes gradients for each head of the query first.
+    assert of_groups[0] < of_groups[1]
+    assert masked
+    assert captured == [8 * 256 * 64, 256 * 64, 64, 1]
