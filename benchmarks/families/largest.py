@@ -144,9 +144,12 @@ def run(options: argparse.Namespace) -> list[Record]:
     return sorted(records, key=lambda each: list(FAMILIES).index(each.family))
 
 
-def show(records: Sequence[Record]) -> None:
+HEADINGS = ("family", "allocator", "card, MiB", "largest batch", "fits", "one more fits")
+
+
+def rows(records: Sequence[Record]) -> list[tuple[str, ...]]:
     told = {False: "no", True: "yes"}
-    rows = [
+    return [
         (
             each.family,
             each.allocator,
@@ -158,8 +161,10 @@ def show(records: Sequence[Record]) -> None:
         for each in records
         if not each.problem
     ]
-    headings = ("family", "allocator", "card, MiB", "largest batch", "fits", "one more fits")
-    print_table("the largest batch", headings, rows)
+
+
+def show(records: Sequence[Record]) -> None:
+    print_table("the largest batch", HEADINGS, rows(records))
     right = sum(each.is_right for each in records)
     print(f"{right} of {len(records)} answers are right")
 

@@ -82,6 +82,18 @@ def families(records: Records) -> str:
     return markdown(*by_family(found))
 
 
+def largest(records: Records) -> str:
+    from benchmarks.families.largest import HEADINGS, Record, rows
+
+    return markdown(HEADINGS, rows([Record(**r) for r in records]))
+
+
+def serving(records: Records) -> str:
+    from benchmarks.graphs.serving import Record, rows
+
+    return markdown(*rows([Record(**r) for r in records]))
+
+
 def turns(records: Records, nanoseconds_a_unit: float = 1) -> str:
     """Of a benchmark that takes turns: medians, in units of so many nanoseconds."""
     working = [record for record in records if not record["problem"]]
@@ -212,6 +224,8 @@ def scaling(records: Records) -> str:
 TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "compiled": ("compiled_simulated.json", compiled),
     "clock": ("fidelity_clock.json", clock),
+    "largest": ("largest_gpu.json", largest),
+    "serving": ("serving_gpu.json", serving),
     "families": ("families_gpu.json", families),
     "fidelity": ("frontier_gpu.json conv_plain_gpu.json", fidelity),
     "fidelity_simulated": ("fidelity_simulated.json", fidelity),

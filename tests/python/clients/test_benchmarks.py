@@ -304,6 +304,20 @@ def test_graphs(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+def test_graphs_of_servers_smoke(run_program: RunProgram, tmp_path: Path) -> None:
+    records = smoke(run_program, tmp_path, "graphs.serving")
+    assert [(r["allocator"], r["problem"]) for r in records] == [
+        (name, "") for name in ("native", "expandable", "ferro_alloc")
+    ]
+    for found in (record["bytes"] for record in records):
+        for kind in ("decode", "two models"):
+            assert found[f"{kind}: results"] < found[f"{kind}: floor"] < found[f"{kind}: separate"]
+    ours = records[2]["bytes"]
+    declared, late = (ours[f"two models: separate, {when}"] for when in ("declared", "late"))
+    assert declared <= late < ours["two models: separate"]
+
+
+@on_simulated_gpu
 def test_compiled(run_program: RunProgram, tmp_path: Path) -> None:
     records = smoke(run_program, tmp_path, "graphs.compiled")
     assert [r["allocator"] for r in records] == list(SIMULATED_ALLOCATORS)
