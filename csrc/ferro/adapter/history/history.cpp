@@ -2,8 +2,6 @@
 
 #include "ferro/adapter/torch/convert.h"
 
-#include <c10/util/ApproximateClock.h>
-
 #include <memory>
 
 namespace ferro {
@@ -141,9 +139,14 @@ bool History::is_skipped(TraceEntry::Action action) const {
   return (skipped_.load(std::memory_order_relaxed) & bit_of(action)) != 0;
 }
 
-void History::add(TraceEntry&& entry) noexcept {
+std::vector<History::TraceEntry> History::entries() const {
+  return ring_.read<TraceEntry>([](const TraceRecord& record) { return record.entry(); });
+}
+
+void History::add(TraceRecord&& record) noexcept {
   try {
     if (const std::vector<Tracker>* trackers = trackers_.load(std::memory_order_acquire)) {
+      const TraceEntry entry = record.entry();
       for (const Tracker& tracker : *trackers) {
         try {
           tracker(entry);
@@ -152,8 +155,8 @@ void History::add(TraceEntry&& entry) noexcept {
         }
       }
     }
-    if (enabled_.load(std::memory_order_relaxed) && !is_skipped(entry.action_)) {
-      ring_.add(std::move(entry));
+    if (enabled_.load(std::memory_order_relaxed) && !is_skipped(record.action())) {
+      ring_.add(std::move(record));
     }
   } catch (...) {
     // No host memory for one more entry: the history ends here, the program does not.
@@ -168,45 +171,58 @@ void History::on_event(const EventFacts& event) noexcept {
   if (!is_told() || (is_skipped(action_of(event.what)) && !has_trackers())) {
     return;
   }
-  const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
-  const ThreadAnnotations& thread = thread_annotations();
-  TraceEntry entry(
-      action_of(event.what), device_, address_of(event.ptr), event.size,
-      reinterpret_cast<void*>(event.stream), to_mempool_id(event.pool), c10::getApproximateTime(),
-      with_context ? std::static_pointer_cast<c10::GatheredContext>(event.context) : nullptr,
-      thread.compile_context(), thread.user_metadata);
-  set_internal_metadata(entry, thread.internal_metadata);
-  if (event.range.reason != nullptr) {
-    set_note(entry, note_of(event));
+  try {
+    add(record_of(event));
+  } catch (...) {
+    enabled_.store(false);  // as in add()
   }
-  add(std::move(entry));
+}
+
+TraceRecord History::record_of(const EventFacts& event) const {
+  TraceRecord record(action_of(event.what), device_, address_of(event.ptr), event.size,
+                     reinterpret_cast<void*>(event.stream), to_mempool_id(event.pool));
+  if (event.context != nullptr && level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC) {
+    record.rare().context = std::static_pointer_cast<c10::GatheredContext>(event.context);
+  }
+  const ThreadAnnotations& thread = thread_annotations();
+  thread.annotate(record);
+  if (!thread.internal_metadata.empty()) {
+    record.rare().internal_metadata = thread.internal_metadata;
+  }
+  if (event.range.reason != nullptr) {
+    record.rare().note = note_of(event);
+  }
+  return record;
 }
 
 void History::on_annotation(const BlockView& block, StreamId stream, const PoolId& pool,
                             const std::string& metadata, const CallContext& context) {
   if (const auto action = annotate_action()) {
-    add({*action, device_, address_of(block.ptr), block.requested, reinterpret_cast<void*>(stream),
-         to_mempool_id(pool), c10::getApproximateTime(),
-         std::static_pointer_cast<c10::GatheredContext>(context),
-         thread_annotations().compile_context(), metadata});
+    TraceRecord record(*action, device_, address_of(block.ptr), block.requested,
+                       reinterpret_cast<void*>(stream), to_mempool_id(pool));
+    thread_annotations().annotate(record);
+    record.rare().context = std::static_pointer_cast<c10::GatheredContext>(context);
+    record.rare().user_metadata = metadata;
+    add(std::move(record));
   }
 }
 
 void History::on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
                                const PoolId& pool, const CallContext& context) {
-  const bool with_context = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
-  const ThreadAnnotations& thread = thread_annotations();
-  add({TraceEntry::OOM, device_, device_free, size, reinterpret_cast<void*>(stream),
-       to_mempool_id(pool), c10::getApproximateTime(),
-       with_context ? std::static_pointer_cast<c10::GatheredContext>(context) : nullptr,
-       thread.compile_context(), thread.user_metadata});
+  TraceRecord record(TraceEntry::OOM, device_, device_free, size, reinterpret_cast<void*>(stream),
+                     to_mempool_id(pool));
+  thread_annotations().annotate(record);
+  if (level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC) {
+    record.rare().context = std::static_pointer_cast<c10::GatheredContext>(context);
+  }
+  add(std::move(record));
 }
 
 void History::on_snapshot(std::size_t active_bytes) {
-  const ThreadAnnotations& thread = thread_annotations();
   // Device 0 and no pool, as in PyTorch.
-  add({TraceEntry::SNAPSHOT, 0, 0, active_bytes, nullptr, c10::MempoolId_t{0, 0},
-       c10::getApproximateTime(), nullptr, thread.compile_context(), thread.user_metadata});
+  TraceRecord record(TraceEntry::SNAPSHOT, 0, 0, active_bytes, nullptr, c10::MempoolId_t{0, 0});
+  thread_annotations().annotate(record);
+  add(std::move(record));
 }
 
 }  // namespace ferro

@@ -11,6 +11,7 @@
 
 #include "ferro/adapter/history/sampling.h"
 #include "ferro/adapter/history/tags.h"
+#include "ferro/adapter/history/trace_record.h"
 #include "ferro/adapter/history/trace_ring.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/device/device_memory.h"
@@ -93,14 +94,15 @@ class History final : public MemoryObserver {
   bool has_trackers() const { return trackers_.load(std::memory_order_relaxed) != nullptr; }
 
   // In the order in which things happened; times still in ticks.
-  std::vector<TraceEntry> entries() const { return ring_.read(); }
+  std::vector<TraceEntry> entries() const;
 
  private:
   CallContext gather_now() const;
   bool is_told() const { return enabled_.load(std::memory_order_relaxed) || has_trackers(); }
   bool is_skipped(TraceEntry::Action action) const;
   void observe() FERRO_REQUIRES(settings_mutex_);
-  void add(TraceEntry&& entry) noexcept;
+  TraceRecord record_of(const EventFacts& event) const;
+  void add(TraceRecord&& record) noexcept;
 
   const c10::DeviceIndex device_;
   DeviceMemory& core_;
@@ -109,7 +111,7 @@ class History final : public MemoryObserver {
   std::atomic<c10::cuda::CUDACachingAllocator::CreateContextFn> recorder_{nullptr};
   std::atomic<bool> enabled_{false};
   std::atomic<std::uint32_t> skipped_{0};
-  TraceRing<TraceEntry> ring_;
+  TraceRing<TraceRecord> ring_;
 
   // Once there, for good: blocks have tags.
   std::atomic<TagSums*> tags_{nullptr};
@@ -130,9 +132,14 @@ struct ThreadAnnotations {
   BlockTag tag = 0;  // of `user_metadata`
   std::string internal_metadata;
 
-  const std::string& compile_context() const {
-    static const std::string none = "N/A";
-    return compile_contexts.empty() ? none : compile_contexts.back();
+  // Onto an entry that this thread causes.
+  void annotate(TraceRecord& record) const {
+    if (!compile_contexts.empty()) {
+      record.rare().compile_context = compile_contexts.back();
+    }
+    if (!user_metadata.empty()) {
+      record.rare().user_metadata = user_metadata;
+    }
   }
 };
 ThreadAnnotations& thread_annotations();

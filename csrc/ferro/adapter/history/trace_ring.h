@@ -43,12 +43,17 @@ class TraceRing {
   }
   // Oldest first.
   std::vector<Entry> read() const FERRO_EXCLUDES(mutex_) {
+    return read<Entry>([](const Entry& entry) { return entry; });
+  }
+  // As `convert` makes them.
+  template <typename Read, typename Convert>
+  std::vector<Read> read(Convert convert) const FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     const auto middle = entries_.begin() + static_cast<std::ptrdiff_t>(oldest_);
-    std::vector<Entry> ordered;
+    std::vector<Read> ordered;
     ordered.reserve(entries_.size());
-    ordered.insert(ordered.end(), middle, entries_.end());
-    ordered.insert(ordered.end(), entries_.begin(), middle);
+    std::transform(middle, entries_.end(), std::back_inserter(ordered), convert);
+    std::transform(entries_.begin(), middle, std::back_inserter(ordered), convert);
     return ordered;
   }
 
