@@ -1,5 +1,7 @@
 #include "ferro/core/device/graph_scratch.h"
 
+#include "ferro/driver/error.h"
+
 #include <optional>
 
 namespace ferro {
@@ -81,9 +83,20 @@ SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outc
   return result;
 }
 
-bool GraphScratch::exclude(const PoolId& pool) {
+bool GraphScratch::expect_checkpoints(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  return parts_.scratch.exclude(pool);
+  return parts_.scratch.expect_checkpoints(pool);
+}
+
+void GraphScratch::on_checkpoint(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  parts_.scratch.on_checkpoint(pool);
+  try {
+    if (parts_.captures.load() == 0) {
+      parts_.scratch.collect();
+    }
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): it is shared later
+  }
 }
 
 void GraphScratch::on_unheld(const PoolId& pool) {
