@@ -17,9 +17,10 @@ def compiled_pool(device: torch.device | int | str | None = None) -> PoolHandle:
     unless `device` names another: with `mode="reduce-overhead"`, `mode="max-autotune"` or
     `backend="cudagraphs"`. All of them are in one pool, as a tree.
 
-    It can be a member of an exclusive group. It is there from the first call of a compiled function
-    on. After `torch.compiler.reset()` the next function gets another. Raises `FerroError` where there
-    is none yet, for a device that is no CUDA device, and where torch finds none.
+    It can be a member of an exclusive group. It is there from the first call of a compiled
+    function on, which only warms up, and all that is recorded later is known to be a tree's. After
+    `torch.compiler.reset()` the next function gets another pool. Raises `FerroError` where there is
+    none yet, for a device that is no CUDA device, and where torch finds none.
     """
     extension = require_device("the pool of compiled functions")
     import torch

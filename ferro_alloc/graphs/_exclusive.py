@@ -85,9 +85,9 @@ class ExclusiveGroup:
         waits for the device, and nothing of a member may be launched meanwhile. Raises `FerroError`
         while a capture runs, for a member of another group, and for what is no member at all.
 
-        `compiled_pool()` is a member like others. What its graphs carry to one another stays theirs:
-        inputs, results and what a backward pass needs. The host waits for the device after each
-        recording.
+        `compiled_pool()` is a member like others. What its graphs carry to one another stays
+        theirs: inputs, results and what a backward pass needs. They share their other scratch after
+        each recording, for which the host waits for the device.
         """
         extension = _require()
         pools = [_pool(member) for member in members]

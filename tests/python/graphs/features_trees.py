@@ -70,7 +70,8 @@ class Tree:
         return all(torch.equal(tensor.cpu(), words(tag, SIZE)) for tensor in (y, z))
 
     def is_right_in_all_ways(self):
-        return all([self.is_right(tag) for tag in range(6)])
+        right = [self.is_right(tag) for tag in range(6)]
+        return all(right)
 
 
 class Step:
