@@ -73,7 +73,10 @@ def test_each_driver_call_refused_once(result: str, mode: str, pools: str) -> No
         assert refused > seen == 0, function
     for function in ("cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"):
         refused, seen = found[function]
-        assert 0 < seen < refused, function
+        if (function, result, pools) == ("cuMemCreate", OUT_OF_MEMORY, "of_a_tree"):
+            assert refused > seen == 0  # its recordings exchange nothing, and requests try again
+        else:
+            assert 0 < seen < refused, function
     for function in ("cuCtxSynchronize", "cuStreamGetCaptureInfo"):
         refused, seen = found[function]
         assert 0 < seen < refused, function
