@@ -103,6 +103,11 @@ void expect_checkpoints(const Handle& handle) {
   }
 }
 
+bool is_tree_pool(const Handle& handle) {
+  const CudaAllocator* allocator = installed_allocator();
+  return allocator != nullptr && allocator->is_of_tree(to_pool_id(handle));
+}
+
 // (bytes of pages, bytes of addresses of scratch)
 std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
   const CudaAllocator* allocator = installed_allocator();
@@ -193,6 +198,7 @@ void bind_pools(py::module_& module) {
   module.def("leave_scratch", wrap_pybind_function_no_gil(&leave_scratch), py::arg("handle"));
   module.def("expect_checkpoints", wrap_pybind_function_no_gil(&expect_checkpoints),
              py::arg("handle"));
+  module.def("is_tree_pool", wrap_pybind_function_no_gil(&is_tree_pool), py::arg("handle"));
   module.def("scratch_bytes", wrap_pybind_function_no_gil(&scratch_bytes), py::arg("group"));
   module.def("scratch_bytes_if_joined", wrap_pybind_function_no_gil(&scratch_bytes_if_joined),
              py::arg("handles"));

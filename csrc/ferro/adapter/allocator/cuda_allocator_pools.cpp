@@ -200,6 +200,14 @@ void CudaAllocator::expect_checkpoints(const PoolId& pool) {
   }
 }
 
+bool CudaAllocator::is_of_tree(const PoolId& pool) const {
+  bool is_of_tree = false;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    is_of_tree = is_of_tree || device(i).core.scratch().is_of_tree(pool);
+  }
+  return is_of_tree;
+}
+
 GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
   GroupBytes bytes;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {

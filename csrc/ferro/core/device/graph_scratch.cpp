@@ -90,13 +90,24 @@ bool GraphScratch::expect_checkpoints(const PoolId& pool) {
 
 void GraphScratch::on_checkpoint(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  parts_.scratch.on_checkpoint(pool);
+  AddressRanges live;
+  for (Heap* heap : parts_.pools.heaps_of(pool)) {
+    for (const BlockView& block : live_blocks_of(*heap)) {
+      live.add(block.ptr, block.size);
+    }
+  }
+  parts_.scratch.carried_of(pool).on_checkpoint(live);
   try {
     if (parts_.captures.load() == 0) {
       parts_.scratch.collect();
     }
   } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): it is shared later
   }
+}
+
+bool GraphScratch::is_of_tree(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.carried_of(pool).is_of_tree();
 }
 
 void GraphScratch::on_unheld(const PoolId& pool) {

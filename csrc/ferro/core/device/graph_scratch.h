@@ -43,6 +43,8 @@ class GraphScratch {
   bool expect_checkpoints(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // One was taken or restored. Where the host may wait for the device, what a member has got is shared.
   void on_checkpoint(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // Are checkpoints of the pool taken?
+  bool is_of_tree(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.
   void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
 

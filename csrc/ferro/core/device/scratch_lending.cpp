@@ -187,10 +187,6 @@ bool ScratchSharing::expect_checkpoints(const PoolId& pool) {
   return true;
 }
 
-void ScratchSharing::on_checkpoint(const PoolId& pool) {
-  carried_[pool].on_checkpoint(live_ranges_of(pool));
-}
-
 // Pools that nobody declared, and such as have left, are left as they are.
 bool ScratchSharing::has_news(const PoolId& pool, const Member& member) const {
   return member.group < kFirstLone && is_of_tree(pool) && carried_.at(pool).has_news();

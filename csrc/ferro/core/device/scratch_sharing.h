@@ -92,8 +92,7 @@ class ScratchSharing final : public ScratchLender {
   // The pool is a tree's from now on. False: a capture into it borrows now, or what the last one left
   // alive has no pages of its own.
   bool expect_checkpoints(const PoolId& pool);
-  // One was taken or restored.
-  void on_checkpoint(const PoolId& pool);
+  CarriedMemory& carried_of(const PoolId& pool) { return carried_[pool]; }
   // Are there members, or graphs that were captured into pools? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
