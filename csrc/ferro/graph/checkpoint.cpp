@@ -94,7 +94,7 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
     }
   });
   if (error == CheckpointError::kNone) {
-    device.scratch().on_checkpoint(checkpoint.pool);
+    device.scratch().on_restore(checkpoint.pool);
   }
   return error;
 }

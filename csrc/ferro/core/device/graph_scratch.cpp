@@ -88,15 +88,14 @@ bool GraphScratch::expect_checkpoints(const PoolId& pool) {
   return parts_.scratch.expect_checkpoints(pool);
 }
 
+void GraphScratch::on_restore(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  parts_.scratch.carried_of(pool).on_restore(live_ranges_of(parts_.pools.heaps_of(pool)));
+}
+
 void GraphScratch::on_checkpoint(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  AddressRanges live;
-  for (Heap* heap : parts_.pools.heaps_of(pool)) {
-    for (const BlockView& block : live_blocks_of(*heap)) {
-      live.add(block.ptr, block.size);
-    }
-  }
-  parts_.scratch.carried_of(pool).on_checkpoint(live);
+  parts_.scratch.carried_of(pool).on_checkpoint(live_ranges_of(parts_.pools.heaps_of(pool)));
   try {
     if (parts_.captures.load() == 0) {
       parts_.scratch.collect();

@@ -41,8 +41,10 @@ class GraphScratch {
   // Checkpoints of the pool will be taken (graph/checkpoint.h). False: none can be, as a capture into
   // it borrows or what the last one left alive has no pages of its own.
   bool expect_checkpoints(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
-  // One was taken or restored. Where the host may wait for the device, what a member has got is shared.
+  // One was taken; where the host may wait for the device, what a member has got is shared.
   void on_checkpoint(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // One was restored.
+  void on_restore(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Are checkpoints of the pool taken?
   bool is_of_tree(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.

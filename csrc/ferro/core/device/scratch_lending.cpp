@@ -152,13 +152,13 @@ void ScratchSharing::adopt(const PoolId& pool, std::span<const HandleRange> hand
   settle_accounts(set);
 }
 
-AddressRanges ScratchSharing::live_ranges_of(const PoolId& pool) {
+AddressRanges live_ranges_of(std::span<Heap* const> heaps) {
   AddressRanges live;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
-    for (const BlockView& block : live_blocks_of(heap)) {
+  for (Heap* heap : heaps) {
+    for (const BlockView& block : live_blocks_of(*heap)) {
       live.add(block.ptr, block.size);
     }
-  });
+  }
   return live;
 }
 

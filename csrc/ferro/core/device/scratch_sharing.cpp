@@ -39,7 +39,7 @@ void ScratchSharing::share_what_died(const PoolId& pool, Member& member) {
 }
 
 SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
-  carried_[pool].begin([&] { return live_ranges_of(pool); });
+  carried_[pool].begin([&] { return live_ranges_of(pools_.heaps_of(pool)); });
   if (is_of_tree(pool)) {
     return SharingResult::kOk;
   }
@@ -140,7 +140,7 @@ bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
 SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   const bool succeeded = outcome == Outcome::kSucceeded;
   if (const auto carried = carried_.find(pool); carried != carried_.end()) {
-    carried->second.end(succeeded, [&] { return live_ranges_of(pool); });
+    carried->second.end(succeeded, [&] { return live_ranges_of(pools_.heaps_of(pool)); });
   }
   const auto found = members_.find(pool);
   if (found == members_.end()) {

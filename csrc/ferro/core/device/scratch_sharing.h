@@ -209,7 +209,6 @@ class ScratchSharing final : public ScratchLender {
   void collect(News news);
   void take_unsettled(const PoolId& pool, Member& member);
   bool remove_uses(Set& set, std::vector<Use>& uses);
-  AddressRanges live_ranges_of(const PoolId& pool);
   AddressRanges backed_ranges_of(const PoolId& pool);
   bool is_of_tree(const PoolId& pool) const {
     const auto found = carried_.find(pool);
@@ -240,6 +239,8 @@ class ScratchSharing final : public ScratchLender {
   static constexpr GroupId kFirstLone = GroupId{1} << 63;
   GroupId next_lone_ = kFirstLone;  // of pools that have left, or that nobody declared
 };
+
+AddressRanges live_ranges_of(std::span<Heap* const> heaps);
 
 template <typename Function>
 void ScratchSharing::for_each_arena(const PoolId& pool, Function function) {

@@ -55,9 +55,13 @@ class CarriedMemory {
       }
     }
   }
-  // One was taken or restored, with these blocks.
+  // One was taken, or restored, with these blocks.
   void on_checkpoint(const AddressRanges& live) {
     at_end_.reset();
+    ranges_.unite(live);
+  }
+  void on_restore(const AddressRanges& live) {
+    close();
     ranges_.unite(live);
   }
 

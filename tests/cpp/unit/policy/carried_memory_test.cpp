@@ -45,6 +45,15 @@ TEST(CarriedMemoryTest, WithoutACheckpointAllThatLivedAtTheEnd) {
   EXPECT_TRUE(carries(memory, kWorkspace));
 }
 
+TEST(CarriedMemoryTest, AWayBackLetsGoOfNothing) {
+  CarriedMemory memory;
+  EXPECT_TRUE(memory.expect_checkpoints());
+  capture(memory, {}, ranges_of({kResult}));
+  memory.on_restore(ranges_of({kInput}));
+  EXPECT_TRUE(carries(memory, kResult)) << "of this graph no checkpoint was taken";
+  EXPECT_TRUE(carries(memory, kInput));
+}
+
 TEST(CarriedMemoryTest, ACaptureThatFailsKeepsNothing) {
   CarriedMemory memory;
   memory.begin([] { return ranges_of({kInput}); });
