@@ -97,6 +97,17 @@ std::string leave_scratch(const Handle& handle) {
   return allocator == nullptr ? "" : allocator->leave_scratch(to_pool_id(handle));
 }
 
+void expect_checkpoints(const Handle& handle) {
+  if (CudaAllocator* allocator = installed_allocator()) {
+    allocator->expect_checkpoints(to_pool_id(handle));
+  }
+}
+
+bool is_tree_pool(const Handle& handle) {
+  const CudaAllocator* allocator = installed_allocator();
+  return allocator != nullptr && allocator->is_of_tree(to_pool_id(handle));
+}
+
 // (bytes of pages, bytes of addresses of scratch)
 std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
   const CudaAllocator* allocator = installed_allocator();
@@ -185,6 +196,9 @@ void bind_pools(py::module_& module) {
   module.def("join_scratch", wrap_pybind_function_no_gil(&join_scratch), py::arg("group"),
              py::arg("handle"));
   module.def("leave_scratch", wrap_pybind_function_no_gil(&leave_scratch), py::arg("handle"));
+  module.def("expect_checkpoints", wrap_pybind_function_no_gil(&expect_checkpoints),
+             py::arg("handle"));
+  module.def("is_tree_pool", wrap_pybind_function_no_gil(&is_tree_pool), py::arg("handle"));
   module.def("scratch_bytes", wrap_pybind_function_no_gil(&scratch_bytes), py::arg("group"));
   module.def("scratch_bytes_if_joined", wrap_pybind_function_no_gil(&scratch_bytes_if_joined),
              py::arg("handles"));

@@ -19,6 +19,7 @@ from ferro_alloc.graphs._capture import (
     is_stream_capturing,
 )
 from ferro_alloc.graphs._captured_graph import CapturedGraph
+from ferro_alloc.graphs._compiled import compiled_pool
 from ferro_alloc.graphs._debug import debug
 from ferro_alloc.graphs._device_scalar import DeviceScalar
 from ferro_alloc.graphs._dry_run import plan
@@ -58,6 +59,7 @@ __all__ = [
     "begin_capture",
     "capture_pool_for_handle",
     "capture_status",
+    "compiled_pool",
     "debug",
     "end_capture",
     "exclusive",

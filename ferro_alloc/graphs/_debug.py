@@ -137,6 +137,8 @@ class _Watch:
         if writer is None or writer.replayed == 0:
             return
         group = exclusive_groups.get(graph.pool)
+        if group is not None and self._extension.is_tree_pool(graph.pool):
+            group = None  # what one of its graphs leaves to another is shared with nobody
         for other in others:
             if other.replayed <= writer.replayed:
                 continue

@@ -32,7 +32,6 @@ _REASONS = {
     "capturing": "a capture is running. End it first",
     "member": "it is in another group already. leave() that one first",
     "no member": "it is not in this group",
-    "checkpoints": "torch.compile keeps a tree of graphs in it, which reuse memory by themselves",
 }
 
 
@@ -84,8 +83,11 @@ class ExclusiveGroup:
         A graph brings its pool, with all that was captured into it. What was captured before and is
         free by now is scratch from now on; later captures share theirs when they end. The host
         waits for the device, and nothing of a member may be launched meanwhile. Raises `FerroError`
-        while a capture runs, for a member of another group, for the pool of `torch.compile`'s
-        trees, and for what is no member at all.
+        while a capture runs, for a member of another group, and for what is no member at all.
+
+        `compiled_pool()` is a member like others. What its graphs carry to one another stays
+        theirs: inputs, results and what a backward pass needs. They share their other scratch after
+        each recording, for which the host waits for the device.
         """
         extension = _require()
         pools = [_pool(member) for member in members]

@@ -56,8 +56,8 @@ CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
 CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
                                 PoolCheckpoint* checkpoint) {
   CheckpointError error = CheckpointError::kNone;
-  if (!device.scratch().exclude(pool)) {
-    return CheckpointError::kMember;
+  if (!device.scratch().expect_checkpoints(pool)) {
+    return CheckpointError::kBorrows;
   }
   device.scratch().with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
     error = check_pool(device, pool, heaps);
@@ -70,6 +70,9 @@ CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
       checkpoint->heaps.push_back({key_of(*heap), live_blocks_of(*heap)});
     }
   });
+  if (error == CheckpointError::kNone) {
+    device.scratch().on_checkpoint(pool);
+  }
   return error;
 }
 
@@ -90,6 +93,9 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
       change->allocated.insert(change->allocated.end(), live.begin(), live.end());
     }
   });
+  if (error == CheckpointError::kNone) {
+    device.scratch().on_restore(checkpoint.pool);
+  }
   return error;
 }
 

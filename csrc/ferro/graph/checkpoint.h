@@ -27,8 +27,16 @@ struct CheckpointChange {
   std::vector<BlockView> allocated;  // live now
 };
 
-// kMember: of an exclusive group, in which what is free after a graph is not what it was before.
-enum class CheckpointError { kNone, kUnknownPool, kUnheldPool, kPendingFrees, kPagesGone, kMember };
+// kBorrows: a capture into the pool of an exclusive group borrows memory of it, or what the last one
+// left alive has no pages of its own.
+enum class CheckpointError {
+  kNone,
+  kUnknownPool,
+  kUnheldPool,
+  kPendingFrees,
+  kPagesGone,
+  kBorrows
+};
 
 // On any error nothing changed. Thread-safe as long as nobody else uses the pool meanwhile.
 [[nodiscard]] CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,

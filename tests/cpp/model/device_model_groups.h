@@ -58,13 +58,8 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     result = join();
   }
   if (traffic_.captures() != 0) {
-    expect(*result == SharingResult::kCapturing || *result == SharingResult::kExcluded ||
-               *result == SharingResult::kMember,
+    expect(*result == SharingResult::kCapturing || *result == SharingResult::kMember,
            "nobody joins during a capture");
-    return;
-  }
-  if (excluded_.contains(pool)) {
-    expect(*result == SharingResult::kExcluded, "a pool with checkpoints is no member");
     return;
   }
   if (member && before->second != group && !is_alone(pool)) {
@@ -390,6 +385,14 @@ inline void DeviceModel::check_owners() {
       function(first, handle);
     }
   };
+  const auto is_mapped = [this](std::uint64_t begin, std::size_t size) {
+    for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
+      if (ledger_.handle_behind(at) == 0) {
+        return false;
+      }
+    }
+    return true;
+  };
   struct Page {
     std::uint64_t first;
     unsigned graph;
@@ -409,10 +412,14 @@ inline void DeviceModel::check_owners() {
     });
   }
   for (const Graph& graph : graphs_) {
-    if (!graph.of_member) {
+    if (!graph.of_member && !is_member(graph.pool)) {
       continue;
     }
     for (const auto& [begin, size] : graph.ranges) {
+      // Before the pool joined it may have given pages back.
+      if (!graph.of_member && !is_mapped(begin, size)) {
+        continue;
+      }
       if (!is_paged(heap_of(begin).kind())) {
         continue;
       }

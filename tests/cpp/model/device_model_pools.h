@@ -72,21 +72,20 @@ inline std::vector<std::pair<std::uint64_t, std::size_t>> DeviceModel::live_in(
 
 inline void DeviceModel::operator()(const TakeCheckpoint& i) {
   const PoolId pool = private_pool(i.pool);
-  const bool runs = running_.contains(pool) && running_.at(pool).of_member;
-  const bool refused = is_member(pool) && (groups_.at(pool) < kGroups || runs);
+  const bool borrows = running_.contains(pool) && running_.at(pool).of_member;
   CheckpointError error = CheckpointError::kNone;
   guarded([&] {
     PoolCheckpoint taken;
     error = take_checkpoint(*device_, pool, &taken);
-    expect((error == CheckpointError::kMember) == refused || unsettled_.contains(pool),
-           "no member has checkpoints, unless it is alone");
+    expect((error == CheckpointError::kBorrows) == borrows || unsettled_.contains(pool),
+           "no checkpoint is taken of what is borrowed");
     if (error == CheckpointError::kNone) {
       expect(holds_[pool] > 0, "of a pool that is held");
       checkpoint_ = taken;
       recorded_ = live_in(pool);
     }
   });
-  if (error != CheckpointError::kMember) {
+  if (error != CheckpointError::kBorrows) {
     excluded_.insert(pool);
   }
 }

@@ -1,4 +1,8 @@
-"""torch.compile with trees of CUDA graphs, under the allocator that the first argument names."""
+"""torch.compile with trees of CUDA graphs, under the allocator that the first argument names.
+
+With "exclusive" as the second one they share scratch with another graph, which replays between them
+on a stream of its own.
+"""
 
 import hashlib
 import json
@@ -35,11 +39,46 @@ def batch(rows, seed):
     return torch.randn(rows, width, generator=generator).cuda()
 
 
+class Partner:
+    """A graph that adds up a vector in scratch of 64 MiB, in one group with the trees."""
+
+    def __init__(self):
+        from ferro_alloc import graphs
+
+        self.source = torch.ones(1 << 24, device="cuda")
+        self.stream = torch.cuda.Stream()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = (self.source + 1).sum()
+        self.group = graphs.exclusive(self.graph, graphs.compiled_pool())
+
+    def replay(self):
+        with torch.cuda.stream(self.stream):
+            self.result.zero_()
+            self.graph.replay()
+
+    def is_right(self):
+        self.stream.synchronize()
+        return self.result.item() == 2 << 24
+
+
+partner = None
+
+
+def replay_partner():
+    if partner is not None:
+        partner.replay()
+
+
 def train(rows, seed):
     """Two compiled functions, the second on the output of the first, forward and backward."""
     torch.compiler.cudagraph_mark_step_begin()
-    loss = compiled_head(compiled_body(batch(rows, seed))).square().mean()
+    x = compiled_body(batch(rows, seed))
+    replay_partner()
+    loss = compiled_head(x).square().mean()
+    replay_partner()
     loss.backward()
+    replay_partner()
     with torch.no_grad():
         for parameter in parameters:
             parameter -= 0.1 * parameter.grad
@@ -53,8 +92,10 @@ def infer(rows, seed, branch):
     torch.compiler.cudagraph_mark_step_begin()
     with torch.no_grad():
         x = compiled_body(batch(rows, seed))
+        replay_partner()
         if branch:
             x = compiled_body(x + 1)
+            replay_partner()
         result = compiled_head(x)
         assert result.shape == (rows, 32)
         # Memory of eager work in between, freed and used again while the graphs live.
@@ -68,6 +109,8 @@ def infer(rows, seed, branch):
 errors = []
 for step in range(6):
     train(64, step)
+    if step == 0 and "exclusive" in sys.argv[2:]:
+        partner = Partner()  # before anything is recorded
 for step in range(5):
     train(96, step)  # another shape: recorded anew
 for step in range(8):
@@ -79,6 +122,10 @@ note(torch.cat([parameter.flatten() for parameter in parameters]))
 for parameter in parameters:
     digest.update(str(parameter.shape).encode())
 
+shared = None
+if partner is not None:
+    sizes = partner.group.sizes()
+    shared = [partner.is_right(), sizes.shared_bytes, sizes.scratch_bytes]
 before = torch.cuda.memory_reserved()
 torch._dynamo.reset()
 torch._inductor.cudagraph_trees.reset_cudagraph_trees()
@@ -94,6 +141,7 @@ print(
             "losses": losses,
             "worst_error": max(errors),
             "graph_bytes": before - torch.cuda.memory_reserved(),
+            "shared": shared,
         }
     )
 )

@@ -83,6 +83,12 @@ def test_compiled_functions_and_their_trees_of_graphs(
     assert ferro["losses"][5] < ferro["losses"][0]
     assert ferro["worst_error"] < 0.05
     assert ferro["graph_bytes"] > 0
+    done = run_program("gpu_compile.py", "ferro_alloc", "exclusive", env=cache)
+    grouped = json.loads(done.stdout.splitlines()[-1])
+    assert grouped["digest"] == native["digest"]
+    right, shared, scratch = grouped["shared"]
+    assert right
+    assert shared < scratch
 
 
 def test_the_documented_uses_of_graphs(run_program: RunProgram) -> None:

@@ -172,12 +172,17 @@ def a_pool_joins_on_all_devices_or_on_none():
 
 
 @check
-def trees_of_torch_compile_are_refused():
+def a_pool_with_checkpoints_is_a_member():
     handle = graphs.graph_pool_handle()
-    step = Step(4, handle)
+    steps = [Step(8), Step(4, handle)]
     torch._C._cuda_getCheckpointState(0, handle)
-    kind, text = error_of(lambda: graphs.exclusive(step.graph))
-    return [kind, "torch.compile" in text]
+    group = graphs.exclusive(*(step.graph for step in steps))
+    seen = [in_random_order(steps), group.sizes().shared_bytes <= 8 * MIB]
+    steps.append(Step(6, handle))
+    state = torch._C._cuda_getCheckpointState(0, handle)
+    seen += [in_random_order(steps), group.sizes().shared_bytes <= 8 * MIB]
+    torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+    return [*seen, in_random_order(steps), group.sizes().scratch_bytes >= 14 * MIB]
 
 
 @check

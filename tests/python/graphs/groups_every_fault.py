@@ -1,9 +1,10 @@
 """What an exclusive group does, once for each driver call in it, with this call refused.
 
-The program's second argument is the CUresult. Whatever is refused: either nobody sees it, or one
-error passes. Then the members replay as before, with every byte right in any order, the group has
-its pages, and all else is given back. Prints for each function how many of its calls were refused,
-and how many of these ended in an error.
+The program's second argument is the CUresult, and the third is "of_a_tree" for a pool that is set
+back to earlier states as trees of graphs do, else "of_graphs". Whatever is refused: either nobody
+sees it, or one error passes. Then the members replay as before, with every byte right in any order,
+the group has its pages, and all else is given back. Prints for each function how many of its calls
+were refused, and how many of these ended in an error.
 """
 
 import gc
@@ -19,6 +20,7 @@ from ferro_alloc import FerroError, graphs, sim
 from ferro_alloc.graphs import CaptureGuard
 
 RESULT = int(sys.argv[2])
+OF_A_TREE = sys.argv[3] == "of_a_tree"
 FUNCTIONS = (
     "cuMemAddressReserve",
     "cuMemAddressFree",
@@ -87,18 +89,39 @@ def replay(steps):
         raise error
 
 
+def graphs_join_and_leave(handles):
+    late = Step(6, handles[0])
+    group.join(late.graph)
+    group.join(handles[1])
+    early = Step(4, handles[1])
+    group.join(early.graph)
+    replay([first, late, early])
+    replay([early, first, late])
+    group.leave(late.graph)
+    replay([late, first, early])
+
+
+def a_tree_joins_and_leaves(handles):
+    handle = handles[0]
+    root = Step(6, handle)
+    state = torch._C._cuda_getCheckpointState(0, handle)
+    group.join(root.graph)
+    child = Step(4, handle)
+    torch._C._cuda_getCheckpointState(0, handle)
+    replay([first, root, child])
+    # The child's result is let go, and its sibling may have it.
+    torch._C._cuda_setCheckpointPoolState(0, state, [child.result.untyped_storage()._cdata], [])
+    sibling = Step(10, handle)
+    torch._C._cuda_getCheckpointState(0, handle)
+    replay([root, first, sibling])
+    group.leave(root.graph)
+    replay([root, first, sibling])  # on one stream, as nobody else orders a tree that has left
+
+
 def everything():
     handles = [graphs.graph_pool_handle(name) for name in ("late", "early")]
     try:
-        late = Step(6, handles[0])
-        group.join(late.graph)
-        group.join(handles[1])
-        early = Step(4, handles[1])
-        group.join(early.graph)
-        replay([first, late, early])
-        replay([early, first, late])
-        group.leave(late.graph)
-        replay([late, first, early])
+        (a_tree_joins_and_leaves if OF_A_TREE else graphs_join_and_leave)(handles)
     finally:
         try:
             leave(handles)
@@ -152,7 +175,7 @@ def run(function="", number=0):
     return failed
 
 
-sources = {mib: filled(SIZE, mib) for mib in (8, 6, 4)}
+sources = {mib: filled(SIZE, mib) for mib in (10, 8, 6, 4)}
 group = graphs.exclusive(name="steady")
 first_handle = graphs.graph_pool_handle("first")
 first = Step(8, first_handle)

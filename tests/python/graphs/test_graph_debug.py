@@ -119,6 +119,7 @@ CORRECT = {
     "features_capture_pools.py": 9,
     "features_failed_captures.py": 9,
     "features_exclusive.py": 12,
+    "features_trees.py": 6,
     "features_sizes.py": 8,
     "features_plan.py": 16,
     "features_graphs.py": 17,

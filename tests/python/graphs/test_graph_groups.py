@@ -22,7 +22,7 @@ EXPECTED: dict[str, Any] = {
     "a_missing_order_shows_as_wrong_bytes": True,
     "a_graph_of_a_pool_that_is_a_member_is_ordered": [[0, 0], 2],
     "results_that_die_and_captures_that_fail": 0,
-    "trees_of_torch_compile_are_refused": ["FerroError", True],
+    "a_pool_with_checkpoints_is_a_member": [True] * 6,
 }
 
 
@@ -59,12 +59,12 @@ PASSED_ON = (
 GIVING_BACK = ("cuMemRelease", "cuMemAddressFree")
 
 
+@pytest.mark.parametrize("pools", ["of_graphs", "of_a_tree"])
 @pytest.mark.parametrize("mode", ["eager", "adversarial"])
 @pytest.mark.parametrize("result", [UNKNOWN, OUT_OF_MEMORY])
-def test_each_driver_call_refused_once(result: str, mode: str) -> None:
-    found = simulated(
-        "groups_every_fault.py", "ferro", result, memory="256MiB", mode=mode, seed=2, turn="0.01"
-    )
+def test_each_driver_call_refused_once(result: str, mode: str, pools: str) -> None:
+    words = ("groups_every_fault.py", "ferro", result, pools)
+    found = simulated(*words, memory="256MiB", mode=mode, seed=2, turn="0.01")
     for function in PASSED_ON:
         refused, seen = found[function]
         assert seen == refused > 0, function
@@ -73,7 +73,10 @@ def test_each_driver_call_refused_once(result: str, mode: str) -> None:
         assert refused > seen == 0, function
     for function in ("cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"):
         refused, seen = found[function]
-        assert 0 < seen < refused, function
+        if (function, result, pools) == ("cuMemCreate", OUT_OF_MEMORY, "of_a_tree"):
+            assert refused > seen == 0  # its recordings exchange nothing, and requests try again
+        else:
+            assert 0 < seen < refused, function
     for function in ("cuCtxSynchronize", "cuStreamGetCaptureInfo"):
         refused, seen = found[function]
         assert 0 < seen < refused, function

@@ -12,6 +12,7 @@ from seeded_operations import (
     DropGraph,
     EmptyCache,
     GoToCheckpoint,
+    JoinGroup,
     MIB,
     NoteCheckpoint,
     exact_size,
@@ -42,6 +43,8 @@ class Tree:
     nodes: list[Node] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     """All that ever lay in the pool when a checkpoint was taken."""
+    is_member: bool = False
+    """Of the program's exclusive group."""
 
 
 class Trees(Graphs):
@@ -57,6 +60,12 @@ class Trees(Graphs):
         if self._tree is None:
             self._tree = Tree(self._number(), self._stream())
         moves = ["grow", "go", "go", "go", "take", "lose", "prune", "check"]
+        if "groups" in self._shape.extras and not self._tree.is_member:
+            moves.append("join_tree")
+            if not self._tree.nodes and self._random.random() < 0.3:
+                self._join_tree(
+                    self._tree
+                )  # what its first graph borrows shows later to be a tree's
         if self._tree.here is None or self._random.random() < 0.25:
             self._grow(self._tree)
         elif len(self._tree.nodes) >= 5 and self._random.random() < 0.05:
@@ -155,6 +164,10 @@ class Trees(Graphs):
         self._out.append(DropGraph(node.graph.number))
         for tensor in node.inputs:
             tensor.pins -= 1
+
+    def _join_tree(self, tree: Tree) -> None:
+        tree.is_member = True
+        self._out.append(JoinGroup(handle=tree.handle))
 
     def _check(self, tree: Tree) -> None:
         self._out.append(CheckLive(tree.handle, self._alive(tree)))

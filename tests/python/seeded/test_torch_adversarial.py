@@ -86,7 +86,9 @@ def test_requests_that_wait_for_memory_get_it_in_order() -> None:
     assert result["report"]["pages_transferred"] > 20
 
 
-@pytest.mark.parametrize("words", [(), ("peers", "scalars", "sharing", "snapshots")], ids=len)
+@pytest.mark.parametrize(
+    "words", [(), ("checkpoints",), ("peers", "scalars", "sharing", "snapshots")], ids=len
+)
 def test_groups_replay_in_any_order(words: tuple[str, ...]) -> None:
     extras = ("--extras", "groups", *words)
     result = seeded("--seed", "9500", "--programs", "3", "--without", "empty_cache", *extras)

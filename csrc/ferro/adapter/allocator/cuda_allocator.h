@@ -147,6 +147,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // a group, "no member", "capturing", "no memory".
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);
+  // Of the pool, on all devices: captures into it borrow nothing from now on.
+  void expect_checkpoints(const PoolId& pool);
+  // Were any taken or expected?
+  bool is_of_tree(const PoolId& pool) const;
   GroupBytes scratch_bytes(std::uint64_t group) const;
   GroupBytes scratch_bytes_if_joined(std::span<const PoolId> pools) const;
 

@@ -68,8 +68,10 @@ void check(CheckpointError error) {
       TORCH_CHECK(false, "Not expected to checkpoint freeable graph");
     case CheckpointError::kPendingFrees:
       TORCH_CHECK(false, "Events should have synchronized when checkpointing block");
-    case CheckpointError::kMember:
-      TORCH_CHECK(false, "A pool of an exclusive group has no checkpoints: capture into another");
+    case CheckpointError::kBorrows:
+      TORCH_CHECK(false,
+                  "A capture into this pool of an exclusive group has not ended, or its end had no "
+                  "memory for what it keeps: capture once more before a checkpoint is taken");
     case CheckpointError::kPagesGone:
       TORCH_CHECK(false, "The memory of the checkpointed blocks was given back since");
   }
@@ -150,8 +152,6 @@ const char* text_of(SharingResult result) {
       return "member";
     case SharingResult::kNoMember:
       return "no member";
-    case SharingResult::kExcluded:
-      return "checkpoints";
   }
   return "";
 }
@@ -191,6 +191,21 @@ std::string CudaAllocator::leave_scratch(const PoolId& pool) {
     result = with_torch_errors([&] { return device(i).core.scratch().leave(pool); });
   }
   return text_of(result);
+}
+
+void CudaAllocator::expect_checkpoints(const PoolId& pool) {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    // Else it is a tree's from its first checkpoint on.
+    static_cast<void>(device(i).core.scratch().expect_checkpoints(pool));
+  }
+}
+
+bool CudaAllocator::is_of_tree(const PoolId& pool) const {
+  bool is_of_tree = false;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    is_of_tree = is_of_tree || device(i).core.scratch().is_of_tree(pool);
+  }
+  return is_of_tree;
 }
 
 GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {

@@ -1,5 +1,7 @@
 #include "ferro/core/device/graph_scratch.h"
 
+#include "ferro/driver/error.h"
+
 #include <optional>
 
 namespace ferro {
@@ -81,9 +83,30 @@ SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outc
   return result;
 }
 
-bool GraphScratch::exclude(const PoolId& pool) {
+bool GraphScratch::expect_checkpoints(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  return parts_.scratch.exclude(pool);
+  return parts_.scratch.expect_checkpoints(pool);
+}
+
+void GraphScratch::on_restore(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  parts_.scratch.carried_of(pool).on_restore(live_ranges_of(parts_.pools.heaps_of(pool)));
+}
+
+void GraphScratch::on_checkpoint(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  parts_.scratch.carried_of(pool).on_checkpoint(live_ranges_of(parts_.pools.heaps_of(pool)));
+  try {
+    if (parts_.captures.load() == 0) {
+      parts_.scratch.collect();
+    }
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): it is shared later
+  }
+}
+
+bool GraphScratch::is_of_tree(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.carried_of(pool).is_of_tree();
 }
 
 void GraphScratch::on_unheld(const PoolId& pool) {

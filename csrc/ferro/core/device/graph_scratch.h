@@ -38,8 +38,15 @@ class GraphScratch {
   // Where memory lacks, free memory of others goes to the driver before it fails.
   SharingResult end_capture(const PoolId& pool, ScratchSharing::Outcome outcome)
       FERRO_EXCLUDES(climb_mutex_);
-  // Checkpoints of the pool are taken (graph/checkpoint.h). False: it is a member, and none can be.
-  bool exclude(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // Checkpoints of the pool will be taken (graph/checkpoint.h). False: none can be, as a capture into
+  // it borrows or what the last one left alive has no pages of its own.
+  bool expect_checkpoints(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // One was taken; where the host may wait for the device, what a member has got is shared.
+  void on_checkpoint(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // One was restored.
+  void on_restore(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // Are checkpoints of the pool taken?
+  bool is_of_tree(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.
   void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
 

@@ -1,4 +1,5 @@
-// What a capture into a member is lent, also of what died in it, and what it keeps.
+// What a capture into a member is lent, also of what died in it, and what it keeps; and what pools of
+// trees share, whose captures borrow nothing.
 #include "ferro/core/device/scratch_sharing.h"
 
 #include <algorithm>
@@ -149,6 +150,59 @@ void ScratchSharing::adopt(const PoolId& pool, std::span<const HandleRange> hand
     set.handles[range.handle] = {range.pages, {*member.capturing}, std::nullopt, std::nullopt};
   }
   settle_accounts(set);
+}
+
+AddressRanges live_ranges_of(std::span<Heap* const> heaps) {
+  AddressRanges live;
+  for (Heap* heap : heaps) {
+    for (const BlockView& block : live_blocks_of(*heap)) {
+      live.add(block.ptr, block.size);
+    }
+  }
+  return live;
+}
+
+AddressRanges ScratchSharing::backed_ranges_of(const PoolId& pool) {
+  AddressRanges backed;
+  for_each_arena(pool, [&](ArenaHeap& heap) { backed.unite(ArenaScratch(heap).backed_ranges()); });
+  return backed;
+}
+
+bool ScratchSharing::expect_checkpoints(const PoolId& pool) {
+  CarriedMemory& carried = carried_[pool];
+  if (carried.is_of_tree()) {
+    return true;
+  }
+  const auto member = members_.find(pool);
+  if (member != members_.end() && member->second.capturing) {
+    return false;
+  }
+  // What a member has shared is a part of the scratch of its graphs, of which the rest may be here.
+  if (const bool is_known = carried.expect_checkpoints(); !is_known || member != members_.end()) {
+    carried.settle(backed_ranges_of(pool));
+  }
+  lifetimes_.erase(pool);
+  given_first_.erase(pool);
+  update_count();
+  return true;
+}
+
+// Pools that nobody declared, and such as have left, are left as they are.
+bool ScratchSharing::has_news(const PoolId& pool, const Member& member) const {
+  return member.group < kFirstLone && is_of_tree(pool) && carried_.at(pool).has_news();
+}
+
+// Once the device has come to rest, as the program's own work in the pool is ordered behind nobody.
+ScratchSharing::User ScratchSharing::share_what_is_not_carried(const PoolId& pool, Member& member) {
+  CarriedMemory& carried = carried_.at(pool);
+  const User user = next_user_++;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    add_uses(member, member.uses, heap, user,
+             ArenaScratch(heap).alias_free_outside(carried.ranges()), Folding::kMayFold);
+  });
+  carried.settle(backed_ranges_of(pool));
+  settle_accounts(set_of(member));
+  return user;
 }
 
 }  // namespace ferro

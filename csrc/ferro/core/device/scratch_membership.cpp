@@ -13,9 +13,6 @@
 namespace ferro {
 
 SharingResult ScratchSharing::may_join(GroupId group, const PoolId& pool) const {
-  if (excluded_.contains(pool)) {
-    return SharingResult::kExcluded;
-  }
   const auto known = members_.find(pool);
   if (known == members_.end()) {
     return SharingResult::kOk;
@@ -51,6 +48,9 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
     known->second.group = group;
     set.members.push_back(pool);
     settle_accounts(set);
+    if (has_news(pool, known->second)) {
+      share_what_is_not_carried(pool, known->second);
+    }
   } else {
     add_member(group, pool, nullptr);
   }
@@ -66,8 +66,12 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   const User user = next_user_++;
   // Without a hold there are no graphs, and nobody would say that they are gone.
   const bool has_graphs = pools_.use_count(pool) > 0;
+  const bool is_tree = is_of_tree(pool);
+  if (has_graphs && is_tree) {
+    share_what_is_not_carried(pool, member);
+  }
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    if (!has_graphs) {
+    if (!has_graphs || is_tree) {
       return;
     }
     // What the pool has lent since is gone.
@@ -80,20 +84,6 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   update_count();
   set.members.push_back(pool);
   settle_accounts(set);
-}
-
-// Of a member of a group in which there is no other, no later capture borrows.
-bool ScratchSharing::exclude(const PoolId& pool) {
-  const auto found = members_.find(pool);
-  if (found != members_.end() &&
-      (found->second.group < kFirstLone || found->second.capturing.has_value())) {
-    return false;
-  }
-  excluded_.insert(pool);
-  lifetimes_.erase(pool);
-  given_first_.erase(pool);
-  update_count();
-  return true;
 }
 
 SharingResult ScratchSharing::leave(const PoolId& pool) {
@@ -110,7 +100,7 @@ SharingResult ScratchSharing::leave(const PoolId& pool) {
     member.group = lone;
     return SharingResult::kOk;
   }
-  collect();
+  collect(News::kLeft);
   if (member.capturing || !driver_.try_wait_for_device()) {
     return SharingResult::kCapturing;
   }
@@ -212,9 +202,11 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
           runs.push_back({shared.kept_by ? 0 : shared.pages});
         }
       }
-    } else if (!excluded_.contains(pool)) {
+    } else {
+      const AddressRanges carried = is_of_tree(pool) ? carried_.at(pool).ranges() : AddressRanges{};
       for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(), std::back_inserter(runs));
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried),
+                          std::back_inserter(runs));
       });
     }
     for (const std::vector<std::size_t>& run : runs) {
@@ -226,8 +218,9 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
 }
 
 // The user with the most scratch keeps its handles, and the others get those where they fit. Who is
-// a member is settled before that, so a driver that refuses only leaves the rest as it is.
-void ScratchSharing::fold(Set& set) {
+// a member is settled before that, so a driver that refuses only leaves the rest as it is. With
+// `only` the mappings of this user change, and no others.
+void ScratchSharing::fold(Set& set, std::optional<User> only) {
   struct Scratch {
     User user;
     std::size_t bytes = 0;
@@ -238,7 +231,7 @@ void ScratchSharing::fold(Set& set) {
   for (const PoolId& pool : set.members) {
     Member& member = members_.at(pool);
     for (Use& use : member.uses) {
-      if (!use.may_fold) {
+      if (!use.may_fold || (only && use.user != *only)) {
         continue;
       }
       auto user = std::ranges::find(users, use.user, &Scratch::user);

@@ -39,7 +39,8 @@ void ScratchSharing::share_what_died(const PoolId& pool, Member& member) {
 }
 
 SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
-  if (excluded_.contains(pool)) {
+  carried_[pool].begin([&] { return live_ranges_of(pools_.heaps_of(pool)); });
+  if (is_of_tree(pool)) {
     return SharingResult::kOk;
   }
   auto found = members_.find(pool);
@@ -138,6 +139,9 @@ bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
 
 SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   const bool succeeded = outcome == Outcome::kSucceeded;
+  if (const auto carried = carried_.find(pool); carried != carried_.end()) {
+    carried->second.end(succeeded, [&] { return live_ranges_of(pools_.heaps_of(pool)); });
+  }
   const auto found = members_.find(pool);
   if (found == members_.end()) {
     if (succeeded && given_first_.contains(pool) && !captured_.contains(pool)) {
@@ -242,6 +246,11 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
 }
 
 void ScratchSharing::on_unheld(const PoolId& pool) {
+  if (is_of_tree(pool)) {
+    carried_.at(pool).forget();
+  } else {
+    carried_.erase(pool);
+  }
   captured_.erase(pool);
   given_first_.erase(pool);
   lifetimes_.erase(pool);
@@ -313,14 +322,18 @@ void ScratchSharing::end_users(Member& member) {
   member.users.clear();
 }
 
-void ScratchSharing::collect() {
+void ScratchSharing::collect() { collect(News::kShared); }
+
+void ScratchSharing::collect(News news) {
   for (auto& [pool, member] : members_) {
     if (member.capturing && !member.is_running) {
       take_unsettled(pool, member);
     }
   }
-  const bool any =
-      std::ranges::any_of(members_, [](const auto& entry) { return !entry.second.gone.empty(); });
+  const bool any = std::ranges::any_of(members_, [&](const auto& entry) {
+    return !entry.second.gone.empty() ||
+           (news == News::kShared && has_news(entry.first, entry.second));
+  });
   if (!any || !driver_.try_wait_for_device()) {
     return;
   }
@@ -328,6 +341,9 @@ void ScratchSharing::collect() {
     Set& set = set_of(member);
     remove_uses(set, member.gone);
     settle_accounts(set);
+    if (news == News::kShared && has_news(pool, member)) {
+      fold(set, share_what_is_not_carried(pool, member));
+    }
   }
 }
 

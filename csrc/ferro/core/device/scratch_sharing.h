@@ -21,7 +21,11 @@
 // arena of the pool owns it, and nobody is lent it.
 //
 // With GraphOrder::kAny a pool that nobody declared is alone in a group from its second capture on.
-// Whoever asks for a checkpoint ends that (`exclude`).
+//
+// A pool of which checkpoints are taken is a *tree's*. Captures into it borrow nothing, because its
+// graphs rely on which memory is free after each. Its whole handles without carried memory
+// (policy/carried_memory.h) are shared when it joins a declared group, and after each checkpoint
+// those that it has got since.
 //
 // Belongs to the climb lock of the device. No replay of a member may be in flight while it joins or
 // leaves; both wait for the device themselves. Invariants (check_invariants recounts them):
@@ -36,6 +40,7 @@
 #include "ferro/core/heap/arena_scratch.h"
 #include "ferro/core/pages/scratch_lender.h"
 #include "ferro/core/policy/capture_lifetimes.h"
+#include "ferro/core/policy/carried_memory.h"
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/address_ranges.h"
 #include "ferro/driver/driver.h"
@@ -54,10 +59,8 @@
 namespace ferro {
 
 // kOutOfMemory: no handles of its own could be had for what lives or stays. kCapturing: a capture
-// forbids to wait for the device. kMember, kNoMember: of a group. kExcluded: its graphs rely on which
-// memory is free after each.
-enum class [[nodiscard]] SharingResult{kOk,     kOutOfMemory, kCapturing,
-                                       kMember, kNoMember,    kExcluded};
+// forbids to wait for the device. kMember, kNoMember: of a group.
+enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, kNoMember};
 
 struct GroupBytes {
   std::size_t set = 0;      // of the handles of the set, each once
@@ -86,9 +89,10 @@ class ScratchSharing final : public ScratchLender {
   // The pool gets handles of its own for its scratch; it is a group of its own then, which nobody
   // joins. On failure, also when it throws DriverError, nothing changed.
   SharingResult leave(const PoolId& pool);
-  // The pool will be no member of a group in which there are others, and no later capture into it
-  // borrows. False: it is one, or a capture into it borrows now.
-  bool exclude(const PoolId& pool);
+  // The pool is a tree's from now on. False: a capture into it borrows now, or what the last one left
+  // alive has no pages of its own.
+  bool expect_checkpoints(const PoolId& pool);
+  CarriedMemory& carried_of(const PoolId& pool) { return carried_[pool]; }
   // Are there members, or graphs that were captured into pools? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
@@ -114,7 +118,7 @@ class ScratchSharing final : public ScratchLender {
   void on_unheld(const PoolId& pool);
   void let_go_of_all();
   // Waits for the device, unless a capture forbids it or there is nothing to collect. Takes also
-  // what a capture let go whose end could not be settled.
+  // what a capture let go whose end could not be settled, and shares what pools of trees have got.
   void collect();
   // Before pages of the pool go elsewhere: what its graphs may write stays. False: all of it does,
   // for a capture, or until what one left alive is settled, or nothing but its blocks has its pages.
@@ -201,9 +205,18 @@ class ScratchSharing final : public ScratchLender {
   void add_member(GroupId group, const PoolId& pool, const AddressRanges* written);
   void share_what_died(const PoolId& pool, Member& member);
   SharingResult settle(const PoolId& pool, Member& member);
+  enum class News { kShared, kLeft };  // what pools of trees have got
+  void collect(News news);
   void take_unsettled(const PoolId& pool, Member& member);
   bool remove_uses(Set& set, std::vector<Use>& uses);
-  void fold(Set& set);
+  AddressRanges backed_ranges_of(const PoolId& pool);
+  bool is_of_tree(const PoolId& pool) const {
+    const auto found = carried_.find(pool);
+    return found != carried_.end() && found->second.is_of_tree();
+  }
+  bool has_news(const PoolId& pool, const Member& member) const;
+  User share_what_is_not_carried(const PoolId& pool, Member& member);
+  void fold(Set& set, std::optional<User> only = std::nullopt);
   void fold_use(Set& set, Use& use, std::set<PageHandle>& kept);
   DevicePtr address_of_handle(const Use& use, std::size_t index) const;
   Status remap_all(std::span<const Remap> remaps);
@@ -216,7 +229,7 @@ class ScratchSharing final : public ScratchLender {
   const GraphOrder order_;
   std::map<PoolId, Member> members_;
   std::map<GroupId, Set> sets_;
-  std::set<PoolId> excluded_;
+  std::map<PoolId, CarriedMemory> carried_;
   // With kAny: pools that are no members, with a graph that was given pages.
   std::set<PoolId> captured_;
   std::map<PoolId, AddressRanges> given_first_;  // to the first capture into such a pool
@@ -226,6 +239,8 @@ class ScratchSharing final : public ScratchLender {
   static constexpr GroupId kFirstLone = GroupId{1} << 63;
   GroupId next_lone_ = kFirstLone;  // of pools that have left, or that nobody declared
 };
+
+AddressRanges live_ranges_of(std::span<Heap* const> heaps);
 
 template <typename Function>
 void ScratchSharing::for_each_arena(const PoolId& pool, Function function) {

@@ -239,13 +239,21 @@ std::vector<ArenaScratch::Handle> ArenaScratch::handles_under(Accepts accepts) {
   return handles;
 }
 
-HandleRuns ArenaScratch::runs_of_free_handles() {
-  const HeapLock lock(heap_.mutex_);
+std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(const AddressRanges& ranges) {
   collect_locked();
   heap_.tiling_.merge_all();
+  std::vector<Handle> handles = handles_under([](const Block& block) { return block.is_free(); });
+  std::erase_if(handles, [&](const Handle& handle) {
+    return ranges.meets(handle.begin, handle.range.pages * heap_.page_bytes_);
+  });
+  return handles;
+}
+
+HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside) {
+  const HeapLock lock(heap_.mutex_);
   HandleRuns runs;
   DevicePtr end{};
-  for (const Handle& handle : handles_under([](const Block& block) { return block.is_free(); })) {
+  for (const Handle& handle : free_handles_outside(outside)) {
     if (runs.empty() || handle.begin != end) {
       runs.emplace_back();
     }
@@ -257,10 +265,19 @@ HandleRuns ArenaScratch::runs_of_free_handles() {
 
 std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired() {
   const HeapLock lock(heap_.mutex_);
+  return alias_own(
+      handles_under([](const Block& block) { return block.state == BlockState::kRetired; }));
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_free_outside(const AddressRanges& ranges) {
+  const HeapLock lock(heap_.mutex_);
+  return alias_own(free_handles_outside(ranges));
+}
+
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_own(std::span<const Handle> handles) {
   std::vector<Aliased> found;
   DevicePtr end{};
-  for (const Handle& handle :
-       handles_under([](const Block& block) { return block.state == BlockState::kRetired; })) {
+  for (const Handle& handle : handles) {
     const DevicePtr until = handle.begin + handle.range.pages * heap_.page_bytes_;
     Span& span = *heap_.tiling_.span_around(handle.begin);
     for (DevicePtr at = handle.begin; at < until;) {

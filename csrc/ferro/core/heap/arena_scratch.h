@@ -52,8 +52,11 @@ class ArenaScratch {
   // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
   // They are the caller's.
   std::vector<Aliased> alias_retired();
-  // Own whole handles that carry nothing but free memory; those of a run lie side by side.
-  HandleRuns runs_of_free_handles();
+  // Own whole handles that carry nothing but free memory outside of these ranges become aliased
+  // blocks. They are the caller's.
+  std::vector<Aliased> alias_free_outside(const AddressRanges& ranges);
+  // Their pages; those of a run lie side by side.
+  HandleRuns runs_of_free_handles(const AddressRanges& outside);
   // What is retired may be handed out.
   void unretire_all();
   // Unmaps an aliased block, which nobody uses any more. False: the driver refused, nothing changed.
@@ -71,6 +74,9 @@ class ArenaScratch {
   Aliased alias(Run run) FERRO_REQUIRES(heap_.mutex_);
   template <typename Accepts>
   std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);
+  std::vector<Handle> free_handles_outside(const AddressRanges& ranges)
+      FERRO_REQUIRES(heap_.mutex_);
+  std::vector<Aliased> alias_own(std::span<const Handle> handles) FERRO_REQUIRES(heap_.mutex_);
 
   ArenaHeap& heap_;
 };

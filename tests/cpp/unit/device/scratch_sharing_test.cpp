@@ -1,7 +1,6 @@
 // Scratch that graphs have in common: what a group holds, and that nobody else has what lives.
 #include "ferro/core/device/scratch_sharing.h"
 
-#include "ferro/graph/checkpoint.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
 
@@ -372,12 +371,6 @@ TEST_F(ScratchSharingTest, APoolThatNobodyHoldsBringsNothing) {
   EXPECT_EQ(set_pages(), 0U);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
-}
-
-TEST_F(ScratchSharingTest, AMemberHasNoCheckpoints) {
-  join_all();
-  PoolCheckpoint checkpoint;
-  EXPECT_EQ(take_checkpoint(*device_, kPools[0], &checkpoint), CheckpointError::kMember);
 }
 
 class ScratchSharingRandom : public ScratchSharingTest,

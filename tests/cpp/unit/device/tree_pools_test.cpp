@@ -1,0 +1,434 @@
+// Pools of trees in a group: what their graphs carry to one another is theirs, the rest is shared.
+#include "ferro/core/device/scratch_sharing.h"
+#include "ferro/graph/checkpoint.h"
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::kPageBytes;
+using testing::SimGpu;
+using Outcome = ScratchSharing::Outcome;
+
+constexpr PoolId kTree{0, 21};
+constexpr PoolId kOther{0, 22};
+constexpr ScratchSharing::GroupId kGroup = 1;
+
+struct Range {
+  DevicePtr ptr{};
+  std::size_t size = 0;
+  unsigned char value = 0;  // that it holds
+};
+
+struct Node {
+  const Node* parent = nullptr;
+  Range input;  // copied there before each replay
+  std::vector<Range> scratch;
+  std::vector<Range> results;
+  std::vector<DevicePtr> live;  // behind it
+  PoolCheckpoint checkpoint;
+};
+
+// What it writes at each replay.
+struct Graph {
+  std::vector<Range> scratch;
+  Range result;
+};
+
+class TreePoolsTest : public testing::DeviceFixture {
+ protected:
+  TreePoolsTest() : DeviceFixture(512) {
+    device_->pools().hold(kTree);
+    device_->pools().hold(kOther);
+  }
+
+  Range take(const PoolId& pool, std::size_t size) {
+    for (;;) {
+      const DevicePtr ptr = device_->allocate(pool, stream_, bytes(size)).ptr;
+      EXPECT_NE(ptr, kNull);
+      if (device_->scratch().note(pool, ptr)) {
+        return {ptr, size};
+      }
+    }
+  }
+  void begin(const PoolId& pool) {
+    device_->set_captures(1);
+    EXPECT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+  }
+  void end(const PoolId& pool) {
+    device_->set_captures(0);
+    EXPECT_EQ(device_->scratch().end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
+    device_->report().check_invariants();
+  }
+  PoolCheckpoint checkpoint() {
+    PoolCheckpoint taken;
+    EXPECT_EQ(take_checkpoint(*device_, kTree, &taken), CheckpointError::kNone);
+    device_->report().check_invariants();
+    return taken;
+  }
+  // As trees do: the input lies in the pool before the capture begins, and is let go in it.
+  Node record(const Node* parent, std::size_t scratch, std::size_t result,
+              std::size_t input = kPageBytes) {
+    Node node;
+    node.parent = parent;
+    node.input = take(kTree, input);
+    begin(kTree);
+    // Each block is reused within the capture.
+    node.scratch = {take(kTree, scratch / 2), take(kTree, scratch / 2)};
+    node.results = {take(kTree, result)};
+    free(node.input.ptr);
+    for (const Range& range : node.scratch) {
+      free(range.ptr);
+    }
+    end(kTree);
+    node.checkpoint = checkpoint();
+    for (const auto& heap : node.checkpoint.heaps) {
+      for (const BlockView& block : heap.live) {
+        node.live.push_back(block.ptr);
+      }
+    }
+    return node;
+  }
+  void go_to(const Node& node) {
+    CheckpointChange change;
+    ASSERT_EQ(restore_checkpoint(*device_, node.checkpoint, &change), CheckpointError::kNone);
+    device_->report().check_invariants();
+  }
+  Graph capture(std::size_t scratch, std::size_t result) {
+    Graph graph;
+    begin(kOther);
+    graph.scratch = {take(kOther, scratch)};
+    graph.result = take(kOther, result);
+    free(graph.scratch[0].ptr);
+    end(kOther);
+    return graph;
+  }
+  void write(Range& range, unsigned char value) {
+    SimGpu::fill(stream_, range.ptr, value, range.size);
+    range.value = value;
+  }
+  void replay(Graph& graph, unsigned char value) {
+    for (Range& range : graph.scratch) {
+      write(range, value);
+    }
+    write(graph.result, value);
+    SimGpu::finish_all();
+  }
+  void replay(Node& node, unsigned char value) {
+    for (Range& range : node.scratch) {
+      write(range, value);
+    }
+    for (Range& range : node.results) {
+      write(range, value);
+    }
+    SimGpu::finish_all();
+  }
+  static void expect_held(const Range& range) {
+    for (std::size_t at = 0; at < range.size; at += 512) {
+      ASSERT_EQ(SimGpu::peek(range.ptr + at), range.value);
+    }
+    ASSERT_EQ(SimGpu::peek(range.ptr + (range.size - 1)), range.value);
+  }
+  void join_both() {
+    ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
+    ASSERT_EQ(device_->scratch().join(kGroup, kTree), SharingResult::kOk);
+  }
+  std::size_t set_pages() { return device_->scratch().bytes_of(kGroup).set / kPageBytes; }
+  std::size_t scratch_pages() { return device_->scratch().bytes_of(kGroup).scratch / kPageBytes; }
+  std::size_t held() {
+    device_->empty_cache();
+    return device_->report().held_bytes() / kPageBytes;
+  }
+};
+
+TEST_F(TreePoolsTest, ATreeThatJoinsGivesWhatItsGraphsDoNotCarry) {
+  Graph other = capture(16 * kPageBytes, kPageBytes);
+  Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  EXPECT_EQ(held(), 17U + 11U);
+  join_both();
+  EXPECT_EQ(set_pages(), 16U);
+  EXPECT_EQ(scratch_pages(), 16U + 8U);
+  EXPECT_EQ(held(), 17U + 3U);  // its input and its result
+  write(root.input, 1);
+  replay(other, 2);
+  expect_held(root.input);
+  replay(root, 3);
+  replay(other, 4);
+  expect_held(root.results[0]);
+  expect_held(other.result);
+}
+
+TEST_F(TreePoolsTest, ARecordingGivesItsScratchAfterItsCheckpoint) {
+  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  join_both();
+  Graph other = capture(16 * kPageBytes, kPageBytes);
+  Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  const Node left = record(&root, 16 * kPageBytes, kPageBytes);
+  go_to(root);
+  Node right = record(&root, 4 * kPageBytes, kPageBytes);
+  EXPECT_EQ(set_pages(), 16U);
+  // Of the last one's a page lies where its sibling has its result.
+  EXPECT_EQ(scratch_pages(), 16U + 8U + 16U + 3U);
+  EXPECT_EQ(held(), 17U + 3U + 1U + 1U);
+  replay(root, 1);
+  replay(other, 2);
+  replay(right, 3);
+  replay(other, 4);
+  for (const Range& range : {root.results[0], right.results[0], other.result}) {
+    expect_held(range);
+  }
+}
+
+TEST_F(TreePoolsTest, WhatTheProgramAllocatesThereHasPagesOfItsOwn) {
+  join_both();
+  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  Graph other = capture(16 * kPageBytes, kPageBytes);
+  Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  Range warm = take(kTree, 12 * kPageBytes);
+  write(warm, 7);
+  replay(other, 1);
+  replay(root, 2);
+  expect_held(warm);
+  free(warm.ptr);
+}
+
+TEST_F(TreePoolsTest, AFirstRecordingMayHaveBorrowed) {
+  join_both();
+  Graph other = capture(16 * kPageBytes, kPageBytes);
+  Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  const std::size_t shared = scratch_pages();
+  EXPECT_GT(shared, 16U);
+  Node child = record(&root, 4 * kPageBytes, kPageBytes);
+  EXPECT_EQ(scratch_pages(), shared + 4U);
+  EXPECT_EQ(set_pages(), 16U);
+  go_to(root);
+  go_to(child);
+  replay(root, 1);
+  replay(other, 2);
+  write(child.input, 3);
+  replay(other, 4);
+  expect_held(child.input);
+  replay(child, 5);
+  for (const Range& range : {root.results[0], child.results[0], other.result}) {
+    expect_held(range);
+  }
+}
+
+TEST_F(TreePoolsTest, NoCheckpointIsTakenOfWhatIsBorrowed) {
+  join_both();
+  begin(kTree);
+  const Range result = take(kTree, kPageBytes);
+  PoolCheckpoint refused;
+  EXPECT_EQ(take_checkpoint(*device_, kTree, &refused), CheckpointError::kBorrows);
+  end(kTree);
+  EXPECT_EQ(checkpoint().heaps.size(), 1U);
+  free(result.ptr);
+}
+
+TEST_F(TreePoolsTest, WhereTheHostMayNotWaitItIsSharedLater) {
+  join_both();
+  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  begin(kTree);
+  free(take(kTree, 8 * kPageBytes).ptr);
+  end(kTree);
+  device_->set_captures(1);
+  checkpoint();
+  device_->set_captures(0);
+  EXPECT_EQ(set_pages(), 0U);
+  device_->empty_cache();
+  EXPECT_EQ(set_pages(), 8U);
+}
+
+// Two parts of one graph's scratch could come behind the same pages.
+TEST_F(TreePoolsTest, WhatWasNotSharedAtOnceNeverIs) {
+  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  begin(kTree);
+  Range first = take(kTree, 4 * kPageBytes);
+  Range second = take(kTree, 4 * kPageBytes);
+  free(first.ptr);
+  free(second.ptr);
+  end(kTree);
+  const Range early = take(kTree, 4 * kPageBytes);  // where the graph has a part
+  join_both();
+  EXPECT_EQ(scratch_pages(), 4U);
+  free(early.ptr);
+  record(nullptr, 8 * kPageBytes, kPageBytes);
+  write(first, 1);
+  write(second, 2);
+  SimGpu::finish_all();
+  expect_held(first);
+  expect_held(second);
+}
+
+TEST_F(TreePoolsTest, NeitherIsWhatABorrowingGraphHadBeside) {
+  join_both();
+  free(take(kTree, kPageBytes / 4).ptr);
+  begin(kTree);
+  Range own = take(kTree, kPageBytes / 8);
+  Range borrowed = take(kTree, kPageBytes);
+  free(own.ptr);
+  free(borrowed.ptr);
+  end(kTree);
+  checkpoint();
+  record(nullptr, 4 * kPageBytes, kPageBytes);
+  write(own, 1);
+  write(borrowed, 2);
+  SimGpu::finish_all();
+  expect_held(own);
+  expect_held(borrowed);
+}
+
+TEST_F(TreePoolsTest, OfGraphsWithoutCheckpointsNobodyKnowsWhatTheyCarry) {
+  for (int i = 0; i < 2; ++i) {
+    begin(kTree);
+    const Range scratch = take(kTree, 4 * kPageBytes);
+    take(kTree, kPageBytes);
+    free(scratch.ptr);
+    end(kTree);
+  }
+  checkpoint();
+  join_both();
+  EXPECT_EQ(set_pages(), 0U);
+  record(nullptr, 6 * kPageBytes, kPageBytes);
+  EXPECT_EQ(set_pages(), 3U) << "what is there serves first";
+}
+
+TEST_F(TreePoolsTest, ATreeThatLeavesHasScratchOfItsOwn) {
+  Graph other = capture(16 * kPageBytes, kPageBytes);
+  Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  join_both();
+  ASSERT_EQ(device_->scratch().leave(kTree), SharingResult::kOk);
+  EXPECT_EQ(held(), 17U + 11U);
+  replay(root, 1);
+  replay(other, 2);
+  expect_held(root.scratch[0]);
+  Node child = record(&root, 4 * kPageBytes, kPageBytes);
+  EXPECT_EQ(held(), 17U + 11U + 5U);
+  ASSERT_EQ(device_->scratch().join(kGroup, kTree), SharingResult::kOk);
+  EXPECT_EQ(set_pages(), 16U);
+  EXPECT_EQ(held(), 17U + 3U + 1U);
+  replay(child, 3);
+  replay(other, 4);
+  expect_held(child.results[0]);
+}
+
+TEST_F(TreePoolsTest, AllGoesBackWithTheLastGraph) {
+  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  join_both();
+  const Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  free(root.results[0].ptr);
+  ASSERT_TRUE(device_->pools().release(kTree));
+  device_->scratch().on_unheld(kTree);
+  EXPECT_EQ(held(), 0U);
+  CheckpointChange change;
+  EXPECT_EQ(restore_checkpoint(*device_, root.checkpoint, &change), CheckpointError::kUnknownPool);
+  device_->pools().hold(kTree);
+  EXPECT_EQ(restore_checkpoint(*device_, root.checkpoint, &change), CheckpointError::kPagesGone);
+}
+
+TEST_F(TreePoolsTest, WhatAnEstimateSaysIsWhatJoiningLeaves) {
+  capture(16 * kPageBytes, kPageBytes);
+  record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
+  const std::array pools = {kTree, kOther};
+  const GroupBytes expected = device_->scratch().bytes_if_joined(pools);
+  join_both();
+  EXPECT_EQ(device_->scratch().bytes_of(kGroup).set, expected.set);
+  EXPECT_EQ(device_->scratch().bytes_of(kGroup).scratch, expected.scratch);
+}
+
+class TreePoolsRandom : public TreePoolsTest, public ::testing::WithParamInterface<unsigned> {};
+
+// A tree grows and is walked along its paths, beside graphs that replay at any moment; pools join and
+// leave. What lives on a path, and inputs until their graph has run, hold what was written there.
+TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
+  std::mt19937 random(GetParam());
+  const auto below = [&random](std::size_t n) { return random() % n; };
+  const auto size = [&] {
+    return below(3) == 0 ? (1 + below(3000)) * 512 : (1 + below(8)) * kPageBytes;
+  };
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<Graph> graphs;
+  unsigned char value = 0;
+  const auto others = [&] {
+    for (std::size_t i = below(3); i > 0 && !graphs.empty(); --i) {
+      replay(graphs[below(graphs.size())], ++value);
+    }
+  };
+  const auto check = [&](const std::vector<Node*>& path) {
+    for (const Node* node : path) {
+      for (const Range& result : node->results) {
+        if (std::ranges::count(path.back()->live, result.ptr) != 0) {
+          expect_held(result);
+        }
+      }
+    }
+    for (const Graph& graph : graphs) {
+      expect_held(graph.result);
+    }
+  };
+  const auto walk_to = [&](Node* last) {
+    std::vector<Node*> path;
+    for (const Node* node = last; node != nullptr; node = node->parent) {
+      path.insert(path.begin(),
+                  std::ranges::find(nodes, node, [](const auto& n) { return n.get(); })->get());
+    }
+    std::vector<Node*> done;
+    for (Node* node : path) {
+      write(node->input, ++value);
+      SimGpu::finish_all();
+      others();
+      expect_held(node->input);
+      replay(*node, ++value);
+      done.push_back(node);
+      check(done);
+      others();
+      check(done);
+    }
+  };
+  for (int step = 0; step < 60; ++step) {
+    const std::size_t what = below(10);
+    if (what < 3 && nodes.size() < 12) {
+      Node* parent = nodes.empty() || below(4) == 0 ? nullptr : nodes[below(nodes.size())].get();
+      if (parent != nullptr) {
+        go_to(*parent);
+      } else {
+        PoolCheckpoint empty{.pool = kTree, .heaps = {}};
+        CheckpointChange change;
+        ASSERT_EQ(restore_checkpoint(*device_, empty, &change), CheckpointError::kNone);
+      }
+      if (below(3) == 0) {
+        free(take(kTree, size()).ptr);  // a run that warms up
+      }
+      nodes.push_back(std::make_unique<Node>(record(parent, 2 * size(), size(), size())));
+    } else if (what < 4 && graphs.size() < 5) {
+      // Before it is a member a later graph would have its scratch where earlier ones keep results.
+      if (device_->scratch().join(kGroup, kOther) == SharingResult::kOk) {
+        graphs.push_back(capture(size(), size()));
+        replay(graphs.back(), ++value);
+      }
+    } else if (what < 5) {
+      ASSERT_EQ(device_->scratch().join(kGroup, kTree), SharingResult::kOk);
+    } else if (what < 6 && below(2) == 0) {
+      static_cast<void>(device_->scratch().leave(below(2) == 0 ? kTree : kOther));
+    } else if (what < 7) {
+      device_->empty_cache();
+    } else if (!nodes.empty()) {
+      walk_to(nodes[below(nodes.size())].get());
+    }
+    device_->report().check_invariants();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, TreePoolsRandom, ::testing::Range(1U, 31U));
+
+}  // namespace
+}  // namespace ferro

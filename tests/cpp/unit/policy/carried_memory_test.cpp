@@ -1,0 +1,106 @@
+#include "ferro/core/policy/carried_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace ferro {
+namespace {
+
+constexpr DevicePtr kInput{0x1000};
+constexpr DevicePtr kResult{0x2000};
+constexpr DevicePtr kWorkspace{0x3000};
+constexpr std::size_t kSize = 512;
+
+AddressRanges ranges_of(std::initializer_list<DevicePtr> blocks) {
+  AddressRanges ranges;
+  for (const DevicePtr ptr : blocks) {
+    ranges.add(ptr, kSize);
+  }
+  return ranges;
+}
+
+// Of a capture with these blocks alive when it began and when it ended.
+void capture(CarriedMemory& memory, const AddressRanges& before, const AddressRanges& after) {
+  memory.begin([&] { return before; });
+  memory.end(true, [&] { return after; });
+}
+
+bool carries(CarriedMemory& memory, DevicePtr ptr) { return memory.ranges().meets(ptr, kSize); }
+
+TEST(CarriedMemoryTest, InputsAndWhatIsInTheCheckpoint) {
+  CarriedMemory memory;
+  capture(memory, ranges_of({kInput}), ranges_of({kResult, kWorkspace}));
+  EXPECT_TRUE(memory.expect_checkpoints());
+  memory.on_checkpoint(ranges_of({kResult}));
+  EXPECT_TRUE(carries(memory, kInput));
+  EXPECT_TRUE(carries(memory, kResult));
+  EXPECT_FALSE(carries(memory, kWorkspace)) << "the recording let it go";
+}
+
+TEST(CarriedMemoryTest, WithoutACheckpointAllThatLivedAtTheEnd) {
+  CarriedMemory memory;
+  EXPECT_TRUE(memory.expect_checkpoints());
+  capture(memory, {}, ranges_of({kResult}));
+  capture(memory, {}, ranges_of({kWorkspace}));
+  EXPECT_TRUE(carries(memory, kResult));
+  EXPECT_TRUE(carries(memory, kWorkspace));
+}
+
+TEST(CarriedMemoryTest, AWayBackLetsGoOfNothing) {
+  CarriedMemory memory;
+  EXPECT_TRUE(memory.expect_checkpoints());
+  capture(memory, {}, ranges_of({kResult}));
+  memory.on_restore(ranges_of({kInput}));
+  EXPECT_TRUE(carries(memory, kResult)) << "of this graph no checkpoint was taken";
+  EXPECT_TRUE(carries(memory, kInput));
+}
+
+TEST(CarriedMemoryTest, ACaptureThatFailsKeepsNothing) {
+  CarriedMemory memory;
+  memory.begin([] { return ranges_of({kInput}); });
+  EXPECT_FALSE(memory.has_news());
+  memory.end(false, [] { return ranges_of({kResult}); });
+  EXPECT_TRUE(memory.has_news());
+  EXPECT_TRUE(carries(memory, kInput));
+  EXPECT_FALSE(carries(memory, kResult));
+}
+
+TEST(CarriedMemoryTest, APoolThatIsNotATreesIsNotLookedThrough) {
+  CarriedMemory memory;
+  capture(memory, {}, {});  // with which trees begin
+  capture(memory, ranges_of({kInput}), ranges_of({kResult}));
+  int asked = 0;
+  const auto ask = [&] {
+    ++asked;
+    return AddressRanges{};
+  };
+  for (int i = 0; i < 3; ++i) {
+    memory.begin(ask);
+    memory.end(true, ask);
+  }
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(memory.ranges().bytes(), 0U);
+  EXPECT_FALSE(memory.expect_checkpoints()) << "what it carried is unknown";
+  memory.settle(ranges_of({kInput, kResult}));
+  EXPECT_TRUE(carries(memory, kResult));
+  EXPECT_FALSE(memory.has_news());
+}
+
+TEST(CarriedMemoryTest, AnEndWithoutABeginIsOfNoCapture) {
+  CarriedMemory memory;
+  memory.end(true, [] { return ranges_of({kResult}); });
+  EXPECT_FALSE(memory.has_news());
+  EXPECT_FALSE(carries(memory, kResult));
+}
+
+TEST(CarriedMemoryTest, WithoutGraphsNothingIsCarried) {
+  CarriedMemory memory;
+  EXPECT_TRUE(memory.expect_checkpoints());
+  capture(memory, ranges_of({kInput}), ranges_of({kResult}));
+  memory.forget();
+  EXPECT_EQ(memory.ranges().bytes(), 0U);
+  EXPECT_FALSE(memory.has_news());
+  EXPECT_TRUE(memory.is_of_tree());
+}
+
+}  // namespace
+}  // namespace ferro
