@@ -133,7 +133,8 @@ void CudaAllocator::check_sharing(SharingResult result) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, result != SharingResult::kOutOfMemory,
       "CUDA out of memory. What the capture left alive needs pages that no other graph "
-      "of its exclusive group uses, and there are none. Free memory and capture again.");
+      "of its exclusive group uses, or scratch of the group is lent, and there are no "
+      "pages. Free memory and capture again.");
 }
 
 namespace {
@@ -207,6 +208,43 @@ GroupBytes CudaAllocator::scratch_bytes_if_joined(std::span<const PoolId> pools)
     bytes.add(device(i).core.scratch().bytes_if_joined(pools));
   }
   return bytes;
+}
+
+bool CudaAllocator::lend_scratch(std::uint64_t group, bool lends) {
+  bool asks = false;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    asks |= with_torch_errors([&] { return device(i).core.scratch().lend(group, lends); });
+  }
+  return asks;
+}
+
+std::optional<std::size_t> CudaAllocator::begin_launch(std::uint64_t group) {
+  c10::DeviceIndex begun = 0;
+  const auto end = [&] {
+    while (begun > 0) {
+      device(--begun).core.scratch().end_launch();
+    }
+  };
+  try {
+    for (; begun < device_count(); ++begun) {
+      const std::optional<std::size_t> missing =
+          with_torch_errors([&] { return device(begun).core.scratch().begin_launch(group); });
+      if (missing) {
+        end();
+        return missing;
+      }
+    }
+  } catch (...) {
+    end();
+    throw;
+  }
+  return std::nullopt;
+}
+
+void CudaAllocator::end_launch() {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).core.scratch().end_launch();
+  }
 }
 
 void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {

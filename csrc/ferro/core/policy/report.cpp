@@ -116,6 +116,13 @@ std::string beside_live_text(const OutOfMemoryFacts& facts) {
   return text + ": too few, or without room for a copy of the live ones.";
 }
 
+std::string idle_scratch_text(const OutOfMemoryFacts& facts) {
+  return facts.idle_scratch == 0
+             ? ""
+             : " Exclusive groups of graphs hold " + SizeText(facts)(facts.idle_scratch) +
+                   " of scratch, which graphs.lend(group) lets serve between replays.";
+}
+
 }  // namespace
 
 Verdict diagnose(const OutOfMemoryFacts& facts) {
@@ -233,7 +240,7 @@ std::string explain(const OutOfMemoryFacts& facts) {
           "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
           ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
           size(other_memory(facts)) + ".";
-  return text + beside_live_text(facts) + streams_text(facts);
+  return text + beside_live_text(facts) + idle_scratch_text(facts) + streams_text(facts);
 }
 
 }  // namespace ferro

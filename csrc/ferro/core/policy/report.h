@@ -38,6 +38,7 @@ struct OutOfMemoryFacts {
   // Part of `free_default`: whole pages that are stranded by live bytes on their handles alone.
   std::size_t beside_live = 0;
   LiveMoves live_moves = LiveMoves::kOff;
+  std::size_t idle_scratch = 0;  // of exclusive groups that do not lend it
   // What the allocator before ours holds, and what of that the program uses.
   std::size_t previous_held = 0;
   std::size_t previous_live = 0;
