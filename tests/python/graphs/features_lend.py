@@ -28,9 +28,9 @@ from ferro_alloc.graphs import CaptureGuard
 
 OF_TORCH = torch.cuda.CUDAGraph.replay
 RESULT = 2 * MIB
-SCRATCH = 96 * MIB
-EAGER = 200 * MIB
-"""Of a device of 256 MiB: what is left beside scratch, and less than there is without it."""
+SCRATCH = 48 * MIB
+EAGER = 100 * MIB
+"""Of a device of 128 MiB: what is left beside scratch, and less than there is without it."""
 
 
 class Step:
@@ -133,7 +133,7 @@ def eager_work_gets_the_scratch_of_idle_graphs():
 @check
 def a_launch_that_is_refused_leaves_all_as_it_was():
     step = Step()
-    other = Step(MIB * 16)
+    other = Step(8 * MIB)
     seen = []
     for ordered in (False, True):
         group = graphs.exclusive(step.graph, other.graph, ordered=ordered)
@@ -173,7 +173,7 @@ def free_memory_of_others_goes_before_a_launch_is_refused():
 
 @check
 def several_groups_lend_as_many_as_it_takes():
-    steps = [Step(48 * MIB), Step(64 * MIB), Step(32 * MIB)]
+    steps = [Step(24 * MIB), Step(32 * MIB), Step(16 * MIB)]
     groups = [graphs.lend(step.graph) for step in steps]
 
     def lent():
@@ -181,17 +181,17 @@ def several_groups_lend_as_many_as_it_takes():
 
     assert replayed(steps)
     seen = []
-    for size in (120 * MIB, 150 * MIB, 210 * MIB):
+    for size in (52 * MIB, 70 * MIB, 105 * MIB):
         seen.append([eager_work(size), *lent()])
         check_invariants()
         seen.append(replayed(steps))
     # One launch takes from the scratch of the others what eager work leaves.
-    held = filled(210 * MIB, 4)
+    held = filled(105 * MIB, 4)
     kind, _ = error_of(steps[1].graph.launch)
     del held
-    held = filled(140 * MIB, 4)
+    held = filled(70 * MIB, 4)
     assert replayed([steps[1]])
-    seen += [kind, lent()[1], torch.equal(held.cpu(), words(4, 140 * MIB))]
+    seen += [kind, lent()[1], torch.equal(held.cpu(), words(4, 70 * MIB))]
     del held
     return [*seen, replayed(steps)]
 
@@ -282,8 +282,9 @@ def a_group_that_the_program_lets_go_of_lends_on():
 def replays_on_several_streams_meet_their_own_pages():
     """Eager work on other streams, and the host waits for nothing but what it reads."""
     streams = [torch.cuda.Stream() for _ in range(3)]
-    steps = [Step(SCRATCH - 16 * MIB * number) for number in range(3)]
-    group = graphs.lend(*(step.graph for step in steps))
+    handles = [graphs.graph_pool_handle() for _ in streams]
+    group = graphs.lend(*handles)
+    steps = [Step(SCRATCH - 8 * MIB * n, handle) for n, handle in enumerate(handles)]
     draw = random.Random(7)
     wrong = 0
     most = 0
@@ -294,7 +295,7 @@ def replays_on_several_streams_meet_their_own_pages():
             step.graph.launch()
             copy = step.result.clone()
         with torch.cuda.stream(draw.choice(streams)):
-            size = draw.choice((40, 120, 200)) * MIB
+            size = draw.choice((20, 60, 100)) * MIB
             data = filled(size, step.tag)
             most = max(most, group.sizes().lent_bytes)
             wrong += not torch.equal(data.cpu(), words(step.tag, size))
@@ -303,6 +304,8 @@ def replays_on_several_streams_meet_their_own_pages():
         wrong += not torch.equal(copy.view(torch.int32).cpu(), words(step.tag, RESULT))
         del copy
     check_invariants()
+    for handle in handles:
+        graphs.release_graph_pool_handle(handle)
     return [wrong, most > 0]
 
 

@@ -42,7 +42,7 @@ EXPECTED: dict[str, Any] = {
 
 @cache
 def lending(mode: str, allocator: str = "ferro") -> Result:
-    return simulated("features_lend.py", allocator, memory="256MiB", mode=mode)
+    return simulated("features_lend.py", allocator, memory="128MiB", mode=mode)
 
 
 def test_every_check_of_lending_is_expected() -> None:
@@ -64,7 +64,7 @@ def test_native_finds_no_memory_in_the_same_place() -> None:
 
 
 def test_a_launch_past_python_is_an_illegal_access() -> None:
-    found = simulated("features_lend.py", "ferro", "around", memory="256MiB", mode="eager")
+    found = simulated("features_lend.py", "ferro", "around", memory="128MiB", mode="eager")
     assert found == {"refused": REFUSED, "is_illegal": 1}
 
 

@@ -186,6 +186,13 @@ SharingResult ScratchEviction::take_fresh(Set& set) {
       evicted.push_back({handle, shared.pages});
     }
   }
+  if (evicted.empty()) {
+    return SharingResult::kOk;
+  }
+  // Asking first is cheaper than to create what goes back when the last one is refused.
+  if (pages_in(evicted) > sharing_.store_.single_pages_at_hand()) {
+    return SharingResult::kOutOfMemory;
+  }
   // What is large finds a handle of the store of its size before small ones are cut out of it.
   std::ranges::stable_sort(evicted, std::ranges::greater{}, &HandleRange::pages);
   std::vector<StoredHandle> taken;

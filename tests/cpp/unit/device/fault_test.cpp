@@ -553,7 +553,13 @@ const std::vector<Scenario>& scenarios() {
          return shared_pages(w) == 0;
        }},
       {"ScratchServesARequest", 64, Promise::kProgramUnharmed, [](World& w) { fill_but(w, 1); },
-       [](World& w) { return w.allocate(3 * kPageBytes, w.stream) != kNull && launch(w); }},
+       [](World& w) {
+         const DevicePtr eager = w.allocate(3 * kPageBytes, w.stream);
+         if (eager != kNull) {
+           w.free(eager);
+         }
+         return eager != kNull && launch(w);
+       }},
       {"ScratchComesBack", 64, Promise::kProgramUnharmed,
        [](World& w) {
          fill_but(w, 1);
