@@ -111,9 +111,10 @@ bool lend_scratch(std::uint64_t group, bool lends) {
   return allocator != nullptr && allocator->lend_scratch(group, lends);
 }
 
-// None: `end_launch` follows. Else so many bytes are missing.
-std::optional<std::size_t> begin_launch(std::uint64_t group) {
-  return installed_allocator()->begin_launch(group);
+// -1: `end_launch` follows. Else so many bytes are missing.
+std::int64_t begin_launch(std::uint64_t group) {
+  const std::optional<std::size_t> missing = installed_allocator()->begin_launch(group);
+  return missing ? static_cast<std::int64_t>(*missing) : -1;
 }
 
 void end_launch() { installed_allocator()->end_launch(); }

@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups
-from ferro_alloc.graphs._lending import launch_lending
+from ferro_alloc.graphs._lending import begin_launch
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
 from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._streams import require_device
@@ -138,7 +137,7 @@ class ExclusiveGroup:
         return GroupSizes(shared_bytes=shared, scratch_bytes=scratch, lent_bytes=lent)
 
     def _lend(self, lends: bool) -> None:
-        extension = _require()
+        extension = _require() if lends else require_device("lending")
         with _lock:
             self._lends = lends
             if lends:
@@ -152,10 +151,14 @@ class ExclusiveGroup:
         """Calls `replay`, which launches a graph of a member on the current stream: behind the last
         launch of the group and before the next one. The host waits for neither. What the group
         has lent comes back first, or `LentScratchError` says what is missing."""
-        if self._asks:
-            launch_lending(self._number, self, partial(self._launch, replay))
-        else:
+        if not self._asks:
             self._launch(replay)
+            return
+        end_launch = begin_launch(self._number, self)
+        try:
+            self._launch(replay)
+        finally:
+            end_launch()
 
     def _launch(self, replay: Callable[[], None]) -> None:
         import torch

@@ -29,13 +29,12 @@ class LentScratchError(FerroError):
         self.missing_bytes = missing_bytes
 
 
-def launch_lending(number: int, group: object, launch: Callable[[], None]) -> None:
-    """Calls `launch` when the scratch of that group is there, and keeps it there meanwhile."""
+def begin_launch(number: int, group: object) -> Callable[[], None]:
+    """Takes back what that group has lent and keeps it until the result is called, which has to
+    follow. Raises `LentScratchError`, and what PyTorch raises where the driver refuses."""
     extension = _load.load()
     missing = extension.begin_launch(number)
-    if missing is not None:
+    if missing >= 0:
         raise LentScratchError(group, missing)
-    try:
-        launch()
-    finally:
-        extension.end_launch()
+    end_launch: Callable[[], None] = extension.end_launch
+    return end_launch

@@ -3,6 +3,7 @@
 With the argument "around" a graph is launched past PyTorch's Python while its scratch is lent.
 """
 
+import contextlib
 import gc
 import itertools
 import random
@@ -23,6 +24,7 @@ from tests.python.feature_checks import (
 
 import torch
 
+import ferro_alloc
 from ferro_alloc import graphs
 from ferro_alloc.graphs import CaptureGuard
 
@@ -279,6 +281,24 @@ def a_group_that_the_program_lets_go_of_lends_on():
 
 
 @check
+def another_allocator_may_serve_meanwhile():
+    step = Step()
+    group = graphs.lend(step.graph)
+    assert replayed([step])
+    held = take(EAGER)
+    del held
+    seen = [group.sizes().lent_bytes > 0]
+    ferro_alloc.uninstall()
+    seen.append(replayed([step]))
+    ferro_alloc.install()
+    seen += [group.sizes().lent_bytes, eager_work()]
+    ferro_alloc.uninstall()
+    graphs.lend(group, enabled=False)
+    ferro_alloc.install()
+    return [*seen, group.sizes().lent_bytes, replayed([step])]
+
+
+@check
 def replays_on_several_streams_meet_their_own_pages():
     """Eager work on other streams, and the host waits for nothing but what it reads."""
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -339,10 +359,8 @@ def launches_and_eager_work_in_two_threads():
     thread.start()
     served = 0
     while not done.is_set():
-        try:
+        with contextlib.suppress(torch.OutOfMemoryError):
             served += eager_work()
-        except torch.OutOfMemoryError:
-            pass
     thread.join()
     check_invariants()
     return [wrong, len(refused) + len(launched), served > 0, replayed([step]), group.lends]

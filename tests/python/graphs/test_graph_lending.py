@@ -35,6 +35,7 @@ EXPECTED: dict[str, Any] = {
     "graphs_go_while_lent": [True, 0, True, 0],
     "it_ends_at_once_or_before_the_next_launch": [False, True, REFUSED, True, 0, OOM, 0, True],
     "a_group_that_the_program_lets_go_of_lends_on": [True, True],
+    "another_allocator_may_serve_meanwhile": [True, True, 0, True, 0, True],
     "replays_on_several_streams_meet_their_own_pages": [0, True],
     "launches_and_eager_work_in_two_threads": [[], 60, True, True, True],
 }
@@ -71,3 +72,22 @@ def test_a_launch_past_python_is_an_illegal_access() -> None:
 def test_lending_needs_ferro_alloc() -> None:
     with pytest.raises(FerroError):
         graphs.lend()
+
+
+UNKNOWN, OUT_OF_MEMORY = "999", "2"
+ALWAYS_SEEN = ("cuMemMap", "cuMemSetAccess", "cuCtxSynchronize", "cuGraphLaunch")
+
+
+@pytest.mark.parametrize("mode", ["eager", "adversarial"])
+@pytest.mark.parametrize("result", [UNKNOWN, OUT_OF_MEMORY])
+def test_each_driver_call_refused_once(result: str, mode: str) -> None:
+    found = simulated(
+        "lend_every_fault.py", "ferro", result, memory="128MiB", mode=mode, seed=2, turn="0.01"
+    )
+    for function in ALWAYS_SEEN:
+        refused, seen = found[function]
+        assert seen == refused > 1, function
+    refused, seen = found["cuMemRelease"]
+    assert refused > seen == 0
+    refused, seen = found["cuMemUnmap"]
+    assert 0 < seen < refused

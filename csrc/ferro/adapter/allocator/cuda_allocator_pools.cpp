@@ -210,43 +210,6 @@ GroupBytes CudaAllocator::scratch_bytes_if_joined(std::span<const PoolId> pools)
   return bytes;
 }
 
-bool CudaAllocator::lend_scratch(std::uint64_t group, bool lends) {
-  bool asks = false;
-  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    asks |= with_torch_errors([&] { return device(i).core.scratch().lend(group, lends); });
-  }
-  return asks;
-}
-
-std::optional<std::size_t> CudaAllocator::begin_launch(std::uint64_t group) {
-  c10::DeviceIndex begun = 0;
-  const auto end = [&] {
-    while (begun > 0) {
-      device(--begun).core.scratch().end_launch();
-    }
-  };
-  try {
-    for (; begun < device_count(); ++begun) {
-      const std::optional<std::size_t> missing =
-          with_torch_errors([&] { return device(begun).core.scratch().begin_launch(group); });
-      if (missing) {
-        end();
-        return missing;
-      }
-    }
-  } catch (...) {
-    end();
-    throw;
-  }
-  return std::nullopt;
-}
-
-void CudaAllocator::end_launch() {
-  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    device(i).core.scratch().end_launch();
-  }
-}
-
 void CudaAllocator::markCaptureBegin(c10::DeviceIndex index) {
   device(index).router.mark_capture_begin();
   if (previous_.is_in_use()) {
