@@ -238,6 +238,31 @@ def captures_joins_and_leaves_while_lent():
 
 
 @check
+def what_one_graph_leaves_for_another_is_not_lent():
+    """As a forward pass does for its backward pass, with eager work in between."""
+    handle = graphs.graph_pool_handle()
+    group = graphs.lend(handle)
+    source = filled(RESULT, 1)
+    with CaptureGuard(handle) as forward:
+        saved = take(RESULT)
+        saved.view(torch.int32).copy_(source)
+    with CaptureGuard(handle) as backward:
+        result = saved.clone()
+        del saved
+    step = Step(SCRATCH, handle)
+    seen = []
+    for tag in (10, 20):
+        source.copy_(words(tag, RESULT))
+        forward.graph.launch()
+        seen += [eager_work(), group.sizes().lent_bytes > 0]
+        backward.graph.launch()
+        seen.append(torch.equal(result.view(torch.int32).cpu(), words(tag, RESULT)))
+    seen.append(replayed([step]))
+    graphs.release_graph_pool_handle(handle)
+    return seen
+
+
+@check
 def graphs_go_while_lent():
     before = used()
     step = Step()

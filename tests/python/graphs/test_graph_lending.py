@@ -32,6 +32,7 @@ EXPECTED: dict[str, Any] = {
         *[OOM, "FerroError", "FerroError", True, True],
         *[0, True, 0, True, OOM],
     ],
+    "what_one_graph_leaves_for_another_is_not_lent": [True] * 7,
     "graphs_go_while_lent": [True, 0, True, 0],
     "it_ends_at_once_or_before_the_next_launch": [False, True, REFUSED, True, 0, OOM, 0, True],
     "a_group_that_the_program_lets_go_of_lends_on": [True, True],

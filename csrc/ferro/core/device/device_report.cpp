@@ -194,6 +194,7 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   }
   facts.headroom = parts_.config.headroom;
   facts.held = held_bytes();
+  facts.scratch = parts_.scratch.pages() * parts_.store.page_bytes();
   facts.idle_scratch = parts_.eviction.pages_not_lent() * parts_.store.page_bytes();
   std::map<StreamId, StreamShare> streams;
   for (Heap* heap : parts_.pools.all_heaps()) {

@@ -64,8 +64,10 @@ SharingResult GraphScratch::join(GroupId group, const PoolId& pool) {
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
   }
-  if (const SharingResult result = refill(group); result != SharingResult::kOk) {
-    return result;
+  // Of a pool alone in another group too; one may have lent to the other just now.
+  if (refill_group_of(pool) != SharingResult::kOk || refill(group) != SharingResult::kOk ||
+      refill_group_of(pool) != SharingResult::kOk || parts_.eviction.is_incomplete(group)) {
+    return SharingResult::kOutOfMemory;
   }
   return parts_.scratch.join(group, pool);
 }

@@ -63,7 +63,7 @@ std::size_t ScratchEviction::idle_pages(const Set& set) const {
     }
   }
   for (const auto& [handle, shared] : set.handles) {
-    pages += shared.held_pages();
+    pages += may_leave(shared) ? shared.pages : 0;
   }
   return pages;
 }
@@ -122,7 +122,7 @@ std::size_t ScratchEviction::evict_all(Set& set) {
       for (Use& use : *uses) {
         ArenaScratch scratch(*use.heap);
         const auto leaves = [&](DevicePtr begin, PageHandle handle) {
-          return set.handles.at(handle).held_pages() != 0 && !scratch.is_absent(begin);
+          return may_leave(set.handles.at(handle)) && !scratch.is_absent(begin);
         };
         for_each_run(use, leaves, [&](DevicePtr begin, std::span<const HandleRange> run) {
           const std::size_t bytes = pages_in(run) * sharing_.store_.page_bytes();
@@ -137,7 +137,7 @@ std::size_t ScratchEviction::evict_all(Set& set) {
   }
   std::vector<HandleRange> evicted;
   for (auto& [handle, shared] : set.handles) {
-    if (shared.held_pages() != 0 && !mapped.contains(handle)) {
+    if (may_leave(shared) && !mapped.contains(handle)) {
       evicted.push_back({handle, shared.pages});
       shared.evicted = true;
     }

@@ -3,7 +3,8 @@
 // What a graph had in its scratch need not outlast its replay. So the handles of a set can be
 // *evicted*: unmapped from behind all addresses of scratch, which stay reserved and known, and given
 // to the store. Before the next launch the set is *refilled*: other handles of as many pages come
-// behind the same addresses. What carries anything that lives, or is kept, is not evicted.
+// behind the same addresses. What carries anything that lives, is kept, or died after its capture is
+// not evicted: another graph of the pool may read the last.
 //
 // A launch through us is `begin_launch`, the launch, `end_launch`. Either it comes before an
 // eviction, which waits for it and then for the device, or it finds the set incomplete and refills
@@ -68,6 +69,9 @@ class ScratchEviction {
   using Use = ScratchSharing::Use;
 
   Set* find(GroupId group) const;
+  static bool may_leave(const ScratchSharing::Shared& shared) {
+    return shared.held_pages() != 0 && !shared.only;
+  }
   // Those of a set that may be evicted; none while what a capture left alive has no pages yet.
   std::size_t idle_pages(const Set& set) const;
   std::size_t evict_all(Set& set);

@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <future>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -96,6 +98,9 @@ class ScratchEvictionTest : public testing::DeviceFixture {
 TEST_F(ScratchEvictionTest, WithoutLeaveNothingIsLentAndTheErrorSaysWhatCouldBe) {
   const auto facts = refuse(24 * kPageBytes, stream_);
   EXPECT_EQ(facts->idle_scratch, 16 * kPageBytes);
+  EXPECT_EQ(facts->scratch, 16 * kPageBytes);
+  EXPECT_EQ(shortfall(*facts), 4 * kPageBytes);
+  EXPECT_EQ(diagnose(*facts), Verdict::kPrivatePools);
   EXPECT_NE(explain(*facts).find("graphs.lend"), std::string::npos);
   EXPECT_EQ(lent(), 0U);
 }
@@ -279,6 +284,20 @@ TEST_F(ScratchEvictionTest, WhoeverChangesAGroupTakesItsScratchBackFirst) {
   expect_result(graphs_[0], 1);
 }
 
+// A backward graph reads there what the forward one has written, with eager work in between.
+TEST_F(ScratchEvictionTest, WhatDiedAfterItsCaptureIsNotLent) {
+  free(graphs_[0].result);
+  capture(kPools[0], 4);
+  EXPECT_EQ(group().set, (16 + kResult) * kPageBytes);
+  scratch().lend(kGroup, true);
+  SimGpu::fill(stream_, graphs_[0].result, 7, kResult * kPageBytes);
+  allocate(22 * kPageBytes);
+  EXPECT_EQ(lent(), 16U);
+  EXPECT_EQ(group().set, kResult * kPageBytes);
+  expect_result(graphs_[0], 7);
+  device_->report().check_invariants();
+}
+
 TEST_F(ScratchEvictionTest, DeletedGraphsLeaveNothingOfWhatTheyLent) {
   scratch().lend(kGroup, true);
   const DevicePtr eager = allocate(24 * kPageBytes);
@@ -392,6 +411,144 @@ TEST_F(WithMovesTest, ALaunchMayMoveLiveBytesForItsScratch) {
     EXPECT_EQ(SimGpu::peek(live[i]), i + 1);
   }
 }
+
+class LendingRandom : public ScratchEvictionTest, public ::testing::WithParamInterface<unsigned> {
+ protected:
+  struct Known {
+    std::size_t pool;
+    Graph graph;
+    unsigned char value = 0;  // of its last replay
+  };
+  struct Eager {
+    DevicePtr ptr;
+    std::size_t size;
+    unsigned char value;
+  };
+
+  void SetUp() override {}
+  std::size_t below(std::size_t n) { return random_() % n; }
+  bool is_lent() { return lent(kGroup) + lent(kOther) != 0; }
+  void capture_one(std::size_t pool) {
+    const bool has_any =
+        std::ranges::any_of(known_, [&](const Known& known) { return known.pool == pool; });
+    if (known_.size() == 4 || (has_any && groups_[pool] == 0)) {
+      return;
+    }
+    while (!eager_.empty()) {
+      free_one();
+    }
+    known_.push_back({pool, capture(kPools[pool], 1 + below(6))});
+  }
+  void move(std::size_t pool) {
+    if (below(2) == 0) {
+      const auto group = 1 + below(2);
+      const SharingResult result = scratch().join(group, kPools[pool]);
+      if (result == SharingResult::kOk) {
+        groups_[pool] = group;
+      } else {
+        ASSERT_TRUE(result == SharingResult::kMember || is_lent());
+      }
+    } else if (scratch().leave(kPools[pool]) == SharingResult::kOk) {
+      groups_[pool] = 0;
+    }
+  }
+  void work_eagerly() {
+    const std::size_t size = (1 + below(36)) * kPageBytes;
+    const StreamId stream = below(2) == 0 ? stream_ : side_;
+    const DevicePtr ptr = device_->allocate(kDefaultPool, stream, bytes(size)).ptr;
+    if (ptr != kNull) {
+      eager_.push_back({ptr, size, static_cast<unsigned char>(1 + below(250))});
+      SimGpu::fill(stream, ptr, eager_.back().value, size);
+    }
+  }
+  void free_one() {
+    expect_all();
+    const auto at = static_cast<std::ptrdiff_t>(below(eager_.size()));
+    free(eager_[static_cast<std::size_t>(at)].ptr);
+    eager_.erase(eager_.begin() + at);
+  }
+  void launch_one() {
+    Known& known = known_[below(known_.size())];
+    const std::size_t group = groups_[known.pool];
+    if (group != 0 && scratch().begin_launch(group)) {
+      ASSERT_NE(lent(group), 0U);
+      ASSERT_FALSE(eager_.empty()) << "there was memory";
+      return;
+    }
+    known.value = static_cast<unsigned char>(1 + below(250));
+    write(known.graph, known.value);
+    if (group != 0) {
+      scratch().end_launch();
+    }
+  }
+  void delete_all_of(std::size_t pool) {
+    for (const Known& known : known_) {
+      if (known.pool == pool) {
+        free(known.graph.result);
+      }
+    }
+    std::erase_if(known_, [&](const Known& known) { return known.pool == pool; });
+    ASSERT_TRUE(device_->pools().release(kPools[pool]));
+    scratch().on_unheld(kPools[pool]);
+    device_->pools().hold(kPools[pool]);
+  }
+  void expect_all() {
+    SimGpu::finish_all();
+    for (const Known& known : known_) {
+      if (known.value != 0) {
+        expect_result(known.graph, known.value);
+      }
+    }
+    for (const Eager& eager : eager_) {
+      for (std::size_t at = 0; at < eager.size; at += kPageBytes / 4) {
+        ASSERT_EQ(SimGpu::peek(eager.ptr + at), eager.value);
+      }
+    }
+  }
+
+  std::mt19937 random_{GetParam()};
+  std::array<std::size_t, kPools.size()> groups_{};  // 0: in none
+  std::vector<Known> known_;
+  std::vector<Eager> eager_;
+  static inline std::size_t times_lent = 0;  // in all programs
+};
+
+// Graphs of three pools that join two groups, leave, are captured, replay and go, and eager work that
+// takes whatever it can get: every byte is whose it should be, and only eager work keeps a launch back.
+TEST_P(LendingRandom, EveryByteIsRight) {
+  scratch().lend(kGroup, true);
+  scratch().lend(kOther, true);
+  for (int step = 0; step < 200; ++step) {
+    const std::size_t pool = below(kPools.size());
+    const std::size_t what = below(16);
+    const bool was_lent = is_lent();
+    if (what < 2) {
+      capture_one(pool);
+    } else if (what < 4) {
+      move(pool);
+    } else if (what < 8) {
+      work_eagerly();
+    } else if (what < 10 && !eager_.empty()) {
+      free_one();
+    } else if (what == 10 && below(3) == 0) {
+      delete_all_of(pool);
+    } else if (what == 11) {
+      device_->empty_cache();
+    } else if (!known_.empty()) {
+      launch_one();
+    }
+    times_lent += !was_lent && is_lent() ? 1 : 0;
+    device_->report().check_invariants();
+    ASSERT_EQ(SimGpu::used_pages() * kPageBytes, device_->report().held_bytes());
+    ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+  }
+  expect_all();
+  if (GetParam() == 40) {
+    EXPECT_GT(times_lent, 40U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, LendingRandom, ::testing::Range(1U, 41U));
 
 TEST(LaunchGateTest, ALaunchWaitsWhileItIsClosed) {
   LaunchGate gate;
