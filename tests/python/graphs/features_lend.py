@@ -242,6 +242,7 @@ def what_one_graph_leaves_for_another_is_not_lent():
     """As a forward pass does for its backward pass, with eager work in between."""
     handle = graphs.graph_pool_handle()
     group = graphs.lend(handle)
+    step = Step(SCRATCH, handle)
     source = filled(RESULT, 1)
     with CaptureGuard(handle) as forward:
         saved = take(RESULT)
@@ -249,7 +250,7 @@ def what_one_graph_leaves_for_another_is_not_lent():
     with CaptureGuard(handle) as backward:
         result = saved.clone()
         del saved
-    step = Step(SCRATCH, handle)
+    later = Step(8 * MIB, handle)
     seen = []
     for tag in (10, 20):
         source.copy_(words(tag, RESULT))
@@ -257,7 +258,7 @@ def what_one_graph_leaves_for_another_is_not_lent():
         seen += [eager_work(), group.sizes().lent_bytes > 0]
         backward.graph.launch()
         seen.append(torch.equal(result.view(torch.int32).cpu(), words(tag, RESULT)))
-    seen.append(replayed([step]))
+    seen.append(replayed([step, later]))
     graphs.release_graph_pool_handle(handle)
     return seen
 
