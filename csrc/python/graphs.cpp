@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -108,12 +109,26 @@ bool is_tree_pool(const Handle& handle) {
   return allocator != nullptr && allocator->is_of_tree(to_pool_id(handle));
 }
 
-// (bytes of pages, bytes of addresses of scratch)
-std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
+// (bytes of pages, bytes of addresses of scratch, bytes of pages that are lent)
+std::tuple<std::size_t, std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
   const CudaAllocator* allocator = installed_allocator();
   const GroupBytes bytes = allocator == nullptr ? GroupBytes{} : allocator->scratch_bytes(group);
-  return {bytes.set, bytes.scratch};
+  return {bytes.set, bytes.scratch, bytes.lent};
 }
+
+// Do launches of the group have to ask from now on?
+bool lend_scratch(std::uint64_t group, bool lends) {
+  CudaAllocator* allocator = installed_allocator();
+  return allocator != nullptr && allocator->lend_scratch(group, lends);
+}
+
+// -1: `end_launch` follows. Else so many bytes are missing.
+std::int64_t begin_launch(std::uint64_t group) {
+  const std::optional<std::size_t> missing = installed_allocator()->begin_launch(group);
+  return missing ? static_cast<std::int64_t>(*missing) : -1;
+}
+
+void end_launch() { installed_allocator()->end_launch(); }
 
 std::pair<std::size_t, std::size_t> scratch_bytes_if_joined(const std::vector<Handle>& handles) {
   std::vector<PoolId> pools;
@@ -202,6 +217,10 @@ void bind_pools(py::module_& module) {
   module.def("scratch_bytes", wrap_pybind_function_no_gil(&scratch_bytes), py::arg("group"));
   module.def("scratch_bytes_if_joined", wrap_pybind_function_no_gil(&scratch_bytes_if_joined),
              py::arg("handles"));
+  module.def("lend_scratch", wrap_pybind_function_no_gil(&lend_scratch), py::arg("group"),
+             py::arg("lends"));
+  module.def("begin_launch", wrap_pybind_function_no_gil(&begin_launch), py::arg("group"));
+  module.def("end_launch", &end_launch);
   module.def("private_pools", &private_pools, py::arg("device"));
 }
 

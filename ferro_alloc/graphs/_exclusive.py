@@ -13,6 +13,7 @@ from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups
+from ferro_alloc.graphs._lending import begin_launch
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
 from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._streams import require_device
@@ -26,6 +27,8 @@ Member = Any
 
 _numbers = itertools.count(1)
 _lock = threading.RLock()
+_lending: set[ExclusiveGroup] = set()
+"""Whose launches have to ask, also when the program has let go of them."""
 
 _REASONS = {
     "no memory": "there is no memory for scratch of its own. Free some and try again",
@@ -47,6 +50,9 @@ class GroupSizes:
     """Of the pages that the members share: about the largest scratch of one graph."""
     scratch_bytes: int
     """Of the addresses that these pages are behind: what the scratch would take without a group."""
+    lent_bytes: int
+    """Of pages that serve eager work until the next launch (`graphs.lend`), and are not among the
+    shared ones."""
 
 
 class ExclusiveGroup:
@@ -62,6 +68,9 @@ class ExclusiveGroup:
         self._number = next(_numbers)
         self._pools: dict[PoolHandle, CapturePool] = {}
         self._last: dict[int, torch.cuda.Event] = {}
+        self._lends = False
+        self._asks = False
+        """Whether scratch may be lent, or still is: launches take it back."""
 
     @property
     def name(self) -> str:
@@ -71,6 +80,11 @@ class ExclusiveGroup:
     def is_ordered_by_user(self) -> bool:
         """Whether it was made with `ordered=True`."""
         return self._ordered
+
+    @property
+    def lends(self) -> bool:
+        """Whether its scratch serves eager work between replays (`graphs.lend`)."""
+        return self._lends
 
     @property
     def pools(self) -> tuple[CapturePool, ...]:
@@ -90,7 +104,7 @@ class ExclusiveGroup:
         each recording, for which the host waits for the device.
         """
         extension = _require()
-        pools = [_pool(member) for member in members]
+        pools = [pool_of_member(member) for member in members]
         with _lock:
             for pool in pools:
                 handle = pool.handle
@@ -110,7 +124,7 @@ class ExclusiveGroup:
         memory for that, and for what is no member; then it is still one.
         """
         extension = _require()
-        pools = [_pool(member) for member in members]
+        pools = [pool_of_member(member) for member in members]
         with _lock:
             for pool in pools:
                 handle = pool.handle
@@ -121,12 +135,34 @@ class ExclusiveGroup:
             exchange()
 
     def sizes(self) -> GroupSizes:
-        shared, scratch = _require().scratch_bytes(self._number)
-        return GroupSizes(shared_bytes=shared, scratch_bytes=scratch)
+        shared, scratch, lent = _require().scratch_bytes(self._number)
+        return GroupSizes(shared_bytes=shared, scratch_bytes=scratch, lent_bytes=lent)
+
+    def _lend(self, lends: bool) -> None:
+        extension = _require() if lends else require_device("lending")
+        with _lock:
+            self._lends = lends
+            if lends:
+                self._asks = True  # before anything is lent
+                _lending.add(self)
+            self._asks = extension.lend_scratch(self._number, lends)
+            if not self._asks:
+                _lending.discard(self)
 
     def launch(self, replay: Callable[[], None]) -> None:
         """Calls `replay`, which launches a graph of a member on the current stream: behind the last
-        launch of the group and before the next one. The host waits for neither."""
+        launch of the group and before the next one. The host waits for neither. What the group
+        has lent comes back first, or `LentScratchError` says what is missing."""
+        if not self._asks:
+            self._launch(replay)
+            return
+        end_launch = begin_launch(self._number, self)
+        try:
+            self._launch(replay)
+        finally:
+            end_launch()
+
+    def _launch(self, replay: Callable[[], None]) -> None:
         import torch
 
         if self._ordered:
@@ -197,7 +233,8 @@ def _require() -> ModuleType:
     return extension
 
 
-def _pool(member: Member) -> CapturePool:
+def pool_of_member(member: Member) -> CapturePool:
+    """Raises `FerroError` for what is no member."""
     import torch
 
     if isinstance(member, CapturedGraph):

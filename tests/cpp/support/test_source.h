@@ -1,7 +1,7 @@
 // A source of segments of a test's own, over the simulated driver, whose faults strike it too.
 #pragma once
 
-#include "ferro/core/device/segment_source.h"
+#include "ferro/core/heap/segment_source.h"
 #include "support/faulty_api.h"
 #include "support/traffic.h"
 

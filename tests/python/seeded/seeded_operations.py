@@ -31,6 +31,7 @@ EXTRAS = (
     "clones",
     "groups",
     "history",
+    "lending",
     "limits",
     "metadata",
     "own_pools",
@@ -363,6 +364,13 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True)
+class Lend:
+    """The group lends its scratch, and a stream works on more memory than there is without it."""
+
+    stream: int
+
+
+@dataclass(frozen=True)
 class FailCapture:
     """Begins a capture, asks for memory, and gives up; half of the memory is freed after that."""
 
@@ -418,6 +426,7 @@ Operation = (
     | FailCapture
     | JoinGroup
     | LeaveGroup
+    | Lend
     | Replay
     | DropGraph
 )

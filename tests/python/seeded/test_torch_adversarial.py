@@ -29,6 +29,7 @@ FAULTS = {
 """Planted faults, and how many programs may be needed to find each."""
 GROUP_FAULTS = {"result_on_scratch": 6, "scratch_twice": 6}
 """The same, of exclusive groups."""
+LENDING = ("--without", "empty_cache", "--extras", "groups", "lending")
 
 
 def assert_clean(result: Result, operations: int) -> None:
@@ -97,6 +98,12 @@ def test_groups_replay_in_any_order(words: tuple[str, ...]) -> None:
     assert min(done[kind] for kind in ("JoinGroup", "LeaveGroup", "FailCapture")) > 2
 
 
+def test_groups_lend_their_scratch() -> None:
+    result = seeded("--seed", "9600", "--programs", "3", *LENDING)
+    assert_clean(result, 10_000)
+    assert result["times_lent"] > 20
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -128,3 +135,9 @@ def test_a_planted_fault_is_found(faults: Path, name: str) -> None:
 def test_a_planted_fault_of_groups_is_found(faults: Path, name: str) -> None:
     words = ("--programs", str(GROUP_FAULTS[name]), "--stop-when-caught", "--extras", "groups")
     assert seeded("--mutant", f"{faults}:{name}", *words)["wrong_reads"] > 0
+
+
+def test_scratch_that_is_lent_during_a_replay_is_found(faults: Path) -> None:
+    words = ("--programs", "4", "--stop-when-caught", *LENDING)
+    found = seeded("--mutant", f"{faults}:missing_device_wait", *words)
+    assert found["wrong_reads"] or found["errors"]

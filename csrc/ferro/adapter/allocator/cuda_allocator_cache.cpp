@@ -1,4 +1,4 @@
-// The cache: emptying it, its limits, its numbers.
+// The cache: emptying it, its limits, its numbers, and the scratch that graphs lend.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
@@ -94,6 +94,43 @@ void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block
   *largest_block = std::max(*largest_block, core.report().largest_free_block());
   if (previous_.is_in_use()) {
     previous_.allocator().cacheInfo(index, largest_block);
+  }
+}
+
+bool CudaAllocator::lend_scratch(std::uint64_t group, bool lends) {
+  bool asks = false;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    asks |= with_torch_errors([&] { return device(i).core.scratch().lend(group, lends); });
+  }
+  return asks;
+}
+
+std::optional<std::size_t> CudaAllocator::begin_launch(std::uint64_t group) {
+  c10::DeviceIndex begun = 0;
+  const auto end = [&] {
+    while (begun > 0) {
+      device(--begun).core.scratch().end_launch();
+    }
+  };
+  try {
+    for (; begun < device_count(); ++begun) {
+      const std::optional<std::size_t> missing =
+          with_torch_errors([&] { return device(begun).core.scratch().begin_launch(group); });
+      if (missing) {
+        end();
+        return missing;
+      }
+    }
+  } catch (...) {
+    end();
+    throw;
+  }
+  return std::nullopt;
+}
+
+void CudaAllocator::end_launch() {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    device(i).core.scratch().end_launch();
   }
 }
 

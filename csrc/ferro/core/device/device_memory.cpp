@@ -21,13 +21,15 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_.value()),
       scratch_(driver_, store_, pools_, config.graph_order),
+      eviction_(scratch_),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,        driver_,  store_,    stale_,    pools_,  scratch_,     stats_,
-             segment_stats_, imports_, searches_, captures_, layout_, on_shortage_, counters_},
+      parts_{config_,   driver_,   store_,  stale_,         pools_,
+             scratch_,  eviction_, stats_,  segment_stats_, imports_,
+             searches_, captures_, layout_, on_shortage_,   counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
-      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_),
       ladder_(parts_, reclaimer_),
+      graph_scratch_(parts_, reclaimer_, ladder_, addresses, climb_mutex_),
       segment_ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
   pools_.set_context(

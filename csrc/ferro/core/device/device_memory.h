@@ -183,7 +183,8 @@ class DeviceMemory {
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   PoolTable pools_;
-  ScratchSharing scratch_;  // under the climb lock
+  ScratchSharing scratch_;    // under the climb lock
+  ScratchEviction eviction_;  // the same
   const MemoryShortageCallback on_shortage_;
 
   RecursiveMutex climb_mutex_;
@@ -191,8 +192,8 @@ class DeviceMemory {
   const DeviceParts parts_;
   DeviceReport report_;
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
-  GraphScratch graph_scratch_;
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
+  GraphScratch graph_scratch_;
   SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;

@@ -2,12 +2,13 @@
 #pragma once
 
 #include "ferro/core/device/config.h"
-#include "ferro/core/device/counters.h"
 #include "ferro/core/device/pool_table.h"
+#include "ferro/core/device/scratch_eviction.h"
 #include "ferro/core/device/scratch_sharing.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/imports.h"
+#include "ferro/core/stats/device_counters.h"
 #include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
@@ -25,7 +26,8 @@ struct DeviceParts {
   PageStore& store;
   StaleMappings& stale;
   PoolTable& pools;
-  ScratchSharing& scratch;  // under the climb lock
+  ScratchSharing& scratch;    // under the climb lock
+  ScratchEviction& eviction;  // the same
   DeviceStats& stats;
   SegmentStats& segment_stats;
   Imports& imports;

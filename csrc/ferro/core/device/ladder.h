@@ -38,10 +38,15 @@ class Ladder {
 
   // May live bytes move now, and if not, why?
   LiveMoves may_move_live() const;
+  // For `pages` that somebody beside the requests takes from the store or the driver: live bytes
+  // move, if they may and that is enough. True: some have.
+  bool move_live_for(std::size_t pages, const CallContext& context);
+  // The same, of idle graphs of groups that lend their scratch, but for one.
+  bool evict_scratch_for(std::size_t pages, ScratchEviction::GroupId but);
 
  private:
   struct Step;
-  static const std::array<Step, 13> kSteps;
+  static const std::array<Step, 14> kSteps;
   // Other heaps that are asked for pages where the request could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
   // Also those whose free pages are not merged yet.
@@ -62,6 +67,7 @@ class Ladder {
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
   DevicePtr move_live(Climb& climb);
+  DevicePtr evict_scratch(Climb& climb);
 
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
@@ -73,6 +79,7 @@ class Ladder {
   // plain requests left, stay during captures, as PyTorch's do.
   bool release_segments_of(const std::vector<Heap*>& heaps, const CallContext& context);
   std::size_t pages_beyond_limits() const;
+  std::vector<StreamId> lasting_streams();
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
   std::size_t missing_pages(Climb& climb);

@@ -1,7 +1,9 @@
-// The last step before an error: live bytes leave handles of which other pages are free.
+// The last steps before an error: live bytes leave handles of which other pages are free, and idle
+// graphs lend their scratch.
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/policy/live_moves.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace ferro {
@@ -17,10 +19,19 @@ LiveMoves Ladder::may_move_live() const {
   return parts_.driver.has_peers() ? LiveMoves::kPeers : LiveMoves::kAllowed;
 }
 
-// Nothing moves unless that is enough.
-DevicePtr Ladder::move_live(Climb& climb) {
+std::vector<StreamId> Ladder::lasting_streams() {
+  std::vector<StreamId> streams;
+  for (Heap* heap : parts_.pools.heaps_of(kDefaultPool)) {
+    if (is_paged(heap->kind()) && heap->stream_lasts()) {
+      streams.push_back(heap->stream());
+    }
+  }
+  return streams;
+}
+
+bool Ladder::move_live_for(std::size_t pages, const CallContext& context) {
   if (may_move_live() != LiveMoves::kAllowed) {
-    return kNull;
+    return false;
   }
   parts_.stale.remove_passed();
   struct Place {
@@ -29,7 +40,6 @@ DevicePtr Ladder::move_live(Climb& climb) {
   };
   std::vector<Place> places;
   std::vector<HandleUse> uses;
-  std::vector<StreamId> streams;
   for (Heap* heap : parts_.pools.heaps_of(kDefaultPool)) {
     if (!is_paged(heap->kind())) {
       continue;
@@ -39,27 +49,43 @@ DevicePtr Ladder::move_live(Climb& climb) {
       places.push_back({arena, handle});
       uses.push_back(handle.use);
     }
-    if (arena->stream_lasts()) {
-      streams.push_back(arena->stream());
-    }
   }
-  // What is free beside a gap counts as nothing here, because it may be on a handle that goes.
   const std::vector<std::size_t> order =
-      plan_live_moves(uses, ceil_div(climb.request.size, parts_.store.page_bytes()),
-                      parts_.store.single_pages_at_hand());
-  if (order.empty() || !parts_.driver.try_wait_for_device(streams)) {
-    return kNull;
+      plan_live_moves(uses, pages, parts_.store.single_pages_at_hand());
+  if (order.empty() || !parts_.driver.try_wait_for_device(lasting_streams())) {
+    return false;
   }
   for (const std::size_t i : order) {
     const HandleUse& use = uses[i];
-    if (!places[i].heap->vacate(places[i].handle, climb.request.context)) {
+    if (!places[i].heap->vacate(places[i].handle, context)) {
       break;
     }
     ++parts_.counters.live_moves;
     parts_.counters.live_bytes_copied += use.used * parts_.store.page_bytes();
     parts_.counters.live_pages_freed += use.pages - use.used;
   }
-  return grow(climb);
+  return true;
+}
+
+// What is free beside a gap counts as nothing here, because it may be on a handle that goes.
+DevicePtr Ladder::move_live(Climb& climb) {
+  const std::size_t pages = ceil_div(climb.request.size, parts_.store.page_bytes());
+  return move_live_for(pages, climb.request.context) ? grow(climb) : kNull;
+}
+
+// As live bytes do, scratch stays while work of other devices may reach it.
+bool Ladder::evict_scratch_for(std::size_t pages, ScratchEviction::GroupId but) {
+  if (parts_.captures.load(std::memory_order_relaxed) != 0 || parts_.driver.has_peers()) {
+    return false;
+  }
+  parts_.stale.remove_passed();
+  const std::size_t at_hand = parts_.store.single_pages_at_hand();
+  return parts_.eviction.evict(pages - std::min(pages, at_hand), lasting_streams(), but) != 0;
+}
+
+DevicePtr Ladder::evict_scratch(Climb& climb) {
+  const std::size_t pages = ceil_div(climb.request.size, parts_.store.page_bytes());
+  return evict_scratch_for(pages, ScratchEviction::kNoGroup) ? grow(climb) : kNull;
 }
 
 }  // namespace ferro

@@ -1,8 +1,8 @@
 // The heaps of one owner. Plain data of PoolTable, guarded by its lock.
 #pragma once
 
-#include "ferro/core/device/segment_source.h"
 #include "ferro/core/heap/heap.h"
+#include "ferro/core/heap/segment_source.h"
 #include "ferro/core/stats/pool_bytes.h"
 #include "ferro/core/types/pool_id.h"
 

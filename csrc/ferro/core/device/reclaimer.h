@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ferro/core/device/device_parts.h"
-#include "ferro/core/device/segment_source.h"
+#include "ferro/core/heap/segment_source.h"
 
 #include <cstddef>
 #include <vector>

@@ -187,9 +187,12 @@ bool ScratchSharing::expect_checkpoints(const PoolId& pool) {
   return true;
 }
 
-// Pools that nobody declared, and such as have left, are left as they are.
+// Pools that nobody declared, and such as have left, are left as they are; and all while pages of the
+// group are lent, as these are not there to be shared.
 bool ScratchSharing::has_news(const PoolId& pool, const Member& member) const {
-  return member.group < kFirstLone && is_of_tree(pool) && carried_.at(pool).has_news();
+  const auto is_evicted = [](const auto& entry) { return entry.second.evicted; };
+  return member.group < kFirstLone && is_of_tree(pool) && carried_.at(pool).has_news() &&
+         std::ranges::none_of(sets_.at(member.group).handles, is_evicted);
 }
 
 // Once the device has come to rest, as the program's own work in the pool is ordered behind nobody.

@@ -179,7 +179,8 @@ GroupBytes ScratchSharing::bytes_of(GroupId group) const {
     return bytes;
   }
   for (const auto& [handle, shared] : set->second.handles) {
-    bytes.set += shared.kept_by ? 0 : shared.pages * store_.page_bytes();
+    bytes.set += shared.held_pages() * store_.page_bytes();
+    bytes.lent += shared.evicted ? shared.pages * store_.page_bytes() : 0;
   }
   for (const PoolId& pool : set->second.members) {
     for (const Use& use : members_.at(pool).uses) {
@@ -372,13 +373,13 @@ std::size_t ScratchSharing::pages() const {
 }
 
 void ScratchSharing::check_invariants() const {
-  std::map<PageHandle, std::set<User>> users;
+  std::map<GroupId, std::map<PageHandle, std::set<User>>> users;
   for (const auto& [pool, member] : members_) {
     const Set& set = sets_.at(member.group);
-    const auto count = [&users, &set](const HandleRange& range, User user) {
+    const auto count = [&, group = member.group](const HandleRange& range, User user) {
       FERRO_CHECK(set.handles.contains(range.handle) &&
                   set.handles.at(range.handle).pages == range.pages);
-      FERRO_CHECK(users[range.handle].insert(user).second);
+      FERRO_CHECK(users[group][range.handle].insert(user).second);
     };
     for (const std::vector<Use>* uses : {&member.uses, &member.gone}) {
       for (const Use& use : *uses) {
@@ -401,8 +402,8 @@ void ScratchSharing::check_invariants() const {
   for (const auto& [group, set] : sets_) {
     std::size_t pages = 0;
     for (const auto& [handle, shared] : set.handles) {
-      FERRO_CHECK(!shared.users.empty() && shared.users == users[handle]);
-      pages += shared.kept_by ? 0 : shared.pages;
+      FERRO_CHECK(!shared.users.empty() && shared.users == users[group][handle]);
+      pages += shared.held_pages();
     }
     FERRO_CHECK(pages == set.home_pages && (pages == 0 || set.home.has_value()));
   }

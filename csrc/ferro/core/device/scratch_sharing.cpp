@@ -367,7 +367,7 @@ void ScratchSharing::settle_accounts(Set& set) {
   trim(set);
   std::size_t pages = 0;
   for (const auto& [handle, shared] : set.handles) {
-    pages += shared.kept_by ? 0 : shared.pages;
+    pages += shared.held_pages();
   }
   std::optional<PoolId> home;
   for (const PoolId& pool : set.members) {
@@ -392,7 +392,7 @@ void ScratchSharing::trim(Set& set) {
   for (auto shared = set.handles.begin(); shared != set.handles.end();) {
     if (shared->second.users.empty()) {
       const HandleRange range{shared->first, shared->second.pages};
-      if (!shared->second.kept_by) {
+      if (shared->second.held_pages() != 0) {
         store_.put_cached({&range, 1});
       }
       shared = set.handles.erase(shared);

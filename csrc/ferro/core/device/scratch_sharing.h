@@ -32,7 +32,7 @@
 //  * a handle of a set is behind aliased blocks and borrowed slots alone, and at most once for a user;
 //  * a handle of a set has a user;
 //  * pages(id) of the first member of a group that has any == pages of its set - pages that are
-//    kept, of others 0.
+//    kept or evicted, of others 0.
 #pragma once
 
 #include "ferro/core/device/config.h"
@@ -65,10 +65,12 @@ enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, k
 struct GroupBytes {
   std::size_t set = 0;      // of the handles of the set, each once
   std::size_t scratch = 0;  // of addresses of scratch, which they are behind
+  std::size_t lent = 0;     // of handles that serve others until the next launch; not in `set`
 
   void add(const GroupBytes& more) {
     set += more.set;
     scratch += more.scratch;
+    lent += more.lent;
   }
 };
 
@@ -143,6 +145,8 @@ class ScratchSharing final : public ScratchLender {
   void take_back_kept(const PoolId& pool, std::span<const HandleRange> handles) override;
 
  private:
+  friend class ScratchEviction;
+
   using User = std::uint64_t;
   struct Shared {
     std::size_t pages = 0;
@@ -152,6 +156,11 @@ class ScratchSharing final : public ScratchLender {
     // An arena of this pool owns it, and takes it into account; it is lent to nobody. Its users are
     // of one graph, which writes there before it writes what it keeps.
     std::optional<PoolId> kept_by;
+    // Serves others (scratch_eviction.h): the handle is a name alone, and behind no address of here.
+    bool evicted = false;
+
+    // That the set takes into account.
+    std::size_t held_pages() const { return kept_by || evicted ? 0 : pages; }
   };
   struct Set {
     std::map<PageHandle, Shared> handles;

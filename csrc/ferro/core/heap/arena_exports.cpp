@@ -360,7 +360,7 @@ void ArenaHeap::grant(DeviceId to) {
       }
       for (const Block* block = span->first; block != nullptr; block = block->next) {
         if (block->state == BlockState::kAliased) {
-          mapped.push_back({block->ptr, block->size});
+          std::ranges::move(mapped_parts(*block), std::back_inserter(mapped));
         }
       }
     }

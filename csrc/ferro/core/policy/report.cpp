@@ -46,7 +46,7 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
       return text(facts.pending) +
              " were freed but wait for other streams (record_stream) or for a running capture.";
     case Verdict::kPrivatePools:
-      return text(facts.free_private) +
+      return text(facts.free_private + facts.scratch) +
              " are free in pools of CUDA graphs or MemPools, which keep them while they are held.";
     case Verdict::kLimit:
       return "the memory limit of " + text(*facts.limit) + " is reached while the device has " +
@@ -116,6 +116,13 @@ std::string beside_live_text(const OutOfMemoryFacts& facts) {
   return text + ": too few, or without room for a copy of the live ones.";
 }
 
+std::string idle_scratch_text(const OutOfMemoryFacts& facts) {
+  return facts.idle_scratch == 0
+             ? ""
+             : " Exclusive groups of graphs hold " + SizeText(facts)(facts.idle_scratch) +
+                   " of scratch, which graphs.lend(group) lets serve between replays.";
+}
+
 }  // namespace
 
 Verdict diagnose(const OutOfMemoryFacts& facts) {
@@ -133,7 +140,7 @@ Verdict diagnose(const OutOfMemoryFacts& facts) {
   if (cached + facts.pending >= deficit) {
     return Verdict::kWaiting;
   }
-  if (cached + facts.pending + facts.free_private >= deficit) {
+  if (cached + facts.pending + facts.free_private + facts.scratch >= deficit) {
     return Verdict::kPrivatePools;
   }
   if (facts.limit && facts.device_free >= facts.request + facts.headroom) {
@@ -176,8 +183,8 @@ const char* name_of(Verdict verdict) {
 
 std::size_t shortfall(const OutOfMemoryFacts& facts) {
   // What the ladder gathered in vain is room too.
-  const std::size_t idle =
-      minus(facts.held, facts.live + facts.pending + facts.free_default + facts.free_private);
+  const std::size_t idle = minus(facts.held, facts.live + facts.pending + facts.free_default +
+                                                 facts.free_private + facts.scratch);
   return minus(facts.request, creatable(facts) + idle);
 }
 
@@ -233,7 +240,7 @@ std::string explain(const OutOfMemoryFacts& facts) {
           "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
           ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
           size(other_memory(facts)) + ".";
-  return text + beside_live_text(facts) + streams_text(facts);
+  return text + beside_live_text(facts) + idle_scratch_text(facts) + streams_text(facts);
 }
 
 }  // namespace ferro

@@ -21,7 +21,7 @@ struct StreamShare {
 };
 
 // All in bytes. held == live + pending + free, over the heaps of the default and private pools,
-// plus idle.
+// plus scratch and idle.
 struct OutOfMemoryFacts {
   DeviceId device = 0;
   std::size_t request = 0;
@@ -38,6 +38,8 @@ struct OutOfMemoryFacts {
   // Part of `free_default`: whole pages that are stranded by live bytes on their handles alone.
   std::size_t beside_live = 0;
   LiveMoves live_moves = LiveMoves::kOff;
+  std::size_t scratch = 0;       // of graphs that share it, by page
+  std::size_t idle_scratch = 0;  // part of `scratch`, of exclusive groups that do not lend it
   // What the allocator before ours holds, and what of that the program uses.
   std::size_t previous_held = 0;
   std::size_t previous_live = 0;

@@ -17,6 +17,22 @@ void AddressRanges::add(DevicePtr ptr, std::size_t bytes) {
   ends_.emplace_hint(next, begin, end);
 }
 
+void AddressRanges::remove(DevicePtr ptr, std::size_t bytes) {
+  AddressRanges inside;
+  for_each_inside(ptr, bytes, [&](DevicePtr begin, std::size_t size) { inside.add(begin, size); });
+  for (const auto& [begin, end] : inside.ends_) {
+    auto around = std::prev(ends_.upper_bound(begin));
+    const auto [first, last] = *around;
+    around = ends_.erase(around);
+    if (last > end) {
+      around = ends_.emplace_hint(around, end, last);
+    }
+    if (first < begin) {
+      ends_.emplace_hint(around, first, begin);
+    }
+  }
+}
+
 std::size_t AddressRanges::bytes() const {
   std::size_t sum = 0;
   for (const auto& [begin, end] : ends_) {

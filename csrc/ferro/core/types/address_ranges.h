@@ -15,6 +15,7 @@ namespace ferro {
 class AddressRanges {
  public:
   void add(DevicePtr ptr, std::size_t bytes);
+  void remove(DevicePtr ptr, std::size_t bytes);
   std::size_t bytes() const;
   // What both have.
   AddressRanges intersection(const AddressRanges& other) const;

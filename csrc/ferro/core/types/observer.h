@@ -34,7 +34,8 @@ struct RangeFacts {
   // Static text; null for segments. Of mapped pages the ladder's step that got them, of unmapped ones
   // what became of them: moved, transferred, released, or "vacated" where their contents went to
   // others that are mapped next, at the same addresses. Pages of a block that other processes open are
-  // "shared"; what a failure put back where it was, "put_back".
+  // "shared"; scratch that serves others and comes back is "lent" and "taken_back"; what a failure put
+  // back where it was, "put_back".
   const char* reason = nullptr;
   std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap
   std::uint64_t nanoseconds = 0;  // that it took the host to get and map them
