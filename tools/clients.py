@@ -62,6 +62,7 @@ CLIENTS = (
     Client("lightning", ("test_lightning.py",)),
     Client("diffusers", ("test_diffusers.py",)),
     Client("torchvision", ("test_torchvision.py",)),
+    Client("numba", ("test_numba.py",)),
     Client("rmm", ("test_rmm.py",)),
 )
 

@@ -132,6 +132,18 @@ FERRO_SIM_API cuCtxGetDevice(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
+// The device of that context, or of the current one; of the driver's newer minor versions.
+FERRO_SIM_API cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+  FERRO_SIM_QUERY();
+  Context* context =
+      handle == nullptr ? call.machine().current_context() : call.machine().find_context(handle);
+  if (context == nullptr) {
+    return call.finish(CUDA_ERROR_INVALID_CONTEXT);
+  }
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
 FERRO_SIM_API cuCtxGetFlags(unsigned* flags) {
   FERRO_SIM_CONTEXT_CALL(0);
   *flags = call.context().flags;
@@ -175,6 +187,19 @@ FERRO_SIM_API cuCtxSynchronize() {
   }
   call.machine().scheduler().run_device(device);
   return call.finish(call.context().sticky_error);
+}
+
+// With that context current.
+FERRO_SIM_API cuCtxSynchronize_v2(CUcontext handle) {
+  if (handle == nullptr) {
+    return cuCtxSynchronize();
+  }
+  if (const CUresult pushed = cuCtxPushCurrent(handle); pushed != CUDA_SUCCESS) {
+    return pushed;
+  }
+  const CUresult result = cuCtxSynchronize();
+  cuCtxPopCurrent(nullptr);
+  return result;
 }
 
 FERRO_SIM_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {

@@ -16,6 +16,10 @@ struct Change {
 constexpr Change kChanges[] = {
     {"cuCtxCreate", 13000, "_v4"},
     {"cuCtxCreate", 3020, "_v2"},
+    {"cuCtxGetDevice", 13010, "_v2"},
+    {"cuCtxGetDevice", 2000, ""},
+    {"cuCtxSynchronize", 13010, "_v2"},
+    {"cuCtxSynchronize", 2000, ""},
     {"cuStreamGetCaptureInfo", 12030, "_v3"},
     {"cuStreamGetCaptureInfo", 11030, "_v2"},
     {"cuStreamGetCaptureInfo", 10010, ""},
