@@ -239,7 +239,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Records], str]]] = {
     "near_full": ("near_full_gpu.json", near_full),
     "near_full_simulated": ("near_full_simulated.json", near_full),
     "ranks": ("ranks_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
-    "recording": ("recording_simulated.json", recording),
+    "recording": ("recording_gpu.json", recording),
     "scaling": ("scaling.json", scaling),
     "scattered": ("scattered_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
     "sharing": ("sharing_gpu.json", partial(turns, nanoseconds_a_unit=1e3)),
