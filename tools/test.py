@@ -237,7 +237,7 @@ def fuzz(name: str) -> Result:
 
 # ---- Python
 
-LATE_FOLDERS = ("failures", "features", "fuzz", "seeded", "switching")
+LATE_FOLDERS = ("failures", "features", "fuzz", "seeded", "sharing", "sim", "switching", "values")
 
 
 def python_parts() -> list[list[Path]]:
