@@ -106,11 +106,11 @@ class Share:
                 self._changed.notify_all()
 
 
-def environment(case: Case, simulated: bool, cache: str) -> dict[str, str]:
+def environment(cache: str, one_device: bool) -> dict[str, str]:
     # Each compiles everything itself, so that it asks for the memory which that takes.
     env = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if not simulated and case.program.ranks == 1:
+    if one_device:
         # A Trainer would use all that it sees.
         env["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     return env
@@ -135,7 +135,7 @@ def measure(
         left = deadline - time.monotonic()
         if left <= 0:
             return None
-        env = environment(case, options.simulated, folder)
+        env = environment(folder, one_device=not options.simulated and case.program.ranks == 1)
         seconds = min(left, SECONDS_SIMULATED if options.simulated else SECONDS_ON_GPU)
         try:
             with Child("benchmarks.families.child", words, timeout=seconds, env=env) as child:

@@ -21,15 +21,23 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.families.__main__ import CARD, OUTSIDE, Share
+from benchmarks.families.__main__ import (
+    CARD,
+    JOBS_ON_GPU,
+    JOBS_SIMULATED,
+    OUTSIDE,
+    SECONDS_ON_GPU,
+    Share,
+    environment,
+)
 from benchmarks.families.child import GPU, simulated_machine
 from benchmarks.families.table import FAMILIES, MIB, Family
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.harness.records import print_table, report_problems, store
+from ferro_alloc.fit._result import DOES_NOT_FIT
 from tools.gpu import gpu_count
 
-SECONDS_TO_ASK, SECONDS_TO_RUN = 480, 150
-JOBS_ON_GPU, JOBS_SIMULATED = 14, 2
+SECONDS_TO_ASK = 480
 SMOKE_LIMIT = 288  # MiB
 
 
@@ -65,11 +73,6 @@ class Question:
         return SMOKE_LIMIT if self.smoke else self.program.limit("tight")
 
 
-def environment(cache: str) -> dict[str, str]:
-    env = {"TORCHINDUCTOR_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return env | {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "0"}
-
-
 def ask(question: Question, folder: str) -> tuple[int, list[int]]:
     """The answer on the simulated card, and what was tried."""
     memory = simulated_machine(question.limit * MIB, 1)["memory"]
@@ -82,7 +85,7 @@ def ask(question: Question, folder: str) -> tuple[int, list[int]]:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=dict(os.environ) | environment(folder),
+        env=dict(os.environ) | environment(folder, one_device=False),
         capture_output=True,
         text=True,
         timeout=SECONDS_TO_ASK,
@@ -90,7 +93,7 @@ def ask(question: Question, folder: str) -> tuple[int, list[int]]:
     if not answer.exists():
         raise ValueError(f"{question.family}: {done.stderr[-2000:]}")
     found = json.loads(answer.read_text())
-    if found["exit_status"] not in (0, 12):
+    if found["exit_status"] not in (0, DOES_NOT_FIT):
         raise ValueError(f"{question.family}: {done.stderr[-2000:]}")
     return found["largest"] or 0, [each["value"] for each in found["tries"]]
 
@@ -99,8 +102,8 @@ def fits(question: Question, batch: int, simulated: bool, folder: str) -> bool:
     words = ["--family", question.family, "--allocator", question.allocator]
     words += ["--limit", str(question.limit), "--batch", str(batch)]
     words += ["--simulated"] * simulated + ["--smoke"] * question.smoke
-    env = environment(folder)
-    with Child("benchmarks.families.child", words, timeout=SECONDS_TO_RUN, env=env) as child:
+    env = environment(folder, one_device=not simulated)
+    with Child("benchmarks.families.child", words, timeout=SECONDS_ON_GPU, env=env) as child:
         return bool(child.read()["fits"])
 
 

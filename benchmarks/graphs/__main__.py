@@ -28,7 +28,7 @@ from tools.gpu import gpu_count
 if TYPE_CHECKING:
     import torch
 
-    from benchmarks.models.decoding import Decoder, PoolHandle
+    from benchmarks.models.decoding import Captured, Decoder, PoolHandle
     from ferro_alloc.graphs import ExclusiveGroup
 
 ROUNDS = 6
@@ -161,12 +161,14 @@ def measure_memory(
     *,
     late: bool = False,
     joins: list[float] | None = None,
-) -> list[int]:
+) -> tuple[int, int]:
     """Bytes reserved by a graph for each size, and those of their results; nothing stays.
 
     `group`: each graph joins it, all at the end if `late`. `joins` gets the time of each.
     """
     import torch
+
+    from benchmarks.models.decoding import memory_of
 
     def capture(rows: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         captured = decoder.capture(rows, pool)
@@ -178,16 +180,13 @@ def measure_memory(
                 joins.append((time.perf_counter() - started) * 1e9)
         return captured
 
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
-    graphs = [capture(rows) for rows in sizes]
-    if group is not None:
-        group.join(*(graph for graph, _ in graphs))
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    # Not the growth of `memory_allocated()`: native counts what it did not split off a block, too.
-    results = sum(logits.nbytes for _, logits in graphs)
-    return [torch.cuda.memory_reserved() - before, results]
+    def capture_all() -> Captured:
+        graphs = [capture(rows) for rows in sizes]
+        if group is not None:
+            group.join(*(graph for graph, _ in graphs))
+        return graphs
+
+    return memory_of(capture_all)
 
 
 def memory_child(options: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.graphs.__main__ import ALLOCATORS, BATCHES
 from benchmarks.harness.processes import Child, ChildError, say, use_allocator
 from benchmarks.harness.records import print_table, report_problems, store
 from tools.gpu import gpu_count
@@ -22,15 +23,14 @@ from tools.gpu import gpu_count
 if TYPE_CHECKING:
     import torch
 
-    from benchmarks.models.decoding import PoolHandle
+    from benchmarks.models.decoding import Captured, PoolHandle
     from ferro_alloc.graphs import ExclusiveGroup
 
     Step = Callable[[], torch.Tensor]
     Pools = Sequence[PoolHandle | None]
 
-ALLOCATORS = ("native", "expandable", "ferro_alloc")
 WORDS = 151_936
-DECODE = (128, *range(120, 7, -8), 4, 2, 1)
+DECODE = sorted(BATCHES, reverse=True)
 DECODE_OF_TWO, PREFILL = (128, 64, 32, 16, 8), (2048, 1024, 512, 256)
 SECONDS = 300
 
@@ -83,19 +83,19 @@ class Server:
         """
         import torch
 
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
-        captured = []
-        for step, pool in zip(steps, pools, strict=True):
-            graph = torch.cuda.CUDAGraph()
-            with torch.no_grad(), torch.cuda.graph(graph, pool=pool, stream=self.stream):
-                captured.append((graph, step()))
-        if late is not None:
-            late.join(*(graph for graph, _ in captured))
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        results = sum(result.nbytes for _, result in captured)
-        return torch.cuda.memory_reserved() - before, results
+        from benchmarks.models.decoding import memory_of
+
+        def capture() -> Captured:
+            captured = []
+            for step, pool in zip(steps, pools, strict=True):
+                graph = torch.cuda.CUDAGraph()
+                with torch.no_grad(), torch.cuda.graph(graph, pool=pool, stream=self.stream):
+                    captured.append((graph, step()))
+            if late is not None:
+                late.join(*(graph for graph, _ in captured))
+            return captured
+
+        return memory_of(capture)
 
 
 def arrangements(server: Server, steps: Sequence[Step], models: Sequence[int]) -> dict[str, int]:

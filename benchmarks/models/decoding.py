@@ -6,7 +6,7 @@ batch sizes share them, and only its result and its scratch memory are the graph
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 PoolHandle = tuple[int, int]
+Captured = Sequence[tuple[torch.cuda.CUDAGraph, Tensor]]
+"""Graphs and their results."""
 
 
 class Decoder:
@@ -69,6 +71,17 @@ class Decoder:
         with torch.no_grad(), torch.cuda.graph(graph, pool=pool, stream=self.stream):
             logits = self.step(rows)
         return graph, logits
+
+
+def memory_of(capture: Callable[[], Captured]) -> tuple[int, int]:
+    """Bytes that the graphs of `capture` reserve, and those of their results. Nothing stays."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    captured = capture()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    # Not the growth of `memory_allocated()`: native counts what it did not split off a block, too.
+    return torch.cuda.memory_reserved() - before, sum(result.nbytes for _, result in captured)
 
 
 def split(attention: nn.Module, x: Tensor) -> list[Tensor]:

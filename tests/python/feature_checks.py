@@ -6,11 +6,12 @@ the error that it ended with. Values that do not depend on the allocator are com
 """
 
 import gc
+import itertools
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -74,6 +75,14 @@ def finish() -> None:
 
 def statistic(name: str, column: str = "current") -> int:
     return int(torch.cuda.memory_stats()[f"{name}.all.{column}"])
+
+
+def copied_through(source: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy of `source`, which has words, by way of each part in turn. It has bytes."""
+    parts[0].view(torch.int32).copy_(source)
+    for before, after in itertools.pairwise(parts):
+        after.copy_(before)
+    return parts[-1].clone()
 
 
 def take(size: int) -> torch.Tensor:

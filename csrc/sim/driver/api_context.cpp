@@ -10,6 +10,10 @@ Context* primary(Machine& machine, CUdevice device) {
   return device >= 0 && device < machine.device_count() ? &machine.device(device).context : nullptr;
 }
 
+Context* find_or_current(Machine& machine, CUcontext handle) {
+  return handle == nullptr ? machine.current_context() : machine.find_context(handle);
+}
+
 CUresult drop_reference(Machine& machine, Context& context) {
   if (!context.active()) {
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -132,11 +136,10 @@ FERRO_SIM_API cuCtxGetDevice(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
-// The device of that context, or of the current one; of the driver's newer minor versions.
+// Of the driver's newer minor versions, as cuCtxSynchronize_v2 is.
 FERRO_SIM_API cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   FERRO_SIM_QUERY();
-  Context* context =
-      handle == nullptr ? call.machine().current_context() : call.machine().find_context(handle);
+  Context* context = find_or_current(call.machine(), handle);
   if (context == nullptr) {
     return call.finish(CUDA_ERROR_INVALID_CONTEXT);
   }
@@ -158,8 +161,7 @@ FERRO_SIM_API cuCtxSetFlags(unsigned flags) {
 
 FERRO_SIM_API cuCtxGetId(CUcontext handle, unsigned long long* id) {
   FERRO_SIM_QUERY();
-  Context* context =
-      handle == nullptr ? call.machine().current_context() : call.machine().find_context(handle);
+  Context* context = find_or_current(call.machine(), handle);
   if (context == nullptr) {
     return call.finish(CUDA_ERROR_INVALID_CONTEXT);
   }

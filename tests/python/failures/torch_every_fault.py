@@ -9,6 +9,7 @@ import gc
 import json
 import sys
 
+from tests.python.every_fault import held
 from tests.python.feature_checks import ALLOCATOR, MIB, check_invariants, filled, take, words
 
 import torch
@@ -138,16 +139,6 @@ def run(function=None, number=0):
         step()
     sim.clear_faults()
     return failures
-
-
-def held():
-    """Once everything is given back that can be."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    check_invariants()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
 
 
 def run_checked(*fault):

@@ -1,13 +1,13 @@
 """Exclusive groups: memory, results in every order, several streams, joining and leaving."""
 
 import gc
-import itertools
 import random
 
 from tests.python.feature_checks import (
     MIB,
     check,
     check_invariants,
+    copied_through,
     error_of,
     filled,
     finish,
@@ -31,12 +31,8 @@ class Step:
     def __init__(self, size, pool=None):
         self.source = filled(RESULT, size)
         with CaptureGuard(pool) as guard:
-            scratch = [take(RESULT) for _ in range(size * MIB // RESULT)]
-            scratch[0].view(torch.int32).copy_(self.source)
-            for before, after in itertools.pairwise(scratch):
-                after.copy_(before)
-            self.result = scratch[-1].clone()
-            del before, after, scratch
+            scratch = (take(RESULT) for _ in range(size * MIB // RESULT))
+            self.result = copied_through(self.source, [*scratch])
         self.graph = guard.graph
 
     def put(self, tag):

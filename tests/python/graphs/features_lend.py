@@ -5,7 +5,6 @@ With the argument "around" a graph is launched past PyTorch's Python while its s
 
 import contextlib
 import gc
-import itertools
 import random
 import sys
 import threading
@@ -15,6 +14,7 @@ from tests.python.feature_checks import (
     MIB,
     check,
     check_invariants,
+    copied_through,
     error_of,
     filled,
     finish,
@@ -41,12 +41,7 @@ class Step:
     def __init__(self, scratch=SCRATCH, pool=None, stream=None):
         self.source = filled(RESULT, 1)
         with CaptureGuard(pool, stream=stream) as guard:
-            parts = list(take(scratch).view(-1, RESULT))
-            parts[0].view(torch.int32).copy_(self.source)
-            for before, after in itertools.pairwise(parts):
-                after.copy_(before)
-            self.result = parts[-1].clone()
-            del before, after, parts
+            self.result = copied_through(self.source, take(scratch).view(-1, RESULT).unbind())
         self.graph = guard.graph
 
     def put(self, tag):

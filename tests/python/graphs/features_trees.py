@@ -9,6 +9,7 @@ from tests.python.feature_checks import (
     MIB,
     check,
     check_invariants,
+    copied_through,
     error_of,
     filled,
     finish,
@@ -80,12 +81,8 @@ class Step:
     def __init__(self, size):
         self.source = filled(SIZE, size)
         with CaptureGuard() as guard:
-            scratch = [take(SIZE) for _ in range(size * MIB // SIZE)]
-            scratch[0].view(torch.int32).copy_(self.source)
-            for before, after in itertools.pairwise(scratch):
-                after.copy_(before)
-            self.result = scratch[-1].clone()
-            del before, after, scratch
+            scratch = (take(SIZE) for _ in range(size * MIB // SIZE))
+            self.result = copied_through(self.source, [*scratch])
         self.graph = guard.graph
         self.stream = torch.cuda.Stream()
         self.tag = None

@@ -5,11 +5,11 @@ error passes, and then streams, random numbers, captures and memory are as they 
 for each function how many of its calls were refused, and how many of these ended in an error.
 """
 
-import gc
 import json
 import sys
 
-from tests.python.feature_checks import MIB, check_invariants, filled, take, words
+from tests.python.every_fault import held, refuse_each
+from tests.python.feature_checks import MIB, filled, take, words
 
 import torch
 
@@ -66,16 +66,6 @@ def everything():
         graphs.release_graph_pool_handle(handle)
 
 
-def held():
-    """Once everything is given back that can be."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    check_invariants()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-
-
 def run(function="", number=0):
     """1 when it failed; asserts all that holds afterwards."""
     failed = 0
@@ -105,23 +95,14 @@ for graph, used in zip(steady, (stream, torch.cuda.Stream()), strict=True):
         take(MIB).zero_()
 run()
 run()
-held_at_start = held()
-sim.reset_counters()
-assert run() == 0
-assert held() == held_at_start
-counters = sim.counters()
-suffixes = ("", "_v2", "_v3")
-calls = {
-    name: sum(counters[name + end].calls for end in suffixes if name + end in counters)
-    for name in FUNCTIONS
-}
-found = {}
-for function in FUNCTIONS:
-    numbers = [n for n in range(1, calls[function] + 1) if n <= 12 or n % 5 == 0]
-    failures = 0
-    for number in numbers:
-        failures += run(function, number)
-        assert held() == held_at_start, (function, number, held(), held_at_start)
-    found[function] = [len(numbers), failures]
+
+
+def undisturbed():
+    before = held()
+    assert run() == 0
+    assert held() == before
+
+
+found = refuse_each(FUNCTIONS, run, undisturbed, held, lambda n: n <= 12 or n % 5 == 0)
 assert run() == 0
 print(json.dumps(found))

@@ -7,11 +7,11 @@ the group has its pages, and all else is given back. Prints for each function ho
 were refused, and how many of these ended in an error.
 """
 
-import gc
 import itertools
 import json
 import sys
 
+from tests.python.every_fault import held, refuse_each
 from tests.python.feature_checks import MIB, check_invariants, filled, take, words
 
 import torch
@@ -146,14 +146,8 @@ def leave(handles):
             group.leave(pool)
 
 
-def held():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    check_invariants()
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    return free, torch.cuda.memory_reserved(), torch.cuda.memory_allocated(), len(group.pools)
+def held_with_members():
+    return *held(), len(group.pools)
 
 
 def run(function="", number=0):
@@ -186,27 +180,14 @@ with torch.cuda.graph(steady, stream=capturing):
     take(MIB).zero_()
 run()
 run()
-held_at_start = held()
-sim.reset_counters()
-assert run() == 0
-assert held() == held_at_start, (held(), held_at_start)
-counters = sim.counters()
-suffixes = ("", "_v2", "_v3")
-calls = {
-    name: sum(counters[name + end].calls for end in suffixes if name + end in counters)
-    for name in FUNCTIONS
-}
-found = {}
-for function in FUNCTIONS:
-    numbers = [n for n in range(1, calls[function] + 1) if n <= 20 or n % 7 == 0]
-    failures = 0
-    for number in numbers:
-        try:
-            failures += run(function, number)
-        except BaseException:
-            print("at", function, number, file=sys.stderr)
-            raise
-        assert held() == held_at_start, (function, number, held(), held_at_start)
-    found[function] = [len(numbers), failures]
+
+
+def undisturbed():
+    before = held_with_members()
+    assert run() == 0
+    assert held_with_members() == before
+
+
+found = refuse_each(FUNCTIONS, run, undisturbed, held_with_members, lambda n: n <= 20 or n % 7 == 0)
 assert run() == 0
 print(json.dumps(found))

@@ -5,12 +5,12 @@ error passes. Then the graphs replay with every byte right, and eager work gets 
 Prints for each function how many of its calls were refused, and how many of these were seen.
 """
 
-import gc
 import itertools
 import json
 import sys
 
-from tests.python.feature_checks import MIB, check_invariants, filled, take, words
+from tests.python.every_fault import held, refuse_each
+from tests.python.feature_checks import MIB, check_invariants, copied_through, filled, take, words
 
 import torch
 
@@ -42,12 +42,7 @@ class Step:
     def __init__(self, scratch):
         self.source = filled(SIZE, 1)
         with CaptureGuard(stream=stream) as guard:
-            parts = list(take(scratch).view(-1, SIZE))
-            parts[0].view(torch.int32).copy_(self.source)
-            for before, after in itertools.pairwise(parts):
-                after.copy_(before)
-            self.result = parts[-1].clone()
-            del before, after, parts
+            self.result = copied_through(self.source, take(scratch).view(-1, SIZE).unbind())
         self.graph = guard.graph
 
     def replay(self):
@@ -82,16 +77,6 @@ def everything():
     return lent
 
 
-def held():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    check_invariants()
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    return free, torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-
-
 def run(function="", number=0):
     """1 when it failed; asserts all that holds afterwards."""
     failed = 0
@@ -119,26 +104,12 @@ limit = torch.cuda.memory_reserved() + EAGER - 4 * MIB
 torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
 run()
 run()
-held_at_start = held()
-sim.reset_counters()
-assert everything()
-counters = sim.counters()
-assert held() == held_at_start
-suffixes = ("", "_v2", "_v3")
-calls = {
-    name: sum(counters[name + end].calls for end in suffixes if name + end in counters)
-    for name in FUNCTIONS
-}
-found = {}
-for function in FUNCTIONS:
-    failures = 0
-    for number in range(1, calls[function] + 1):
-        try:
-            failures += run(function, number)
-            assert held() == held_at_start
-        except BaseException:
-            print("at", function, number, file=sys.stderr)
-            raise
-    found[function] = [calls[function], failures]
+
+
+def undisturbed():
+    assert everything()
+
+
+found = refuse_each(FUNCTIONS, run, undisturbed, held)
 assert run() == 0
 print(json.dumps(found))

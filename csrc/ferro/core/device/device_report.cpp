@@ -50,7 +50,7 @@ std::size_t DeviceReport::stranded_bytes() {
       static_cast<std::size_t>(parts_.segment_stats.read().of[kSplitBytes][kAll].current);
   for (Heap* heap : parts_.pools.all_heaps()) {
     if (is_paged(heap->kind())) {
-      // In this order; what is freed in between would count twice otherwise.
+      // In this order, so that what is freed in between does not count.
       const std::size_t free = heap->view().free_bytes;
       const std::size_t whole =
           static_cast<ArenaHeap*>(heap)->free_pages() * parts_.store.page_bytes();
