@@ -1,5 +1,7 @@
 #include "ferro/graph/footprints.h"
 
+#include <utility>
+
 namespace ferro {
 
 void Footprints::note(const PoolId& pool, std::uint64_t capture, DevicePtr ptr, std::size_t bytes) {
@@ -8,19 +10,19 @@ void Footprints::note(const PoolId& pool, std::uint64_t capture, DevicePtr ptr, 
 }
 
 GraphSizes Footprints::sizes_of(const PoolId& pool, std::uint64_t capture,
-                                const std::vector<BlockView>& live) const {
-  const MutexLock lock(mutex_);
-  const auto captures = pools_.find(pool);
-  if (captures == pools_.end() || !captures->second.contains(capture)) {
+                                const std::vector<BlockView>& live, const Follow& follow) const {
+  const ByCapture captures = of_pool(pool);
+  if (!captures.contains(capture)) {
     return {};
   }
-  const AddressRanges& mine = captures->second.at(capture);
+  const AddressRanges mine = follow(captures.at(capture));
   AddressRanges others;
-  for (const auto& [other, ranges] : captures->second) {
+  for (const auto& [other, ranges] : captures) {
     if (other != capture) {
       others.unite(ranges);
     }
   }
+  others = follow(std::move(others));
   AddressRanges in_use;
   for (const BlockView& block : live) {
     in_use.add(block.ptr, block.size);
@@ -43,18 +45,22 @@ AddressRanges Footprints::of_capture(const PoolId& pool, std::uint64_t capture) 
   return captures->second.at(capture);
 }
 
-std::size_t Footprints::shared_bytes(const PoolId& pool) const {
-  const MutexLock lock(mutex_);
-  const auto captures = pools_.find(pool);
+std::size_t Footprints::shared_bytes(const PoolId& pool, const Follow& follow) const {
   AddressRanges seen;
   AddressRanges shared;
-  if (captures != pools_.end()) {
-    for (const auto& [capture, ranges] : captures->second) {
-      shared.unite(seen.intersection(ranges));
-      seen.unite(ranges);
-    }
+  for (const auto& [capture, given] : of_pool(pool)) {
+    const AddressRanges ranges = follow(given);
+    shared.unite(seen.intersection(ranges));
+    seen.unite(ranges);
   }
   return shared.bytes();
+}
+
+// A copy, as whoever follows takes another lock.
+Footprints::ByCapture Footprints::of_pool(const PoolId& pool) const {
+  const MutexLock lock(mutex_);
+  const auto captures = pools_.find(pool);
+  return captures != pools_.end() ? captures->second : ByCapture{};
 }
 
 void Footprints::forget_capture(const PoolId& pool, std::uint64_t capture) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -37,19 +38,24 @@ class Footprints {
  public:
   void note(const PoolId& pool, std::uint64_t capture, DevicePtr ptr, std::size_t bytes)
       FERRO_EXCLUDES(mutex_);
+  // Where the memory of some addresses is now: pages move within captures (scratch_sharing.h).
+  using Follow = std::function<AddressRanges(AddressRanges)>;
+  static AddressRanges as_given(AddressRanges ranges) { return ranges; }
   // `live` are the blocks in use of the pool. Zero for a capture that was given nothing.
-  GraphSizes sizes_of(const PoolId& pool, std::uint64_t capture,
-                      const std::vector<BlockView>& live) const FERRO_EXCLUDES(mutex_);
+  GraphSizes sizes_of(const PoolId& pool, std::uint64_t capture, const std::vector<BlockView>& live,
+                      const Follow& follow = as_given) const FERRO_EXCLUDES(mutex_);
   // What one capture was given; empty for one that was given nothing.
   AddressRanges of_capture(const PoolId& pool, std::uint64_t capture) const FERRO_EXCLUDES(mutex_);
   // Bytes that more than one graph of the pool was given.
-  std::size_t shared_bytes(const PoolId& pool) const FERRO_EXCLUDES(mutex_);
+  std::size_t shared_bytes(const PoolId& pool, const Follow& follow = as_given) const
+      FERRO_EXCLUDES(mutex_);
   void forget_capture(const PoolId& pool, std::uint64_t capture) FERRO_EXCLUDES(mutex_);
   // Nobody holds it any more, so it has no graphs.
   void forget_pool(const PoolId& pool) FERRO_EXCLUDES(mutex_);
 
  private:
   using ByCapture = std::map<std::uint64_t, AddressRanges>;
+  ByCapture of_pool(const PoolId& pool) const FERRO_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
   std::map<PoolId, ByCapture> pools_ FERRO_GUARDED_BY(mutex_);

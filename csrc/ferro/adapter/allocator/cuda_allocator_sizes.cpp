@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace ferro {
 namespace {
@@ -15,6 +16,12 @@ namespace {
 std::string name_of(const PoolId& id) {
   const std::shared_ptr<CapturePool> known = pool_registry().find(id);
   return known == nullptr ? "" : known->name();
+}
+
+Footprints::Follow follow_moves(DeviceMemory& core, const PoolId& pool) {
+  return [&core, pool](AddressRanges given) {
+    return core.scratch().follow_moves(pool, std::move(given));
+  };
 }
 
 }  // namespace
@@ -46,7 +53,7 @@ std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::Device
       pool.sizes.live_bytes += block.size;
     }
     pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
-    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id);
+    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id, follow_moves(owner.core, id));
     pools.push_back(std::move(pool));
   }
   return pools;
@@ -58,7 +65,8 @@ std::optional<GraphSizes> CudaAllocator::graph_sizes(c10::DeviceIndex index, con
   if (owner.core.pools().use_count(pool) < 0) {
     return std::nullopt;
   }
-  return owner.footprints.sizes_of(pool, capture, owner.core.report().live_blocks(pool));
+  return owner.footprints.sizes_of(pool, capture, owner.core.report().live_blocks(pool),
+                                   follow_moves(owner.core, pool));
 }
 
 void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace ferro {
 
@@ -173,6 +174,11 @@ void GraphScratch::on_checkpoint(const PoolId& pool) {
 bool GraphScratch::is_of_tree(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
   return parts_.scratch.carried_of(pool).is_of_tree();
+}
+
+AddressRanges GraphScratch::follow_moves(const PoolId& pool, AddressRanges ranges) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.doubled().follow(pool, std::move(ranges));
 }
 
 void GraphScratch::on_unheld(const PoolId& pool) {

@@ -64,6 +64,8 @@ class GraphScratch {
   void on_restore(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   // Are checkpoints of the pool taken?
   bool is_of_tree(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  // DoubledPages::follow.
+  AddressRanges follow_moves(const PoolId& pool, AddressRanges ranges) FERRO_EXCLUDES(climb_mutex_);
   // Nobody holds the pool any more.
   void on_unheld(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
 

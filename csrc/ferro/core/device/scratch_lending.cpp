@@ -1,8 +1,10 @@
 // What a capture into a member is lent, also of what died in it, and what it keeps; and what pools of
 // trees share, whose captures borrow nothing.
+#include "ferro/base/check.h"
 #include "ferro/core/device/scratch_sharing.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ferro {
 
@@ -152,6 +154,37 @@ void ScratchSharing::adopt(const PoolId& pool, std::span<const HandleRange> hand
   settle_accounts(set);
 }
 
+// Trees rely on what is free at which addresses.
+bool ScratchSharing::moves_within(const PoolId& pool) const {
+  const auto found = carried_.find(pool);
+  return found != carried_.end() && found->second.is_captured_into() &&
+         !found->second.is_of_tree() && !members_.contains(pool);
+}
+
+void ScratchSharing::on_moved(const PoolId& pool, Block* block, std::vector<HandleRange> handles,
+                              DevicePtr to) {
+  doubled_.add(pool, {block, std::move(handles)}, to);
+}
+
+void ScratchSharing::check_doubled() const {
+  std::map<PoolId, std::set<PageHandle>> own;
+  doubled_.check_invariants(store_.page_bytes(), [&](const PoolId& pool, PageHandle handle) {
+    if (own.try_emplace(pool).second) {
+      for (Heap* heap : pools_.heaps_of(pool)) {
+        if (is_paged(heap->kind())) {
+          own[pool].merge(ArenaScratch(static_cast<ArenaHeap&>(*heap)).own_handles());
+        }
+      }
+    }
+    const auto member = members_.find(pool);
+    if (own[pool].contains(handle) || member == members_.end()) {
+      return own[pool].contains(handle);
+    }
+    const Set& set = sets_.at(member->second.group);
+    return set.handles.contains(handle) && set.handles.at(handle).only == pool;
+  });
+}
+
 AddressRanges live_ranges_of(std::span<Heap* const> heaps) {
   AddressRanges live;
   for (Heap* heap : heaps) {
@@ -199,9 +232,10 @@ bool ScratchSharing::has_news(const PoolId& pool, const Member& member) const {
 ScratchSharing::User ScratchSharing::share_what_is_not_carried(const PoolId& pool, Member& member) {
   CarriedMemory& carried = carried_.at(pool);
   const User user = next_user_++;
+  const std::set<PageHandle> doubled = doubled_.handles_of(pool);
   for_each_arena(pool, [&](ArenaHeap& heap) {
     add_uses(member, member.uses, heap, user,
-             ArenaScratch(heap).alias_free_outside(carried.ranges()), Folding::kMayFold);
+             ArenaScratch(heap).alias_free_outside(carried.ranges(), doubled), Folding::kMayFold);
   });
   carried.settle(backed_ranges_of(pool));
   settle_accounts(set_of(member));

@@ -67,6 +67,7 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   // Without a hold there are no graphs, and nobody would say that they are gone.
   const bool has_graphs = pools_.use_count(pool) > 0;
   const bool is_tree = is_of_tree(pool);
+  const std::set<PageHandle> doubled = doubled_.handles_of(pool);
   if (has_graphs && is_tree) {
     share_what_is_not_carried(pool, member);
   }
@@ -78,7 +79,7 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
     const AddressRanges backed = ArenaScratch(heap).backed_ranges();
     member.written.unite(written != nullptr ? written->intersection(backed) : backed);
     ArenaScratch(heap).retire_free(member.written);
-    add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(),
+    add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(doubled),
              Folding::kMayFold);
   });
   update_count();
@@ -204,9 +205,10 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
         }
       }
     } else {
+      const std::set<PageHandle> doubled = doubled_.handles_of(pool);
       const AddressRanges carried = is_of_tree(pool) ? carried_.at(pool).ranges() : AddressRanges{};
       for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried),
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, doubled),
                           std::back_inserter(runs));
       });
     }
@@ -399,6 +401,7 @@ void ScratchSharing::check_invariants() const {
       }
     }
   }
+  check_doubled();
   for (const auto& [group, set] : sets_) {
     std::size_t pages = 0;
     for (const auto& [handle, shared] : set.handles) {

@@ -251,6 +251,7 @@ void ScratchSharing::on_unheld(const PoolId& pool) {
   } else {
     carried_.erase(pool);
   }
+  doubled_.let_go(pool);
   captured_.erase(pool);
   given_first_.erase(pool);
   lifetimes_.erase(pool);
@@ -283,6 +284,7 @@ void ScratchSharing::let_go_of_all() {
   for (const auto& [pool, member] : members_) {
     on_unheld(pool);
   }
+  doubled_.let_go_of_all();
 }
 
 bool ScratchSharing::keep_written(const PoolId& pool) {
@@ -299,6 +301,9 @@ bool ScratchSharing::keep_written(const PoolId& pool) {
 }
 
 bool ScratchSharing::keeps_aliased(const PoolId& pool) const {
+  if (doubled_.any_of(pool)) {
+    return true;
+  }
   const auto found = members_.find(pool);
   return found != members_.end() &&
          std::ranges::any_of(sets_.at(found->second.group).handles,
@@ -334,9 +339,10 @@ void ScratchSharing::collect(News news) {
     return !entry.second.gone.empty() ||
            (news == News::kShared && has_news(entry.first, entry.second));
   });
-  if (!any || !driver_.try_wait_for_device()) {
+  if ((!any && !doubled_.any_gone()) || !driver_.try_wait_for_device()) {
     return;
   }
+  doubled_.remove_gone();
   for (auto& [pool, member] : members_) {
     Set& set = set_of(member);
     remove_uses(set, member.gone);

@@ -20,6 +20,9 @@
 // user. A handle of which all users are of that capture may carry what it keeps: it is *kept*, an
 // arena of the pool owns it, and nobody is lent it.
 //
+// A pool that is no member lends nothing, but free pages of it serve its captures at other addresses
+// too (doubled_pages.h). Members of a group have no part in such doubled handles.
+//
 // With GraphOrder::kAny a pool that nobody declared is alone in a group from its second capture on.
 //
 // A pool of which checkpoints are taken is a *tree's*. Captures into it borrow nothing, because its
@@ -31,6 +34,7 @@
 // leaves; both wait for the device themselves. Invariants (check_invariants recounts them):
 //  * a handle of a set is behind aliased blocks and borrowed slots alone, and at most once for a user;
 //  * a handle of a set has a user;
+//  * a doubled handle is its pool's, or serves captures into its pool alone;
 //  * pages(id) of the first member of a group that has any == pages of its set - pages that are
 //    kept or evicted, of others 0.
 #pragma once
@@ -38,6 +42,7 @@
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/pool_table.h"
 #include "ferro/core/heap/arena_scratch.h"
+#include "ferro/core/heap/doubled_pages.h"
 #include "ferro/core/pages/scratch_lender.h"
 #include "ferro/core/policy/capture_lifetimes.h"
 #include "ferro/core/policy/carried_memory.h"
@@ -128,13 +133,19 @@ class ScratchSharing final : public ScratchLender {
   // Has a graph of the pool pages of what it keeps at other addresses too? They are not exchanged.
   bool keeps_aliased(const PoolId& pool) const;
 
+  const DoubledPages& doubled() const { return doubled_; }
+
   // Of pools that take their pages into account (class comment).
   std::size_t pages_of(const PoolId& pool) const;
   std::size_t pages() const;
   void check_invariants() const;
 
-  // ScratchLender.
   bool lends_to(const PoolId& pool) const override;
+
+ private:
+  friend class ScratchEviction;
+
+  // ScratchLender.
   std::vector<HandleRange> lend(const PoolId& pool, StreamId stream, std::size_t pages,
                                 bool exactly) override;
   void take_back(const PoolId& pool, std::span<const HandleRange> handles) override;
@@ -143,9 +154,9 @@ class ScratchSharing final : public ScratchLender {
                                     std::size_t pages) override;
   void on_kept(const PoolId& pool, DevicePtr begin, std::size_t bytes) override;
   void take_back_kept(const PoolId& pool, std::span<const HandleRange> handles) override;
-
- private:
-  friend class ScratchEviction;
+  bool moves_within(const PoolId& pool) const override;
+  void on_moved(const PoolId& pool, Block* block, std::vector<HandleRange> handles,
+                DevicePtr to) override;
 
   using User = std::uint64_t;
   struct Shared {
@@ -223,6 +234,7 @@ class ScratchSharing final : public ScratchLender {
     const auto found = carried_.find(pool);
     return found != carried_.end() && found->second.is_of_tree();
   }
+  void check_doubled() const;
   bool has_news(const PoolId& pool, const Member& member) const;
   User share_what_is_not_carried(const PoolId& pool, Member& member);
   void fold(Set& set, std::optional<User> only = std::nullopt);
@@ -239,6 +251,7 @@ class ScratchSharing final : public ScratchLender {
   std::map<PoolId, Member> members_;
   std::map<GroupId, Set> sets_;
   std::map<PoolId, CarriedMemory> carried_;
+  DoubledPages doubled_;
   // With kAny: pools that are no members, with a graph that was given pages.
   std::set<PoolId> captured_;
   std::map<PoolId, AddressRanges> given_first_;  // to the first capture into such a pool

@@ -110,10 +110,12 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
   std::optional<GrowthPlan> planned = plan(request, spare, gaps);
   const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
   std::vector<Hole> own;
-  if (from != GrowFrom::kStore && pool_ == kDefaultPool) {
+  const bool is_default = pool_ == kDefaultPool;
+  if (from != GrowFrom::kStore && (is_default || moves_within_capture())) {
     own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
-    // While the stream captures, a fence on it would become part of the graph.
-    if (own.empty() || is_capturing()) {
+    // While the stream captures, a fence on it would become part of the graph. Pages of the graph's
+    // own pool need none, as they stay behind the old addresses.
+    if (own.empty() || is_capturing() == is_default) {
       own.clear();
     }
   }
@@ -237,7 +239,7 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
     undo_growth(growth);
   };
   try {
-    if (!growth.own.holes.empty()) {
+    if (!growth.own.holes.empty() && pool_ == kDefaultPool) {
       fence = Fence::record(context_.events, stream_);
       if (fence == nullptr) {
         undo();
@@ -291,9 +293,14 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   }
   const DevicePtr grown = growth.gap->ptr + place->first_page * page_bytes_;
   Left left;
+  std::vector<Moved> aliased;
   {
     const HeapLock lock(mutex_);
-    left = leave(growth.own, fence, "moved", request.context);
+    if (pool_ == kDefaultPool) {
+      left = leave(growth.own, fence, "moved", request.context);
+    } else {
+      aliased = alias(growth.own);
+    }
     Block* block = growth.gap;
     if (const std::size_t before = place->first_page * page_bytes_; before != 0) {
       tiling_.split_tail(block, before, BlockState::kTransit);
@@ -323,6 +330,7 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   } else if (keeps) {
     context_.lender->on_kept(pool_, grown, pages_in(lent) * page_bytes_);
   }
+  tell_lender(std::move(aliased), grown);
   hand_to_store(std::move(left), MovedHandles::kAreMapped);
   return GrowResult::kGrown;
 }

@@ -203,6 +203,10 @@ class ArenaHeap final : public Heap {
   bool is_captured_into() const {
     return context_.lender != nullptr && context_.lender->lends_to(pool_);
   }
+  // May own pages serve the capture that runs, at other addresses too?
+  bool moves_within_capture() const {
+    return context_.lender != nullptr && context_.lender->moves_within(pool_);
+  }
   void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
   std::size_t least_span() const { return std::max(kSpanAlignment, page_bytes_); }
   bool is_short_of_addresses(std::size_t needed) FERRO_EXCLUDES(mutex_);
@@ -233,6 +237,13 @@ class ArenaHeap final : public Heap {
   std::vector<std::size_t> parts_of(std::span<const HandleRange> handles) const;
   Left leave(SetAside& aside, const FenceRef& fence, const char* reason, const CallContext& context)
       FERRO_REQUIRES(mutex_);
+  // What is elsewhere already, from `to` on, and stays mapped here: the blocks are aliased from now on.
+  struct Moved {
+    Block* block = nullptr;
+    std::vector<HandleRange> handles;
+  };
+  std::vector<Moved> alias(SetAside& aside) FERRO_REQUIRES(mutex_);
+  void tell_lender(std::vector<Moved> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
   enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   bool may_release(ReleaseAfter after) FERRO_REQUIRES(mutex_);

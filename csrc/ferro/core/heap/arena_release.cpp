@@ -135,6 +135,26 @@ ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const c
   return left;
 }
 
+std::vector<ArenaHeap::Moved> ArenaHeap::alias(SetAside& aside) {
+  std::vector<Moved> all;
+  for (const Hole& hole : aside.holes) {
+    Span& span = *hole.block->span;
+    all.push_back({hole.block, tiling_.handles_behind(span, hole.run)});
+    hole.block->state = BlockState::kAliased;
+    tiling_.unback(span, hole.run);
+  }
+  aside = {};
+  return all;
+}
+
+void ArenaHeap::tell_lender(std::vector<Moved> all, DevicePtr to) {
+  for (Moved& moved : all) {
+    const std::size_t bytes = pages_in(moved.handles) * page_bytes_;
+    context_.lender->on_moved(pool_, moved.block, std::move(moved.handles), to);
+    to = to + bytes;
+  }
+}
+
 void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
   for (StaleMappingRef& mapping : left.mappings) {
     context_.stale.add(std::move(mapping));

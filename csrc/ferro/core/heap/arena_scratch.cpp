@@ -239,21 +239,24 @@ std::vector<ArenaScratch::Handle> ArenaScratch::handles_under(Accepts accepts) {
   return handles;
 }
 
-std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(const AddressRanges& ranges) {
+std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(
+    const AddressRanges& ranges, const std::set<PageHandle>& but) {
   collect_locked();
   heap_.tiling_.merge_all();
   std::vector<Handle> handles = handles_under([](const Block& block) { return block.is_free(); });
   std::erase_if(handles, [&](const Handle& handle) {
-    return ranges.meets(handle.begin, handle.range.pages * heap_.page_bytes_);
+    return ranges.meets(handle.begin, handle.range.pages * heap_.page_bytes_) ||
+           but.contains(handle.range.handle);
   });
   return handles;
 }
 
-HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside) {
+HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside,
+                                              const std::set<PageHandle>& but) {
   const HeapLock lock(heap_.mutex_);
   HandleRuns runs;
   DevicePtr end{};
-  for (const Handle& handle : free_handles_outside(outside)) {
+  for (const Handle& handle : free_handles_outside(outside, but)) {
     if (runs.empty() || handle.begin != end) {
       runs.emplace_back();
     }
@@ -263,15 +266,18 @@ HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside) {
   return runs;
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired() {
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired(const std::set<PageHandle>& but) {
   const HeapLock lock(heap_.mutex_);
-  return alias_own(
-      handles_under([](const Block& block) { return block.state == BlockState::kRetired; }));
+  std::vector<Handle> handles =
+      handles_under([](const Block& block) { return block.state == BlockState::kRetired; });
+  std::erase_if(handles, [&](const Handle& handle) { return but.contains(handle.range.handle); });
+  return alias_own(handles);
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_free_outside(const AddressRanges& ranges) {
+std::vector<ArenaScratch::Aliased> ArenaScratch::alias_free_outside(
+    const AddressRanges& ranges, const std::set<PageHandle>& but) {
   const HeapLock lock(heap_.mutex_);
-  return alias_own(free_handles_outside(ranges));
+  return alias_own(free_handles_outside(ranges, but));
 }
 
 std::vector<ArenaScratch::Aliased> ArenaScratch::alias_own(std::span<const Handle> handles) {
@@ -305,6 +311,19 @@ std::vector<ArenaScratch::Aliased> ArenaScratch::alias_own(std::span<const Handl
     end = until;
   }
   return found;
+}
+
+std::set<PageHandle> ArenaScratch::own_handles() {
+  const HeapLock lock(heap_.mutex_);
+  std::set<PageHandle> handles;
+  for (const auto& [base, span] : heap_.tiling_.spans()) {
+    for (std::size_t slot = 0; slot < span->page_slots(); ++slot) {
+      if (span->page(slot) != kNoPage && !span->is_borrowed(slot)) {
+        handles.insert(span->page(slot));
+      }
+    }
+  }
+  return handles;
 }
 
 void ArenaScratch::unretire_all() {

@@ -8,6 +8,7 @@
 #include "ferro/core/types/address_ranges.h"
 
 #include <functional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -50,13 +51,16 @@ class ArenaScratch {
   void retire_free(const AddressRanges& written);
   AddressRanges backed_ranges();
   // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
-  // They are the caller's.
-  std::vector<Aliased> alias_retired();
+  // They are the caller's. Here and below: none of those in `but`.
+  std::vector<Aliased> alias_retired(const std::set<PageHandle>& but = {});
   // Own whole handles that carry nothing but free memory outside of these ranges become aliased
   // blocks. They are the caller's.
-  std::vector<Aliased> alias_free_outside(const AddressRanges& ranges);
+  std::vector<Aliased> alias_free_outside(const AddressRanges& ranges,
+                                          const std::set<PageHandle>& but);
   // Their pages; those of a run lie side by side.
-  HandleRuns runs_of_free_handles(const AddressRanges& outside);
+  HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but);
+  // Those behind its blocks that are not borrowed.
+  std::set<PageHandle> own_handles();
   // What is retired may be handed out.
   void unretire_all();
   // Unmaps an aliased block, which nobody uses any more. False: the driver refused, and some of it
@@ -82,7 +86,8 @@ class ArenaScratch {
   Aliased alias(Run run) FERRO_REQUIRES(heap_.mutex_);
   template <typename Accepts>
   std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);
-  std::vector<Handle> free_handles_outside(const AddressRanges& ranges)
+  std::vector<Handle> free_handles_outside(const AddressRanges& ranges,
+                                           const std::set<PageHandle>& but)
       FERRO_REQUIRES(heap_.mutex_);
   std::vector<Aliased> alias_own(std::span<const Handle> handles) FERRO_REQUIRES(heap_.mutex_);
 

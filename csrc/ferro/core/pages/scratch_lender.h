@@ -3,6 +3,7 @@
 // What was lent belongs to a scratch set (block.h) until the capture has ended. Under the climb lock.
 #pragma once
 
+#include "ferro/core/types/block.h"
 #include "ferro/core/types/handle_range.h"
 #include "ferro/core/types/pool_id.h"
 #include "ferro/driver/types.h"
@@ -32,6 +33,12 @@ class ScratchLender {
   virtual void take_back_kept(const PoolId& pool, std::span<const HandleRange> handles) = 0;
   // New ones that did: from now on they are lent.
   virtual void adopt(const PoolId& pool, std::span<const HandleRange> handles) = 0;
+  // Where a capture borrows nothing: may free pages of the pool serve it at other addresses, and stay
+  // behind the old ones too, which earlier kernels of the capture write?
+  virtual bool moves_within(const PoolId& pool) const = 0;
+  // They did, from `block`, which is aliased from now on.
+  virtual void on_moved(const PoolId& pool, Block* block, std::vector<HandleRange> handles,
+                        DevicePtr to) = 0;
 
  protected:
   ~ScratchLender() = default;

@@ -65,6 +65,7 @@ class CarriedMemory {
     ranges_.unite(live);
   }
 
+  bool is_captured_into() const { return is_captured_into_; }
   // Was it captured into since `settle`, and is not now?
   bool has_news() const { return has_grown_ && !is_captured_into_; }
   const AddressRanges& ranges() {

@@ -1,0 +1,311 @@
+// Free pages of a pool that is in no group serve its captures at other addresses, and stay behind the
+// old ones, where graphs write.
+#include "ferro/core/device/scratch_sharing.h"
+#include "ferro/driver/error.h"
+#include "ferro/graph/checkpoint.h"
+#include "support/device_fixture.h"
+#include "support/sim_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+using Outcome = ScratchSharing::Outcome;
+
+constexpr PoolId kPool{0, 31};
+constexpr PoolId kOther{0, 32};
+constexpr ScratchSharing::GroupId kGroup = 1;
+constexpr std::size_t kHoles = 4;
+constexpr std::size_t kDead = 2 * kHoles;  // pages
+constexpr std::size_t kAlive = kHoles;
+
+class MovesInCapturesTest : public testing::DeviceFixture {
+ protected:
+  struct Range {
+    DevicePtr ptr{};
+    std::size_t size = 0;
+  };
+  // What the graph writes, in that order.
+  struct Graph {
+    std::vector<Range> dead;
+    std::vector<Range> kept;
+    Range last;  // put together from the pages of those that died
+  };
+
+  MovesInCapturesTest() : DeviceFixture(256) {
+    device_->pools().hold(kPool);
+    device_->pools().hold(kOther);
+  }
+  ~MovesInCapturesTest() override {
+    for (const PoolId& pool : {kPool, kOther}) {
+      if (device_->pools().use_count(pool) > 0) {
+        let_go(pool);
+      }
+    }
+  }
+
+  void begin(const PoolId& pool = kPool) {
+    SimGpu::begin_capture(stream_);
+    device_->set_captures(1);
+    ASSERT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+  }
+  void end(const PoolId& pool = kPool, Outcome outcome = Outcome::kSucceeded) {
+    EXPECT_EQ(device_->scratch().end_capture(pool, outcome), SharingResult::kOk);
+    SimGpu::abandon_capture(stream_);
+    device_->set_captures(0);
+    device_->report().check_invariants();
+  }
+  void let_go(const PoolId& pool) {
+    device_->pools().release(pool);
+    device_->scratch().on_unheld(pool);
+  }
+  Range take(std::size_t size, const PoolId& pool = kPool) {
+    return {allocate(size, stream_, pool), size};
+  }
+  // Of the arena, with what lives between what has died.
+  void make_holes(Graph& graph, const PoolId& pool = kPool) {
+    for (std::size_t i = 0; i < kHoles; ++i) {
+      graph.dead.push_back(take(2 * kPageBytes, pool));
+      graph.kept.push_back(take(kPageBytes, pool));
+    }
+    for (const Range& range : graph.dead) {
+      free(range.ptr);
+    }
+  }
+  Graph capture() {
+    Graph graph;
+    begin();
+    make_holes(graph);
+    graph.last = take(kDead * kPageBytes);
+    end();
+    return graph;
+  }
+  // Each range with a value of its own, from `value` on.
+  void replay(const Graph& graph, unsigned char value) {
+    for (const std::vector<Range>* ranges : {&graph.dead, &graph.kept}) {
+      for (const Range& range : *ranges) {
+        SimGpu::fill(stream_, range.ptr, value++, range.size);
+      }
+    }
+    if (graph.last.size != 0) {
+      SimGpu::fill(stream_, graph.last.ptr, value, graph.last.size);
+    }
+    SimGpu::finish_all();
+  }
+  static void expect_kept(const Graph& graph, unsigned char value) {
+    value += static_cast<unsigned char>(graph.dead.size());
+    for (const Range& range : graph.kept) {
+      EXPECT_EQ(SimGpu::peek(range.ptr), value);
+      EXPECT_EQ(SimGpu::peek(range.ptr + (range.size - 1)), value++);
+    }
+    if (graph.last.size != 0) {
+      EXPECT_EQ(SimGpu::peek(graph.last.ptr), value);
+      EXPECT_EQ(SimGpu::peek(graph.last.ptr + (graph.last.size - 1)), value);
+    }
+  }
+  std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
+};
+
+TEST_F(MovesInCapturesTest, ScatteredPagesServeALaterRequestOfTheSameCapture) {
+  begin();
+  Graph graph;
+  make_holes(graph);
+  const DriverCalls before = device_->driver().calls();
+  graph.last = take(kDead * kPageBytes);
+  const DriverCalls after = device_->driver().calls();
+  EXPECT_EQ(held(), kDead + kAlive);
+  EXPECT_EQ(after.create, before.create);
+  EXPECT_EQ(after.unmap, before.unmap);
+  EXPECT_EQ(ended_by(LadderStep::kMovePages), 1U);
+  end();
+  // Each of the old addresses is another name of one of the pages.
+  replay(graph, 1);
+  expect_kept(graph, 1);
+  for (const Range& range : graph.dead) {
+    EXPECT_EQ(SimGpu::peek(range.ptr), SimGpu::peek(graph.last.ptr));
+  }
+}
+
+TEST_F(MovesInCapturesTest, OldAddressesAreNotHandedOutAgain) {
+  const Graph graph = capture();
+  free(graph.last.ptr);
+  begin();
+  const Range next = take(kDead * kPageBytes);
+  EXPECT_EQ(next.ptr, graph.last.ptr);
+  EXPECT_EQ(held(), kDead + kAlive);
+  end();
+}
+
+TEST_F(MovesInCapturesTest, PagesOfAnEarlierGraphServeALaterOneOfItsPool) {
+  Graph first;
+  begin();
+  make_holes(first);
+  end();
+  Graph second;
+  begin();
+  second.last = take(kDead * kPageBytes);
+  end();
+  EXPECT_EQ(held(), kDead + kAlive);
+  replay(first, 1);
+  expect_kept(first, 1);
+  replay(second, 50);
+  expect_kept(second, 50);
+  expect_kept(first, 1);
+  // In the order of their captures, and again.
+  replay(first, 60);
+  replay(second, 90);
+  expect_kept(first, 60);
+  expect_kept(second, 90);
+}
+
+TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
+  const Graph graph = capture();
+  for (const Range& range : graph.kept) {
+    free(range.ptr);
+  }
+  free(graph.last.ptr);
+  device_->empty_cache();
+  EXPECT_EQ(held(), kDead + kAlive);
+  const std::uint64_t unmapped = device_->driver().calls().unmap;
+  let_go(kPool);
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+  // The old addresses, hole by hole, and what is beside them and behind them.
+  EXPECT_GE(device_->driver().calls().unmap - unmapped, kHoles + 1);
+}
+
+TEST_F(MovesInCapturesTest, ACaptureForbidsToRemoveThem) {
+  capture();
+  free_everything();
+  let_go(kPool);
+  begin(kOther);
+  device_->empty_cache();
+  end(kOther);
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+}
+
+TEST_F(MovesInCapturesTest, AFailedCaptureLeavesAddressesToEarlierGraphs) {
+  Graph first;
+  begin();
+  make_holes(first);
+  end();
+  begin();
+  free(take(kDead * kPageBytes).ptr);
+  end(kPool, Outcome::kFailed);
+  device_->empty_cache();
+  replay(first, 1);
+  expect_kept(first, 1);
+}
+
+TEST_F(MovesInCapturesTest, WhatWaitsForAnotherStreamDoesNotMove) {
+  begin();
+  Graph graph;
+  make_holes(graph);
+  const Range used = take(2 * kPageBytes);  // in one of the holes
+  EXPECT_TRUE(heap_of(used.ptr).record_stream(*addresses_.find(used.ptr), used.ptr, side_));
+  free(used.ptr);
+  const std::size_t before = held();
+  graph.last = take(kDead * kPageBytes);
+  EXPECT_EQ(held(), before + 2);
+  end();
+}
+
+TEST_F(MovesInCapturesTest, WithoutACaptureAPoolGrows) {
+  Graph graph;
+  make_holes(graph);
+  const std::size_t before = held();
+  graph.last = take(kDead * kPageBytes);
+  EXPECT_EQ(held(), before + kDead);
+}
+
+TEST_F(MovesInCapturesTest, TreesRelyOnTheirAddresses) {
+  Graph graph;
+  begin();
+  make_holes(graph);
+  end();
+  PoolCheckpoint checkpoint;
+  ASSERT_EQ(take_checkpoint(*device_, kPool, &checkpoint), CheckpointError::kNone);
+  const std::size_t before = held();
+  begin();
+  take(kDead * kPageBytes);
+  end();
+  EXPECT_EQ(held(), before + kDead);
+}
+
+// Pages with two addresses in one graph are not exchanged, so nobody else gets them.
+TEST_F(MovesInCapturesTest, MembersOfAGroupHaveNoPartInThem) {
+  const Graph graph = capture();
+  free(graph.last.ptr);
+  EXPECT_EQ(device_->scratch().bytes_if_joined({{kPool}}).set, 0U);
+  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
+  device_->report().check_invariants();
+  const std::size_t before = held();
+  begin(kOther);
+  Graph other;
+  other.last = take(kDead * kPageBytes, kOther);
+  EXPECT_EQ(held(), before + kDead);
+  end(kOther);
+  replay(graph, 1);
+  const unsigned char scratch = SimGpu::peek(graph.last.ptr);
+  replay(other, 100);
+  EXPECT_EQ(SimGpu::peek(graph.last.ptr), scratch);
+  // They serve captures of their own pool, and go with it.
+  const std::size_t with_other = held();
+  begin();
+  EXPECT_EQ(device_->allocate(kPool, stream_, bytes(kDead * kPageBytes)).failure, nullptr);
+  end();
+  EXPECT_LE(held(), with_other + kDead);
+  free_everything();
+  let_go(kPool);
+  let_go(kOther);
+  device_->empty_cache();
+  EXPECT_EQ(held(), 0U);
+}
+
+TEST_F(MovesInCapturesTest, ADriverThatRefusesLeavesThemWhereTheyWere) {
+  begin();
+  Graph graph;
+  make_holes(graph);
+  const std::size_t before = held();
+  std::vector<DevicePtr> grown;
+  for (const char* name : {"cuMemMap", "cuMemSetAccess"}) {
+    for (int call = 1; call <= static_cast<int>(kDead); ++call) {
+      for (const CUresult error : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
+        FaultyApi::fail_only(name, call, error);
+        try {
+          const AllocateResult result =
+              device_->allocate(kPool, stream_, bytes(kDead * kPageBytes));
+          if (result.ptr != kNull) {
+            grown.push_back(result.ptr);
+          }
+        } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the state is what counts
+        }
+        FaultyApi::reset();
+        device_->report().check_invariants();
+        for (const DevicePtr ptr : grown) {
+          free(ptr);
+        }
+        grown.clear();
+      }
+    }
+  }
+  EXPECT_GE(held(), before);
+  graph.last = take(kDead * kPageBytes);
+  end();
+  replay(graph, 1);
+  expect_kept(graph, 1);
+}
+
+}  // namespace
+}  // namespace ferro
