@@ -58,7 +58,8 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
   return SharingResult::kOk;
 }
 
-// `written`: by its graphs; null: nobody knows, so all that there is.
+// `written`: by its graphs; null: nobody knows, so all that there is, and the device has come to
+// rest.
 void ScratchSharing::add_member(GroupId group, const PoolId& pool, const AddressRanges* written) {
   Set& set = sets_[group];
   Member& member = members_[pool];
@@ -73,6 +74,9 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   for_each_arena(pool, [&](ArenaHeap& heap) {
     if (!has_graphs || is_tree) {
       return;
+    }
+    if (written == nullptr && may_split()) {
+      ArenaScratch(heap).split_partly_free();
     }
     // What the pool has lent since is gone.
     const AddressRanges backed = ArenaScratch(heap).backed_ranges();
@@ -204,9 +208,12 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
         }
       }
     } else {
-      const AddressRanges carried = is_of_tree(pool) ? carried_.at(pool).ranges() : AddressRanges{};
+      const bool is_tree = is_of_tree(pool);
+      const AddressRanges carried = is_tree ? carried_.at(pool).ranges() : AddressRanges{};
+      const auto splitting =
+          !is_tree && may_split() ? ArenaScratch::Splitting::kBefore : ArenaScratch::Splitting::kNo;
       for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried),
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, splitting),
                           std::back_inserter(runs));
       });
     }

@@ -249,11 +249,43 @@ std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(const Addre
   return handles;
 }
 
-HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside) {
+void ArenaScratch::split_partly_free() {
+  std::vector<ArenaHeap::PartlyFree> found;
+  {
+    const HeapLock lock(heap_.mutex_);
+    collect_locked();
+    found = heap_.partly_free();
+  }
+  try {
+    // What goes may not be mapped elsewhere still.
+    heap_.context_.stale.remove_passed();
+    for (const ArenaHeap::PartlyFree& partly : found) {
+      if (is_worth_splitting(partly.use)) {
+        static_cast<void>(heap_.move_used(partly, ArenaHeap::FreePages::kStay, nullptr));
+      }
+    }
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): less is shared
+  }
+}
+
+HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside, Splitting splitting) {
   const HeapLock lock(heap_.mutex_);
+  std::vector<Handle> handles = free_handles_outside(outside);
+  if (splitting == Splitting::kBefore) {
+    for (const ArenaHeap::PartlyFree& partly : heap_.partly_free()) {
+      if (is_worth_splitting(partly.use)) {
+        for (const PageRun& run : heap_.pages_of(partly).unused) {
+          for (std::size_t at = 0; at < run.bytes; at += heap_.page_bytes_) {
+            handles.push_back({run.begin + at, {kNoPage, 1}});
+          }
+        }
+      }
+    }
+    std::ranges::sort(handles, {}, &Handle::begin);
+  }
   HandleRuns runs;
   DevicePtr end{};
-  for (const Handle& handle : free_handles_outside(outside)) {
+  for (const Handle& handle : handles) {
     if (runs.empty() || handle.begin != end) {
       runs.emplace_back();
     }

@@ -55,8 +55,15 @@ class ArenaScratch {
   // Own whole handles that carry nothing but free memory outside of these ranges become aliased
   // blocks. They are the caller's.
   std::vector<Aliased> alias_free_outside(const AddressRanges& ranges);
-  // Their pages; those of a run lie side by side.
-  HandleRuns runs_of_free_handles(const AddressRanges& outside);
+  // Handles on which whole pages are free beside such as carry live or pending bytes become single
+  // pages at the same addresses, where that is worth it (policy/scratch_folds.h). The pages in use are
+  // copied, so until this returns nobody may give the device work on them, and it has come to rest
+  // before. Each handle all or nothing: those that find no memory, or that the driver refuses, are as
+  // they were. None that other processes may map.
+  void split_partly_free();
+  // The pages of the handles that `alias_free_outside` would find; those of a run lie side by side.
+  enum class Splitting { kNo, kBefore };
+  HandleRuns runs_of_free_handles(const AddressRanges& outside, Splitting splitting);
   // What is retired may be handed out.
   void unretire_all();
   // Unmaps an aliased block, which nobody uses any more. False: the driver refused, and some of it
