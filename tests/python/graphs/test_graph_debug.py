@@ -155,7 +155,7 @@ def test_no_false_alarm(program: str, tmp_path: Path) -> None:
 
 def test_no_false_alarm_in_any_order(tmp_path: Path) -> None:
     found, counts = debugged(
-        tmp_path, "features_exclusive.py", "ferro", memory="1GiB", mode="adversarial", count=2
+        tmp_path, "features_exclusive.py", "ferro", memory="8GiB", mode="adversarial", count=2
     )
     # One of them leaves the order between members out.
     assert {name for name, result in found.items() if "error" in result} == WRONG

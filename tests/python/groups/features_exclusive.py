@@ -1,9 +1,11 @@
 """Exclusive groups: memory, results in every order, several streams, joining and leaving."""
 
 import gc
+import itertools
 import random
 
 from tests.python.feature_checks import (
+    GIB,
     MIB,
     check,
     check_invariants,
@@ -40,6 +42,22 @@ class Step:
 
     def is_right(self, tag):
         return torch.equal(self.result.view(torch.int32).cpu(), words(tag, RESULT))
+
+
+class StepOnOneRange(Step):
+    """The same where result and scratch lie side by side, in memory that came at one time."""
+
+    def __init__(self, size):
+        self.source = filled(RESULT, size)
+        with CaptureGuard() as guard:
+            take(size * MIB)
+            self.result = take(RESULT)
+            scratch = take(size * MIB - RESULT).split(RESULT)
+            scratch[0].view(torch.int32).copy_(self.source)
+            for before, after in itertools.pairwise([*scratch, self.result]):
+                after.copy_(before)
+            del scratch, before, after
+        self.graph = guard.graph
 
 
 def reserved():
@@ -124,6 +142,26 @@ def graphs_that_exist_join_and_leave():
     del steps, group
     gc.collect()
     return [*ours, reserved() - before]
+
+
+@check
+def results_on_large_handles_leave_them_to_the_group():
+    held = take(GIB)  # so that handles have several pages
+    before = reserved()
+    steps = [StepOnOneRange(16) for _ in range(3)]
+    for tag, step in enumerate(steps):
+        step.put(tag)
+        step.graph.launch()
+    apart = reserved() - before
+    planned = graphs.plan([step.graph for step in steps], pools=["exclusive"])
+    group = graphs.exclusive(*(step.graph for step in steps))
+    together = reserved() - before
+    stayed = all(step.is_right(tag) for tag, step in enumerate(steps))
+    seen = [apart // MIB, together // MIB, group.sizes().shared_bytes // MIB, stayed]
+    seen += [planned.sets["exclusive"].reserved_bytes // MIB, in_random_order(steps)]
+    del steps, group, held
+    gc.collect()
+    return seen
 
 
 @check

@@ -1,5 +1,5 @@
-// What a capture into a member is lent, also of what died in it, and what it keeps; and what pools of
-// trees share, whose captures borrow nothing.
+// What a capture into a member is lent, also of what died in it, and what it keeps; what pools share
+// whose captures borrow nothing; and which pages a pool takes into account.
 #include "ferro/base/check.h"
 #include "ferro/core/device/scratch_sharing.h"
 
@@ -164,6 +164,23 @@ bool ScratchSharing::moves_within(const PoolId& pool) const {
 void ScratchSharing::on_moved(const PoolId& pool, Block* block, std::vector<HandleRange> handles,
                               DevicePtr to) {
   doubled_.add(pool, {block, std::move(handles)}, to);
+}
+
+std::size_t ScratchSharing::pages_of(const PoolId& pool) const {
+  const auto found = members_.find(pool);
+  if (found == members_.end()) {
+    return 0;
+  }
+  const Set& set = sets_.at(found->second.group);
+  return set.home == pool ? set.home_pages : 0;
+}
+
+std::size_t ScratchSharing::pages() const {
+  std::size_t pages = 0;
+  for (const auto& [group, set] : sets_) {
+    pages += set.home_pages;
+  }
+  return pages;
 }
 
 void ScratchSharing::check_doubled() const {

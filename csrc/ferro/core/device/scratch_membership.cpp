@@ -58,7 +58,8 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
   return SharingResult::kOk;
 }
 
-// `written`: by its graphs; null: nobody knows, so all that there is.
+// `written`: by its graphs; null: nobody knows, so all that there is, and the device has come to
+// rest.
 void ScratchSharing::add_member(GroupId group, const PoolId& pool, const AddressRanges* written) {
   Set& set = sets_[group];
   Member& member = members_[pool];
@@ -74,6 +75,9 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   for_each_arena(pool, [&](ArenaHeap& heap) {
     if (!has_graphs || is_tree) {
       return;
+    }
+    if (written == nullptr && may_split()) {
+      ArenaScratch(heap).split_partly_free(doubled);
     }
     // What the pool has lent since is gone.
     const AddressRanges backed = ArenaScratch(heap).backed_ranges();
@@ -205,10 +209,13 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
         }
       }
     } else {
+      const bool is_tree = is_of_tree(pool);
+      const AddressRanges carried = is_tree ? carried_.at(pool).ranges() : AddressRanges{};
       const std::set<PageHandle> doubled = doubled_.handles_of(pool);
-      const AddressRanges carried = is_of_tree(pool) ? carried_.at(pool).ranges() : AddressRanges{};
+      const auto splitting =
+          !is_tree && may_split() ? ArenaScratch::Splitting::kBefore : ArenaScratch::Splitting::kNo;
       for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, doubled),
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, doubled, splitting),
                           std::back_inserter(runs));
       });
     }
@@ -355,23 +362,6 @@ Status ScratchSharing::remap_all(std::span<const Remap> remaps) {
     throw;
   }
   return Status::kOk;
-}
-
-std::size_t ScratchSharing::pages_of(const PoolId& pool) const {
-  const auto found = members_.find(pool);
-  if (found == members_.end()) {
-    return 0;
-  }
-  const Set& set = sets_.at(found->second.group);
-  return set.home == pool ? set.home_pages : 0;
-}
-
-std::size_t ScratchSharing::pages() const {
-  std::size_t pages = 0;
-  for (const auto& [group, set] : sets_) {
-    pages += set.home_pages;
-  }
-  return pages;
 }
 
 void ScratchSharing::check_invariants() const {

@@ -159,7 +159,9 @@ class ArenaHeap final : public Heap {
   // host waits for all work of the device, so nothing may capture, and until this returns nobody may
   // give it work on that memory. False: the handle is not as it was, or no memory is left for the
   // copy. Then, and after a DriverError, the contents are as they were, behind the same handle.
-  bool vacate(const PartlyFree& partly, const CallContext& context) FERRO_EXCLUDES(mutex_);
+  bool vacate(const PartlyFree& partly, const CallContext& context) FERRO_EXCLUDES(mutex_) {
+    return move_used(partly, FreePages::kLeave, context);
+  }
   // Gives a peer access to all pages that are behind the arena now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
@@ -274,23 +276,37 @@ class ArenaHeap final : public Heap {
   // it refuses still.
   bool remove_leftovers() FERRO_EXCLUDES(mutex_);
 
-  // Live moves (arena_live_moves.cpp). What is done to a handle to vacate it.
+  // Live moves (arena_live_moves.cpp). Free pages of the handle that goes leave their addresses, or
+  // others come there.
+  enum class FreePages { kLeave, kStay };
+  struct PageUse {
+    std::vector<PageRun> used;    // runs of pages, in order of address
+    std::vector<PageRun> unused;  // the others
+  };
+  // What is done to a handle whose contents move.
   struct Vacating {
     const PartlyFree& partly;
-    std::vector<PageRun> used;         // runs of pages, in order of address
-    std::vector<PageRun> unused;       // the others
-    std::vector<Block*> reserved;      // free memory on the handle, in transit
-    std::vector<HandleRange> singles;  // for `used`, in order of address
+    const FreePages free_pages;
     const CallContext& context;
+    PageUse pages;
+    std::vector<Block*> reserved;      // free memory on the handle, in transit
+    std::vector<PageRun> backed;       // that get single pages
+    std::vector<HandleRange> singles;  // for `backed`, in order of address
 
     std::size_t bytes(std::size_t page_bytes) const { return partly.use.pages * page_bytes; }
+    bool splits() const { return free_pages == FreePages::kStay; }
   };
+  std::vector<PartlyFree> partly_free() FERRO_REQUIRES(mutex_);
+  PageUse pages_of(const PartlyFree& partly) FERRO_REQUIRES(mutex_);
+  bool move_used(const PartlyFree& partly, FreePages free_pages, const CallContext& context)
+      FERRO_EXCLUDES(mutex_);
   bool begin_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
+  std::vector<HandleRange> singles_of_used(const Vacating& move) const;
   void give_up(Vacating& move) FERRO_EXCLUDES(mutex_);
   enum class CopyAfter { kWholeDevice, kNothing };
   Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from,
                    CopyAfter after) FERRO_EXCLUDES(mutex_);
-  Status exchange_used(const Vacating& move) FERRO_EXCLUDES(mutex_);
+  Status exchange_backed(const Vacating& move) FERRO_EXCLUDES(mutex_);
   void finish_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
   // Of an aliased block, in order (arena_scratch.cpp).

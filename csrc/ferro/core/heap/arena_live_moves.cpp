@@ -1,5 +1,6 @@
 // Live bytes that move: to other handles, behind the addresses that they are at. It is what a shared
-// block goes through when it is joined (arena_exports.cpp), the other way round.
+// block goes through when it is joined (arena_exports.cpp), the other way round. Handles are vacated
+// for a request, or split for an exclusive group (arena_scratch.cpp).
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_heap.h"
 #include "ferro/core/streams/fence.h"
@@ -12,11 +13,14 @@
 namespace ferro {
 
 std::vector<ArenaHeap::PartlyFree> ArenaHeap::partly_free_handles() {
-  std::vector<PartlyFree> found;
   if (!may_transfer_pages()) {
-    return found;
+    return {};
   }
   const HeapLock lock(mutex_);
+  return partly_free();
+}
+
+std::vector<ArenaHeap::PartlyFree> ArenaHeap::partly_free() {
   tiling_.merge_all();
   std::map<DevicePtr, PartlyFree> by_begin;
   tiling_.for_each_free_run(
@@ -28,7 +32,8 @@ std::vector<ArenaHeap::PartlyFree> ArenaHeap::partly_free_handles() {
           const std::size_t pages = span.handle_end(slot) - first;
           const DevicePtr begin = span.base() + first * page_bytes_;
           const std::size_t next = std::min(end, first + pages);
-          if (next - slot < pages && exported_.around(begin) == exported_.all().end()) {
+          if (next - slot < pages && !span.is_borrowed(slot) &&
+              exported_.around(begin) == exported_.all().end()) {
             by_begin.try_emplace(begin, PartlyFree{begin, span.page(slot), {pages, pages}})
                 .first->second.use.used -= next - slot;
           }
@@ -36,28 +41,33 @@ std::vector<ArenaHeap::PartlyFree> ArenaHeap::partly_free_handles() {
         }
         return true;
       });
+  std::vector<PartlyFree> found;
+  found.reserve(by_begin.size());
   for (const auto& [begin, partly] : by_begin) {
     found.push_back(partly);
   }
   return found;
 }
 
-bool ArenaHeap::vacate(const PartlyFree& partly, const CallContext& context) {
+// Where free pages stay the caller has waited for the device: ArenaScratch::split_partly_free.
+bool ArenaHeap::move_used(const PartlyFree& partly, FreePages free_pages,
+                          const CallContext& context) {
   if (!remove_leftovers()) {
     return false;
   }
-  Vacating move{partly, {}, {}, {}, {}, context};
+  Vacating move{partly, free_pages, context, {}, {}, {}, {}};
   if (!begin_vacating(move)) {
     return false;
   }
   try {
-    std::size_t used = 0;
-    for (const PageRun& run : move.used) {
-      used += run.bytes / page_bytes_;
+    std::size_t pages = 0;
+    for (const PageRun& run : move.backed) {
+      pages += run.bytes / page_bytes_;
     }
-    if (context_.store.take_single_pages(used, move.singles) != TakeResult::kOk ||
-        copy_into(move.singles, move.used, CopyAfter::kWholeDevice) != Status::kOk ||
-        exchange_used(move) != Status::kOk) {
+    const CopyAfter after = move.splits() ? CopyAfter::kNothing : CopyAfter::kWholeDevice;
+    if (context_.store.take_single_pages(pages, move.singles) != TakeResult::kOk ||
+        copy_into(singles_of_used(move), move.pages.used, after) != Status::kOk ||
+        exchange_backed(move) != Status::kOk) {
       give_up(move);
       return false;
     }
@@ -84,14 +94,28 @@ bool ArenaHeap::begin_vacating(Vacating& move) {
     return false;
   }
   tiling_.merge_all();
+  move.pages = pages_of(move.partly);
+  if (move.pages.used.empty() || move.pages.unused.empty()) {
+    return false;
+  }
+  move.backed =
+      move.splits() ? std::vector{PageRun{begin, move.bytes(page_bytes_)}} : move.pages.used;
+  move.reserved = reserve_free_on(*span, begin, end);
+  return true;
+}
+
+ArenaHeap::PageUse ArenaHeap::pages_of(const PartlyFree& partly) {
+  const DevicePtr begin = partly.begin;
+  const DevicePtr end = begin + partly.use.pages * page_bytes_;
+  PageUse pages;
   DevicePtr at = begin;
   const auto add_used_until = [&](DevicePtr until) {
     if (at < until) {
-      move.used.push_back({at, distance(at, until)});
+      pages.used.push_back({at, distance(at, until)});
     }
   };
-  for (const Block* block = span->block_around(begin); block != nullptr && block->ptr < end;
-       block = block->next) {
+  for (const Block* block = tiling_.span_around(begin)->block_around(begin);
+       block != nullptr && block->ptr < end; block = block->next) {
     const DevicePtr first = std::max(block->ptr, begin);
     const auto run =
         block->is_free()
@@ -99,16 +123,26 @@ bool ArenaHeap::begin_vacating(Vacating& move) {
             : std::nullopt;
     if (run) {
       add_used_until(run->begin);
-      move.unused.push_back(*run);
+      pages.unused.push_back(*run);
       at = run->begin + run->bytes;
     }
   }
   add_used_until(end);
-  if (move.used.empty() || move.unused.empty()) {
-    return false;
+  return pages;
+}
+
+std::vector<HandleRange> ArenaHeap::singles_of_used(const Vacating& move) const {
+  if (!move.splits()) {
+    return move.singles;
   }
-  move.reserved = reserve_free_on(*span, begin, end);
-  return true;
+  std::vector<HandleRange> singles;
+  for (const PageRun& run : move.pages.used) {
+    const std::span<const HandleRange> behind =
+        std::span(move.singles)
+            .subspan(distance(move.partly.begin, run.begin) / page_bytes_, run.bytes / page_bytes_);
+    singles.insert(singles.end(), behind.begin(), behind.end());
+  }
+  return singles;
 }
 
 void ArenaHeap::give_up(Vacating& move) {
@@ -177,9 +211,9 @@ Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const 
   return mapped ? Status::kOk : Status::kOutOfMemory;
 }
 
-// Puts the new handles behind the pages in use, and nothing behind the others. On failure the old
-// handle is there as it was.
-Status ArenaHeap::exchange_used(const Vacating& move) {
+// Puts the new handles in the place of the old one, where nothing is left behind the others. On
+// failure the old handle is there as it was.
+Status ArenaHeap::exchange_backed(const Vacating& move) {
   Driver& driver = context_.driver;
   const DevicePtr begin = move.partly.begin;
   const std::size_t bytes = move.bytes(page_bytes_);
@@ -197,7 +231,7 @@ Status ArenaHeap::exchange_used(const Vacating& move) {
     // Live bytes are at stake. If their memory can't be put back, there is no state to return to.
     bool restored = true;
     for (std::size_t i = 0; i < mapped_runs; ++i) {
-      restored = restored && driver.unmap(move.used[i].begin, move.used[i].bytes);
+      restored = restored && driver.unmap(move.backed[i].begin, move.backed[i].bytes);
     }
     try {
       restored = restored && driver.map(begin, bytes, move.partly.handle) == Status::kOk &&
@@ -211,7 +245,7 @@ Status ArenaHeap::exchange_used(const Vacating& move) {
   Status status = Status::kOk;
   try {
     std::span<const HandleRange> left = move.singles;
-    for (const PageRun& run : move.used) {
+    for (const PageRun& run : move.backed) {
       const std::size_t pages = run.bytes / page_bytes_;
       status = map(run.begin, left.first(pages));
       if (status != Status::kOk) {
@@ -241,24 +275,32 @@ void ArenaHeap::finish_vacating(Vacating& move) {
     tiling_.unback(span, all);
     forget_mapping(begin, all.bytes);
     std::span<const HandleRange> left = move.singles;
-    for (const PageRun& run : move.used) {
+    for (const PageRun& run : move.backed) {
       const std::size_t pages = run.bytes / page_bytes_;
       tiling_.back(span, run.begin, left.first(pages));
       left = left.subspan(pages);
       remember_mapping(run.begin, move.context);
       notify_of_range(run.begin, run.bytes, MemoryEvent::kMapped, move.context,
-                      {.reason = name_of(LadderStep::kMoveLive), .pages_moved = pages});
+                      {.reason = move.splits() ? "split" : name_of(LadderStep::kMoveLive),
+                       .pages_moved = pages});
     }
     for (Block* block : move.reserved) {
       tiling_.insert_merged(block);
     }
-    for (const PageRun& run : move.unused) {
-      Block* gap = tiling_.cut(span.block_around(run.begin), run.begin, run.bytes);
-      tiling_.make_gap(gap);
+    for (const PageRun& run : move.pages.unused) {
+      if (!move.splits()) {
+        Block* gap = tiling_.cut(span.block_around(run.begin), run.begin, run.bytes);
+        tiling_.make_gap(gap);
+      }
     }
   }
   const HandleRange vacated{move.partly.handle, move.partly.use.pages};
-  context_.store.put_cached({&vacated, 1});
+  if (move.splits()) {
+    // To the driver: else the process would hold as much more as is split.
+    context_.store.retire({vacated, nullptr});
+  } else {
+    context_.store.put_cached({&vacated, 1});
+  }
 }
 
 }  // namespace ferro

@@ -147,33 +147,6 @@ void ArenaScratch::keep_borrowed(DevicePtr begin) {
       kLarge, static_cast<std::int64_t>((span.handle_end(slot) - slot) * heap_.page_bytes_));
 }
 
-Status ArenaScratch::remap(DevicePtr begin, std::span<const HandleRange> old,
-                           std::span<const HandleRange> fresh) {
-  const std::size_t bytes = pages_in(old) * heap_.page_bytes_;
-  if (!heap_.context_.driver.unmap(begin, bytes)) {
-    return Status::kOutOfMemory;
-  }
-  const auto restore = [&] {
-    Status status = Status::kOutOfMemory;
-    try {
-      status = heap_.map(begin, old);
-    } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the check says it
-    }
-    FERRO_CHECK(status == Status::kOk, "the driver refused to map the pages of a graph again");
-  };
-  Status status = Status::kOk;
-  try {
-    status = heap_.map(begin, fresh);
-  } catch (const DriverError&) {
-    restore();
-    throw;
-  }
-  if (status != Status::kOk) {
-    restore();
-  }
-  return status;
-}
-
 void ArenaScratch::exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh) {
   const HeapLock lock(heap_.mutex_);
   Span& span = *heap_.tiling_.span_around(begin);
@@ -251,12 +224,49 @@ std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(
   return handles;
 }
 
+void ArenaScratch::split_partly_free(const std::set<PageHandle>& but) {
+  std::vector<ArenaHeap::PartlyFree> found;
+  {
+    const HeapLock lock(heap_.mutex_);
+    collect_locked();
+    found = worth_splitting(but);
+  }
+  try {
+    // What goes may not be mapped elsewhere still.
+    heap_.context_.stale.remove_passed();
+    for (const ArenaHeap::PartlyFree& partly : found) {
+      static_cast<void>(heap_.move_used(partly, ArenaHeap::FreePages::kStay, nullptr));
+    }
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): less is shared
+  }
+}
+
+std::vector<ArenaHeap::PartlyFree> ArenaScratch::worth_splitting(const std::set<PageHandle>& but) {
+  std::vector<ArenaHeap::PartlyFree> found = heap_.partly_free();
+  std::erase_if(found, [&](const ArenaHeap::PartlyFree& partly) {
+    return but.contains(partly.handle) || !is_worth_splitting(partly.use);
+  });
+  return found;
+}
+
 HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside,
-                                              const std::set<PageHandle>& but) {
+                                              const std::set<PageHandle>& but,
+                                              Splitting splitting) {
   const HeapLock lock(heap_.mutex_);
+  std::vector<Handle> handles = free_handles_outside(outside, but);
+  if (splitting == Splitting::kBefore) {
+    for (const ArenaHeap::PartlyFree& partly : worth_splitting(but)) {
+      for (const PageRun& run : heap_.pages_of(partly).unused) {
+        for (std::size_t at = 0; at < run.bytes; at += heap_.page_bytes_) {
+          handles.push_back({run.begin + at, {kNoPage, 1}});
+        }
+      }
+    }
+    std::ranges::sort(handles, {}, &Handle::begin);
+  }
   HandleRuns runs;
   DevicePtr end{};
-  for (const Handle& handle : free_handles_outside(outside, but)) {
+  for (const Handle& handle : handles) {
     if (runs.empty() || handle.begin != end) {
       runs.emplace_back();
     }
@@ -330,78 +340,6 @@ void ArenaScratch::unretire_all() {
   const HeapLock lock(heap_.mutex_);
   heap_.tiling_.unretire_all();
   heap_.list_free_pages();
-}
-
-std::vector<PageRun> ArenaHeap::mapped_parts(const Block& block) {
-  std::vector<PageRun> parts;
-  DevicePtr begin = block.ptr;
-  const auto end_at = [&](DevicePtr end) {
-    if (begin < end) {
-      parts.push_back({begin, distance(begin, end)});
-    }
-  };
-  absent_.for_each_inside(block.ptr, block.size, [&](DevicePtr ptr, std::size_t bytes) {
-    end_at(ptr);
-    begin = ptr + bytes;
-  });
-  end_at(block.end());
-  return parts;
-}
-
-bool ArenaScratch::remove_alias(Block* block) {
-  std::vector<PageRun> mapped;
-  {
-    const HeapLock lock(heap_.mutex_);
-    mapped = heap_.mapped_parts(*block);
-  }
-  for (const PageRun& part : mapped) {
-    if (!make_absent(part.begin, part.bytes, "released")) {
-      return false;
-    }
-  }
-  {
-    const HeapLock lock(heap_.mutex_);
-    heap_.absent_.remove(block->ptr, block->size);
-    heap_.forget_mapping(block->ptr, block->size);
-  }
-  heap_.on_mapping_removed(block);
-  return true;
-}
-
-bool ArenaScratch::make_absent(DevicePtr begin, std::size_t bytes, const char* reason) {
-  {
-    const HeapLock lock(heap_.mutex_);
-    heap_.notify_of_range(begin, bytes, MemoryEvent::kUnmapped, nullptr, {.reason = reason});
-  }
-  const bool unmapped = heap_.context_.driver.unmap(begin, bytes);
-  const HeapLock lock(heap_.mutex_);
-  if (unmapped) {
-    heap_.absent_.add(begin, bytes);
-  } else {
-    heap_.notify_of_range(begin, bytes, MemoryEvent::kMapped, nullptr, {.reason = "put_back"});
-  }
-  return unmapped;
-}
-
-Status ArenaScratch::make_present(DevicePtr begin, std::span<const HandleRange> handles) {
-  const Status status = heap_.map(begin, handles);
-  if (status == Status::kOk) {
-    const std::size_t bytes = pages_in(handles) * heap_.page_bytes_;
-    const HeapLock lock(heap_.mutex_);
-    heap_.absent_.remove(begin, bytes);
-    heap_.notify_of_range(begin, bytes, MemoryEvent::kMapped, nullptr, {.reason = "taken_back"});
-  }
-  return status;
-}
-
-bool ArenaScratch::is_absent(DevicePtr begin) {
-  const HeapLock lock(heap_.mutex_);
-  return heap_.absent_.meets(begin, 1);
-}
-
-bool ArenaScratch::is_all_absent(const Block& block) {
-  const HeapLock lock(heap_.mutex_);
-  return heap_.mapped_parts(block).empty();
 }
 
 }  // namespace ferro

@@ -35,7 +35,8 @@ struct Graph {
 
 class ScratchSharingTest : public testing::DeviceFixture {
  protected:
-  ScratchSharingTest() : DeviceFixture(512) {
+  explicit ScratchSharingTest(const HandleRules& handles = {})
+      : DeviceFixture(512, SimGpu::kManual, AllocatorConfig{.handles = handles}) {
     for (const PoolId& pool : kPools) {
       device_->pools().hold(pool);
     }
@@ -374,7 +375,11 @@ TEST_F(ScratchSharingTest, APoolThatNobodyHoldsBringsNothing) {
 }
 
 class ScratchSharingRandom : public ScratchSharingTest,
-                             public ::testing::WithParamInterface<unsigned> {};
+                             public ::testing::WithParamInterface<unsigned> {
+ protected:
+  // Handles of several pages are split when a pool joins.
+  ScratchSharingRandom() : ScratchSharingTest(testing::handle_rules(GetParam())) {}
+};
 
 // Graphs of three pools that join, leave, are captured, replayed and let go of in any order: after a
 // replay every byte of every result is what its own graph wrote last.
