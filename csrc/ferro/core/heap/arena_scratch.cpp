@@ -1,7 +1,6 @@
 // Scratch of graphs: what a capture borrowed and does not hold, and what graphs have let go.
 #include "ferro/core/heap/arena_scratch.h"
 
-#include "ferro/base/check.h"
 #include "ferro/driver/error.h"
 
 #include <algorithm>
