@@ -2,8 +2,13 @@
 // whose captures borrow nothing; and which pages a pool takes into account.
 #include "ferro/base/check.h"
 #include "ferro/core/device/scratch_sharing.h"
+#include "ferro/core/policy/scratch_folds.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
 #include <utility>
 
 namespace ferro {
@@ -166,6 +171,57 @@ void ScratchSharing::on_moved(const PoolId& pool, Block* block, std::vector<Hand
   doubled_.add(pool, {block, std::move(handles)}, to);
 }
 
+GroupBytes ScratchSharing::bytes_of(GroupId group) const {
+  GroupBytes bytes;
+  const auto set = sets_.find(group);
+  if (set == sets_.end()) {
+    return bytes;
+  }
+  for (const auto& [handle, shared] : set->second.handles) {
+    bytes.set += shared.held_pages() * store_.page_bytes();
+    bytes.lent += shared.evicted ? shared.pages * store_.page_bytes() : 0;
+  }
+  for (const PoolId& pool : set->second.members) {
+    for (const Use& use : members_.at(pool).uses) {
+      bytes.scratch += use.range.block->size;
+    }
+  }
+  return bytes;
+}
+
+GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
+  std::vector<HandleRuns> users;
+  std::size_t pages = 0;
+  for (const PoolId& pool : pools) {
+    HandleRuns& runs = users.emplace_back();
+    if (const auto found = members_.find(pool); found != members_.end()) {
+      // It has left a group; others may not join.
+      const Set& set = set_of(found->second);
+      if (set.members.size() == 1) {
+        for (const auto& [handle, shared] : set.handles) {
+          runs.push_back({shared.kept_by ? 0 : shared.pages});
+        }
+      }
+    } else {
+      const bool is_tree = is_of_tree(pool);
+      const AddressRanges carried = is_tree ? carried_.at(pool).ranges() : AddressRanges{};
+      const std::set<PageHandle> staying =
+          is_tree ? doubled_.handles_of(pool) : staying_handles(pool);
+      const auto splitting =
+          !is_tree && may_split() ? ArenaScratch::Splitting::kBefore : ArenaScratch::Splitting::kNo;
+      for_each_arena(pool, [&](ArenaHeap& heap) {
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, staying, splitting),
+                          std::back_inserter(runs));
+      });
+    }
+    for (const std::vector<std::size_t>& run : runs) {
+      pages = std::accumulate(run.begin(), run.end(), pages);
+    }
+  }
+  const std::size_t folded = pages_when_folded(std::move(users));
+  return {folded * store_.page_bytes(), pages * store_.page_bytes()};
+}
+
 std::size_t ScratchSharing::pages_of(const PoolId& pool) const {
   const auto found = members_.find(pool);
   if (found == members_.end()) {
@@ -181,6 +237,44 @@ std::size_t ScratchSharing::pages() const {
     pages += set.home_pages;
   }
   return pages;
+}
+
+void ScratchSharing::check_invariants() const {
+  std::map<GroupId, std::map<PageHandle, std::set<User>>> users;
+  for (const auto& [pool, member] : members_) {
+    const Set& set = sets_.at(member.group);
+    const auto count = [&, group = member.group](const HandleRange& range, User user) {
+      FERRO_CHECK(set.handles.contains(range.handle) &&
+                  set.handles.at(range.handle).pages == range.pages);
+      FERRO_CHECK(users[group][range.handle].insert(user).second);
+    };
+    for (const std::vector<Use>* uses : {&member.uses, &member.gone}) {
+      for (const Use& use : *uses) {
+        FERRO_CHECK(use.range.block->state == BlockState::kAliased);
+        FERRO_CHECK(pages_in(use.range.handles) * store_.page_bytes() == use.range.block->size);
+        for (const HandleRange& range : use.range.handles) {
+          count(range, use.user);
+        }
+      }
+    }
+    for (Heap* heap : pools_.heaps_of(pool)) {
+      if (is_paged(heap->kind())) {
+        for (const auto& borrowed : ArenaScratch(static_cast<ArenaHeap&>(*heap)).borrowed()) {
+          FERRO_CHECK(member.capturing.has_value());
+          count(borrowed.range, *member.capturing);
+        }
+      }
+    }
+  }
+  check_doubled();
+  for (const auto& [group, set] : sets_) {
+    std::size_t pages = 0;
+    for (const auto& [handle, shared] : set.handles) {
+      FERRO_CHECK(!shared.users.empty() && shared.users == users[group][handle]);
+      pages += shared.held_pages();
+    }
+    FERRO_CHECK(pages == set.home_pages && (pages == 0 || set.home.has_value()));
+  }
 }
 
 void ScratchSharing::check_doubled() const {

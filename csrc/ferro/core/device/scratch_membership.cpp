@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 namespace ferro {
@@ -58,6 +57,15 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
   return SharingResult::kOk;
 }
 
+// Of doubled ones.
+std::set<PageHandle> ScratchSharing::staying_handles(const PoolId& pool) {
+  std::set<PageHandle> free;
+  if (doubled_.any_of(pool)) {
+    for_each_arena(pool, [&](ArenaHeap& heap) { free.merge(ArenaScratch(heap).free_handles()); });
+  }
+  return doubled_.staying(pool, free);
+}
+
 // `written`: by its graphs; null: nobody knows, so all that there is, and the device has come to
 // rest.
 void ScratchSharing::add_member(GroupId group, const PoolId& pool, const AddressRanges* written) {
@@ -68,24 +76,32 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   // Without a hold there are no graphs, and nobody would say that they are gone.
   const bool has_graphs = pools_.use_count(pool) > 0;
   const bool is_tree = is_of_tree(pool);
-  const std::set<PageHandle> doubled = doubled_.handles_of(pool);
   if (has_graphs && is_tree) {
     share_what_is_not_carried(pool, member);
   }
+  const bool shares = has_graphs && !is_tree;
+  const std::set<PageHandle> staying = shares ? staying_handles(pool) : std::set<PageHandle>{};
   for_each_arena(pool, [&](ArenaHeap& heap) {
-    if (!has_graphs || is_tree) {
+    if (!shares) {
       return;
     }
     if (written == nullptr && may_split()) {
-      ArenaScratch(heap).split_partly_free(doubled);
+      ArenaScratch(heap).split_partly_free(staying);
     }
     // What the pool has lent since is gone.
     const AddressRanges backed = ArenaScratch(heap).backed_ranges();
     member.written.unite(written != nullptr ? written->intersection(backed) : backed);
     ArenaScratch(heap).retire_free(member.written);
-    add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(doubled),
+    add_uses(member, member.uses, heap, user, ArenaScratch(heap).alias_retired(staying),
              Folding::kMayFold);
   });
+  if (shares) {
+    for (ArenaScratch::Aliased& old : doubled_.take(pool, staying)) {
+      ArenaHeap& heap = static_cast<ArenaHeap&>(*old.block->span->heap());
+      add_uses(member, member.uses, heap, next_user_++, {std::move(old)}, Folding::kMayNot);
+      member.uses.back().doubles = user;
+    }
+  }
   update_count();
   set.members.push_back(pool);
   settle_accounts(set);
@@ -177,56 +193,6 @@ SharingResult ScratchSharing::leave(const PoolId& pool) {
   return SharingResult::kOk;
 }
 
-GroupBytes ScratchSharing::bytes_of(GroupId group) const {
-  GroupBytes bytes;
-  const auto set = sets_.find(group);
-  if (set == sets_.end()) {
-    return bytes;
-  }
-  for (const auto& [handle, shared] : set->second.handles) {
-    bytes.set += shared.held_pages() * store_.page_bytes();
-    bytes.lent += shared.evicted ? shared.pages * store_.page_bytes() : 0;
-  }
-  for (const PoolId& pool : set->second.members) {
-    for (const Use& use : members_.at(pool).uses) {
-      bytes.scratch += use.range.block->size;
-    }
-  }
-  return bytes;
-}
-
-GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
-  std::vector<HandleRuns> users;
-  std::size_t pages = 0;
-  for (const PoolId& pool : pools) {
-    HandleRuns& runs = users.emplace_back();
-    if (const auto found = members_.find(pool); found != members_.end()) {
-      // It has left a group; others may not join.
-      const Set& set = set_of(found->second);
-      if (set.members.size() == 1) {
-        for (const auto& [handle, shared] : set.handles) {
-          runs.push_back({shared.kept_by ? 0 : shared.pages});
-        }
-      }
-    } else {
-      const bool is_tree = is_of_tree(pool);
-      const AddressRanges carried = is_tree ? carried_.at(pool).ranges() : AddressRanges{};
-      const std::set<PageHandle> doubled = doubled_.handles_of(pool);
-      const auto splitting =
-          !is_tree && may_split() ? ArenaScratch::Splitting::kBefore : ArenaScratch::Splitting::kNo;
-      for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, doubled, splitting),
-                          std::back_inserter(runs));
-      });
-    }
-    for (const std::vector<std::size_t>& run : runs) {
-      pages = std::accumulate(run.begin(), run.end(), pages);
-    }
-  }
-  const std::size_t folded = pages_when_folded(std::move(users));
-  return {folded * store_.page_bytes(), pages * store_.page_bytes()};
-}
-
 // The user with the most scratch keeps its handles, and the others get those where they fit. Who is
 // a member is settled before that, so a driver that refuses only leaves the rest as it is. With
 // `only` the mappings of this user change, and no others.
@@ -235,6 +201,7 @@ void ScratchSharing::fold(Set& set, std::optional<User> only) {
     User user;
     std::size_t bytes = 0;
     std::vector<Use*> uses;
+    std::vector<const Use*> doubled;
   };
   std::vector<Scratch> users;
   std::set<PageHandle> kept;
@@ -246,7 +213,7 @@ void ScratchSharing::fold(Set& set, std::optional<User> only) {
       }
       auto user = std::ranges::find(users, use.user, &Scratch::user);
       if (user == users.end()) {
-        user = users.insert(users.end(), Scratch{use.user, 0, {}});
+        user = users.insert(users.end(), Scratch{use.user, 0, {}, {}});
       }
       user->bytes += use.range.block->size;
       user->uses.push_back(&use);
@@ -257,6 +224,16 @@ void ScratchSharing::fold(Set& set, std::optional<User> only) {
   for (const Scratch& user : users) {
     folding.insert(user.user);
   }
+  for (const PoolId& pool : set.members) {
+    for (const Use& use : members_.at(pool).uses) {
+      const auto user =
+          use.doubles ? std::ranges::find(users, *use.doubles, &Scratch::user) : users.end();
+      if (user != users.end()) {
+        user->doubled.push_back(&use);
+        folding.insert(use.user);
+      }
+    }
+  }
   for (const auto& [handle, shared] : set.handles) {
     if (!std::ranges::includes(folding, shared.users)) {
       kept.insert(handle);
@@ -265,6 +242,9 @@ void ScratchSharing::fold(Set& set, std::optional<User> only) {
   std::ranges::stable_sort(users, std::ranges::greater{}, &Scratch::bytes);
   try {
     for (Scratch& user : users) {
+      for (const Use* use : user.doubled) {
+        fold_doubled(set, *use, kept);
+      }
       for (Use* use : user.uses) {
         fold_use(set, *use, kept);
       }
@@ -311,6 +291,45 @@ void ScratchSharing::fold_use(Set& set, Use& use, std::set<PageHandle>& kept) {
     }
     for (; first < std::min(next, handles.size()); ++first) {
       kept.insert(handles[first].handle);
+    }
+  }
+}
+
+// Each handle of the use for one of as many pages, behind all addresses of its graphs.
+void ScratchSharing::fold_doubled(Set& set, const Use& doubled, std::set<PageHandle>& kept) {
+  for (std::size_t i = 0; i < doubled.range.handles.size(); ++i) {
+    const HandleRange own = doubled.range.handles[i];
+    if (!kept.insert(own.handle).second) {
+      continue;
+    }
+    const auto other = std::ranges::find_if(set.handles, [&](const auto& entry) {
+      const auto& [handle, shared] = entry;
+      return handle != own.handle && kept.contains(handle) && shared.pages == own.pages &&
+             !shared.users.contains(*doubled.doubles) && !shared.only && !shared.kept_by;
+    });
+    if (other == set.handles.end()) {
+      continue;
+    }
+    const HandleRange fresh{other->first, own.pages};
+    std::vector<Remap> remaps;
+    for (Use& use : members_.at(doubled.heap->pool()).uses) {
+      if (use.user != *doubled.doubles && use.doubles != doubled.doubles) {
+        continue;
+      }
+      for (std::size_t at = 0; at < use.range.handles.size(); ++at) {
+        if (use.range.handles[at].handle == own.handle) {
+          remaps.push_back({&use, at, {own}, {fresh}});
+        }
+      }
+    }
+    if (remap_all(remaps) == Status::kOk) {
+      for (const Remap& remap : remaps) {
+        set.handles.at(own.handle).users.erase(remap.use->user);
+        other->second.users.insert(remap.use->user);
+      }
+      if (set.handles.at(own.handle).users.empty()) {
+        kept.erase(own.handle);
+      }
     }
   }
 }
@@ -362,44 +381,6 @@ Status ScratchSharing::remap_all(std::span<const Remap> remaps) {
     throw;
   }
   return Status::kOk;
-}
-
-void ScratchSharing::check_invariants() const {
-  std::map<GroupId, std::map<PageHandle, std::set<User>>> users;
-  for (const auto& [pool, member] : members_) {
-    const Set& set = sets_.at(member.group);
-    const auto count = [&, group = member.group](const HandleRange& range, User user) {
-      FERRO_CHECK(set.handles.contains(range.handle) &&
-                  set.handles.at(range.handle).pages == range.pages);
-      FERRO_CHECK(users[group][range.handle].insert(user).second);
-    };
-    for (const std::vector<Use>* uses : {&member.uses, &member.gone}) {
-      for (const Use& use : *uses) {
-        FERRO_CHECK(use.range.block->state == BlockState::kAliased);
-        FERRO_CHECK(pages_in(use.range.handles) * store_.page_bytes() == use.range.block->size);
-        for (const HandleRange& range : use.range.handles) {
-          count(range, use.user);
-        }
-      }
-    }
-    for (Heap* heap : pools_.heaps_of(pool)) {
-      if (is_paged(heap->kind())) {
-        for (const auto& borrowed : ArenaScratch(static_cast<ArenaHeap&>(*heap)).borrowed()) {
-          FERRO_CHECK(member.capturing.has_value());
-          count(borrowed.range, *member.capturing);
-        }
-      }
-    }
-  }
-  check_doubled();
-  for (const auto& [group, set] : sets_) {
-    std::size_t pages = 0;
-    for (const auto& [handle, shared] : set.handles) {
-      FERRO_CHECK(!shared.users.empty() && shared.users == users[group][handle]);
-      pages += shared.held_pages();
-    }
-    FERRO_CHECK(pages == set.home_pages && (pages == 0 || set.home.has_value()));
-  }
 }
 
 }  // namespace ferro

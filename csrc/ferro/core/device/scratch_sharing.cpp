@@ -54,8 +54,9 @@ SharingResult ScratchSharing::begin_capture(const PoolId& pool) {
       given_first_[pool].clear();
       return SharingResult::kOk;
     }
-    add_member(next_lone_++, pool, &given_first_.at(pool));
+    const AddressRanges written = doubled_.follow(pool, std::move(given_first_.at(pool)));
     given_first_.erase(pool);
+    add_member(next_lone_++, pool, &written);
     found = members_.find(pool);
   }
   lifetimes_[pool].begin();

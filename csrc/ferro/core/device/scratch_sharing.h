@@ -21,7 +21,7 @@
 // arena of the pool owns it, and nobody is lent it.
 //
 // A pool that is no member lends nothing, but free pages of it serve its captures at other addresses
-// too (doubled_pages.h). Members of a group have no part in such doubled handles.
+// too (doubled_pages.h). When it joins, these are shared where they are free, and fold as one.
 //
 // With GraphOrder::kAny a pool that nobody declared is alone in a group from its second capture on.
 //
@@ -34,7 +34,7 @@
 // leaves; both wait for the device themselves. Invariants (check_invariants recounts them):
 //  * a handle of a set is behind aliased blocks and borrowed slots alone, and at most once for a user;
 //  * a handle of a set has a user;
-//  * a doubled handle is its pool's, or serves captures into its pool alone;
+//  * a doubled handle of a pool that is no member's use is its pool's, or serves its captures alone;
 //  * pages(id) of the first member of a group that has any == pages of its set - pages that are
 //    kept or evicted, of others 0.
 #pragma once
@@ -189,6 +189,8 @@ class ScratchSharing final : public ScratchLender {
     ArenaHeap* heap = nullptr;
     ArenaScratch::Aliased range;
     bool may_fold = true;
+    // All its handles are behind addresses of this user, too (doubled_pages.h).
+    std::optional<User> doubles = std::nullopt;
   };
   struct Member {
     GroupId group = 0;
@@ -246,6 +248,8 @@ class ScratchSharing final : public ScratchLender {
   User share_what_is_not_carried(const PoolId& pool, Member& member);
   void fold(Set& set, std::optional<User> only = std::nullopt);
   void fold_use(Set& set, Use& use, std::set<PageHandle>& kept);
+  void fold_doubled(Set& set, const Use& doubled, std::set<PageHandle>& kept);
+  std::set<PageHandle> staying_handles(const PoolId& pool);
   DevicePtr address_of_handle(const Use& use, std::size_t index) const;
   Status remap_all(std::span<const Remap> remaps);
   void settle_accounts(Set& set);

@@ -335,6 +335,19 @@ std::set<PageHandle> ArenaScratch::own_handles() {
   return handles;
 }
 
+std::set<PageHandle> ArenaScratch::free_handles() {
+  const HeapLock lock(heap_.mutex_);
+  collect_locked();
+  heap_.tiling_.merge_all();
+  std::set<PageHandle> found;
+  for (const Handle& handle : handles_under([](const Block& block) {
+         return block.is_free() || block.state == BlockState::kRetired;
+       })) {
+    found.insert(handle.range.handle);
+  }
+  return found;
+}
+
 void ArenaScratch::unretire_all() {
   const HeapLock lock(heap_.mutex_);
   heap_.tiling_.unretire_all();

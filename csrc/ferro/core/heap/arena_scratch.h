@@ -67,8 +67,9 @@ class ArenaScratch {
   enum class Splitting { kNo, kBefore };
   HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but,
                                   Splitting splitting);
-  // Those behind its blocks that are not borrowed.
+  // Own handles; those that are whole and carry nothing but free or retired memory.
   std::set<PageHandle> own_handles();
+  std::set<PageHandle> free_handles();
   // What is retired may be handed out.
   void unretire_all();
   // Unmaps an aliased block, which nobody uses any more. False: the driver refused, and some of it

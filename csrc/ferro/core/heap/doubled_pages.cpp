@@ -8,16 +8,47 @@
 
 namespace ferro {
 
-std::set<PageHandle> DoubledPages::handles_of(const PoolId& pool) const {
-  std::set<PageHandle> handles;
-  if (const auto found = by_pool_.find(pool); found != by_pool_.end()) {
+std::set<PageHandle> DoubledPages::staying(const PoolId& pool,
+                                           const std::set<PageHandle>& free) const {
+  std::set<PageHandle> staying;
+  const auto found = by_pool_.find(pool);
+  if (found == by_pool_.end()) {
+    return staying;
+  }
+  // One that moved several times, each time with others, keeps all of these.
+  for (bool changed = true; changed;) {
+    changed = false;
     for (const Moved& moved : found->second) {
-      for (const HandleRange& range : moved.from.handles) {
-        handles.insert(range.handle);
+      const std::vector<HandleRange>& handles = moved.from.handles;
+      const bool stays = std::ranges::any_of(handles, [&](const HandleRange& range) {
+        return staying.contains(range.handle) || !free.contains(range.handle);
+      });
+      for (const HandleRange& range : handles) {
+        changed |= stays && staying.insert(range.handle).second;
       }
     }
   }
-  return handles;
+  return staying;
+}
+
+std::vector<ArenaScratch::Aliased> DoubledPages::take(const PoolId& pool,
+                                                      const std::set<PageHandle>& staying) {
+  std::vector<ArenaScratch::Aliased> taken;
+  const auto found = by_pool_.find(pool);
+  if (found == by_pool_.end()) {
+    return taken;
+  }
+  std::erase_if(found->second, [&](Moved& moved) {
+    if (staying.contains(moved.from.handles.front().handle)) {
+      return false;
+    }
+    taken.push_back(std::move(moved.from));
+    return true;
+  });
+  if (found->second.empty()) {
+    by_pool_.erase(found);
+  }
+  return taken;
 }
 
 AddressRanges DoubledPages::follow(const PoolId& pool, AddressRanges ranges) const {

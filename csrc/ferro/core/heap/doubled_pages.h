@@ -28,7 +28,12 @@ class DoubledPages {
     by_pool_[pool].push_back({std::move(from), to});
   }
   bool any_of(const PoolId& pool) const { return by_pool_.contains(pool); }
-  std::set<PageHandle> handles_of(const PoolId& pool) const;
+  // Those that stay where they are when others of the pool are shared: of which not all are in `free`
+  // that moved together.
+  std::set<PageHandle> staying(const PoolId& pool, const std::set<PageHandle>& free) const;
+  // The old addresses of all others, which are the caller's from now on.
+  std::vector<ArenaScratch::Aliased> take(const PoolId& pool, const std::set<PageHandle>& staying);
+  std::set<PageHandle> handles_of(const PoolId& pool) const { return staying(pool, {}); }
   // Addresses of the pool, with old ones as where their handles are now. O(moves log ranges).
   AddressRanges follow(const PoolId& pool, AddressRanges ranges) const;
 
