@@ -121,7 +121,7 @@ struct DropPool {  // all its graphs go
   unsigned pool;
 };
 struct FreeLargest {};  // of the default pool
-struct SetLends {  // in worlds that lend
+struct SetLends {       // in worlds that lend
   unsigned group;
   bool lends;
 };
