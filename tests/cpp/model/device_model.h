@@ -16,6 +16,7 @@
 #include "ferro/core/device/device_memory.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
+#include "model/planted.h"
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/idle_remover.h"
@@ -52,21 +53,6 @@ inline constexpr bool kGoneStreamIsAskedByExport = false;
 inline constexpr bool kGoneStreamIsAskedByFree = false;
 inline constexpr bool kSharingLeavesOldMappings = false;
 }  // namespace known
-
-// What the allocator, or a launch, does wrong on purpose, so that a test can show that it is found.
-enum class Planted {
-  kNone,
-  kNoWait,       // who evicts scratch does not wait for the device
-  kPastTheGate,  // a launch that is under way does not keep scratch from being lent
-  kUnasked,      // a launch takes nothing back
-};
-
-// What happened to the scratch of idle graphs.
-struct LendingCounts {
-  unsigned lent = 0;     // steps after which more of it was lent
-  unsigned back = 0;     // launches that took some of it back
-  unsigned refused = 0;  // launches
-};
 
 class DeviceModel {
  public:
