@@ -32,6 +32,7 @@ _NO_CACHE = (
 REPORT_ON_OOM = "FERRO_ALLOC_REPORT_ON_OOM"
 _ON_OOM = "ferro_alloc.snapshots._on_oom"
 _TAGS = "ferro_alloc._tags"
+_GRAPH_DEBUG = "ferro_alloc.graphs._debug"
 _lock = threading.Lock()
 _installed_config: Config | None = None
 
@@ -105,6 +106,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         sys.modules[_TAGS].tell_again()
     if os.environ.get(REPORT_ON_OOM) or _ON_OOM in sys.modules:
         importlib.import_module(_ON_OOM).report_where_asked()
+    if wanted.graph_debug:
+        torch.cuda._lazy_call(_debug_graphs)
 
 
 def uninstall() -> None:
@@ -119,6 +122,7 @@ def uninstall() -> None:
     with _lock:
         if _installed_config is None:
             return
+        debugs = _installed_config.graph_debug
         import torch
 
         try:
@@ -128,6 +132,14 @@ def uninstall() -> None:
         except RuntimeError as error:
             raise FerroError(str(error)) from error
         _installed_config = None
+    if debugs and _GRAPH_DEBUG in sys.modules:
+        sys.modules[_GRAPH_DEBUG].debug(False)
+
+
+def _debug_graphs() -> None:
+    """When CUDA is initialised, at which time the allocator may be another one again."""
+    if _installed_config is not None and _installed_config.graph_debug:
+        importlib.import_module(_GRAPH_DEBUG).debug()
 
 
 def _displaced() -> str:

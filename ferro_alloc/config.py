@@ -53,6 +53,9 @@ class Config:
     """In which order graphs that share a pool may replay without destroying what others keep: that
     of their captures, as under PyTorch's allocator, or any, which takes more memory. Pools in an
     exclusive group need no setting."""
+    graph_debug: bool = False
+    """The debug mode of graphs (`graphs.debug()`) is on from the installation, once CUDA is
+    initialised, to the uninstallation."""
 
     def __post_init__(self) -> None:
         _check_size("page_size_mb", self.page_size_mb)
@@ -68,7 +71,7 @@ class Config:
                 f"memory_limit_mb is {self.memory_limit_mb} and page_size_mb is "
                 f"{self.page_size_mb}: expected a limit of at least one page"
             )
-        for key in ("background_unmap", "move_live"):
+        for key in _SWITCHES:
             if not isinstance(value := getattr(self, key), bool):
                 raise TypeError(_refusal(key, value))
         for key, names in _NAMES.items():
@@ -164,7 +167,9 @@ _FORMS = {
     "move_live": "true or false, as in move_live:true",
     "graph_layout": "pages or segments, as in graph_layout:segments",
     "graph_order": "captured or any, as in graph_order:any",
+    "graph_debug": "true or false, as in graph_debug:true",
 }
+_SWITCHES = ("background_unmap", "move_live", "graph_debug")
 _NAMES = {
     "layout": get_args(Layout),
     "graph_layout": get_args(Layout),
@@ -179,7 +184,7 @@ def _text_of(value: object) -> str:
 def _parse_value(key: str, value: str) -> bool | int | str | None:
     if key in _NAMES:
         return value
-    if key in ("background_unmap", "move_live"):
+    if key in _SWITCHES:
         if value.lower() not in ("true", "false"):
             raise ValueError(_refusal(key, value))
         return value.lower() == "true"

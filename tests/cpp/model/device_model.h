@@ -8,14 +8,15 @@
 // allocator says about itself. Throws ModelError or InternalError.
 //
 // The instructions are in device_model_blocks.h (allocate, free, use), device_model_pools.h (pools,
-// checkpoints, sources), device_model_groups.h (exclusive groups and their graphs),
-// device_model_sharing.h (other processes, peers, streams that go) and
+// checkpoints, sources), device_model_groups.h (exclusive groups), device_model_replays.h (their
+// graphs), device_model_lending.h (what they lend), device_model_sharing.h (other processes, peers, streams that go) and
 // device_model_shortage.h (limits, callbacks, when a request may fail).
 #pragma once
 
 #include "ferro/core/device/device_memory.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
+#include "model/planted.h"
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/idle_remover.h"
@@ -65,9 +66,14 @@ class DeviceModel {
   // A look inside merges what is unmerged, so usually it does not follow every step.
   static constexpr unsigned kLookEvery = 8;
 
-  DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery)
-      : gpu_(kPages, settings + ",devices=2"), world_(world), look_every_(look_every) {
+  DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery,
+              Planted planted = Planted::kNone)
+      : gpu_(kPages, settings + ",devices=2"),
+        world_(world),
+        look_every_(look_every),
+        planted_(planted) {
     FaultyApi::reset();
+    FaultyApi::skip(planted == Planted::kNoWait ? "cuCtxSynchronize" : nullptr);
     FaultyApi::keep(&ledger_);
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config(),
                                              [this] { return relieve(); });
@@ -76,7 +82,12 @@ class DeviceModel {
   // A model that failed leaves its device behind, whose destructor needs a sound one.
   ~DeviceModel() {
     FaultyApi::reset();
-    static_cast<void>(device_.release());
+    FaultyApi::skip(nullptr);
+    if (device_ != nullptr) {
+      // Never destroyed, so that they count as no leak.
+      static auto& left = *new std::vector<std::pair<DeviceMemory*, AddressIndex*>>();
+      left.emplace_back(device_.release(), index().release());
+    }
     FaultyApi::keep(nullptr);
   }
 
@@ -94,13 +105,18 @@ class DeviceModel {
       check_everything();
     }
   }
+  const LendingCounts& lending() const { return lending_counts_; }
   // Ends captures and work, frees everything, and expects an empty device.
   void finish();
 
   // Instructions. A refusal of the driver must leave the model right as it is.
-  void operator()(const Allocate& i);
+  void operator()(const Allocate& i) { allocate(pool_for(i.pool), i); }
   void operator()(const AllocateAt& i);
-  void operator()(const Free& i);
+  void operator()(const Free& i) {
+    if (!live_.empty()) {
+      free(nth_live(i.block));
+    }
+  }
   void operator()(const RecordStream& i);
   void operator()(const Advance& i) { traffic_.advance(i.stream); }
   void operator()(const Finish& i) { traffic_.finish(i.stream); }
@@ -128,6 +144,10 @@ class DeviceModel {
   void operator()(const BeginGraph& i);
   void operator()(const EndGraph& i);
   void operator()(const Replay& i);
+  void operator()(const CaptureGraph& i);
+  void operator()(const DropPool& i);
+  void operator()(const FreeLargest&);
+  void operator()(const SetLends& i);
   void operator()(const Export& i);
   void operator()(const AddPeer&);
   void operator()(const DestroyStream&);
@@ -196,12 +216,20 @@ class DeviceModel {
     unsigned stream = 0;  // of the capture
     bool of_member = false;
     std::vector<std::pair<std::uint64_t, std::size_t>> ranges = {};
+    // Of these, what was on pages of the group.
+    std::vector<std::pair<std::uint64_t, std::size_t>> borrowed = {};
   };
 
-  // One for all models: it is large, and empty when a model is finished.
-  static AddressIndex& addresses() {
-    static AddressIndex index;
+  // One for all models: it is large, and empty when a model is finished. One that fails keeps it.
+  static std::unique_ptr<AddressIndex>& index() {
+    static std::unique_ptr<AddressIndex> index;
     return index;
+  }
+  static AddressIndex& addresses() {
+    if (index() == nullptr) {
+      index() = std::make_unique<AddressIndex>();
+    }
+    return *index();
   }
   static void expect(bool condition, const char* what) {
     if (!condition) {
@@ -234,6 +262,8 @@ class DeviceModel {
   Live::iterator nth_live(unsigned n) {
     return std::next(live_.begin(), static_cast<std::ptrdiff_t>(n % live_.size()));
   }
+  void allocate(const PoolId& pool, const Allocate& request);
+  void free(Live::iterator found);
   unsigned number_of(StreamId stream) const;
   bool is_capturing(unsigned stream) const { return stream != kGone && traffic_.capturing(stream); }
   void check_size(const PoolId& pool, std::size_t asked, const AllocateResult& result);
@@ -271,9 +301,29 @@ class DeviceModel {
   void write_first(std::uint64_t begin, Block& block);
   bool writes(const Graph& graph, std::uint64_t begin, std::size_t size) const;
   bool may_replay(const Graph& graph, unsigned stream) const;
-  std::map<CUdeviceptr, DriverLedger::Handle> pages_of(std::span<const Graph> graphs) const;
+  void replay(const Graph& graph, unsigned stream);
+  using Pages = std::map<CUdeviceptr, DriverLedger::Handle>;
+  Pages pages_of(std::span<const Graph> graphs) const;
   void check_groups();
   void check_owners();
+
+  // Lending.
+  bool asks_before_launch(const Graph& graph) const {
+    return world_.lends && is_member(graph.pool) && groups_.at(graph.pool) < kGroups;
+  }
+  bool begin_launch(const Graph& graph);
+  void launch_around(const Graph& graph, const Replay& i);
+  Pages pages_of_members() const;
+  void read_eager_work();
+  bool may_lack(unsigned group) const { return lends_.contains(group) || lacking_.contains(group); }
+  void expect_complete(unsigned group);
+  static bool are_same_where_mapped(const Pages& before, const Pages& after);
+  std::size_t lent_bytes(unsigned group) { return device_->scratch().bytes_of(group).lent; }
+  std::size_t all_lent_bytes();
+  std::size_t idle_bytes(unsigned but);
+  bool is_short_of(std::size_t bytes);
+  void check_refused(unsigned group, std::size_t missing);
+  void count_lent();
 
   // Shortage.
   bool relieve();
@@ -302,6 +352,7 @@ class DeviceModel {
   SimGpu gpu_;
   const World world_;
   const unsigned look_every_;
+  const Planted planted_;
   DriverLedger ledger_;
   IdleRemover unmapper_;
   std::set<std::uint64_t> source_segments_;  // that the source's pool has
@@ -325,6 +376,11 @@ class DeviceModel {
   std::set<PoolId> excluded_;   // had a checkpoint
   std::set<PoolId> captured_;   // no members, with a graph that has pages
   std::set<PoolId> unsettled_;  // the end of their last capture failed
+  std::set<unsigned> lends_;    // groups
+  std::set<unsigned> lacking_;  // groups that do not lend any more, and have not got all back
+  std::size_t lent_before_ = 0;
+  LendingCounts lending_counts_;
+  bool is_launching_ = false;
   unsigned next_graph_ = 0;
   unsigned next_lone_ = kGroups;
   std::size_t limit_ = PageStore::kNoLimit;
@@ -342,29 +398,15 @@ class DeviceModel {
   unsigned steps_ = 0;
 };
 
-// Performs a program; a failure is thrown again with the program up to it.
-inline void run_program(const Program& program, const std::string& settings = SimGpu::kManual,
-                        unsigned look_every = DeviceModel::kLookEvery) {
-  std::size_t done = 0;
-  try {
-    DeviceModel model(program.world, settings, look_every);
-    for (const Instruction& instruction : program.instructions) {
-      ++done;
-      model.perform(instruction);
-    }
-    model.finish();
-  } catch (const std::exception& error) {
-    throw ModelError(std::string(error.what()) + "\nafter\n" + to_code(program, done) + ", \"" +
-                     settings + "\", " + std::to_string(look_every) + ");\n");
-  }
-}
-
 }  // namespace ferro::testing
 
 // The parts of the model.
 #include "model/device_model_blocks.h"
 #include "model/device_model_checks.h"
 #include "model/device_model_groups.h"
+#include "model/device_model_lending.h"
 #include "model/device_model_pools.h"
+#include "model/device_model_program.h"
+#include "model/device_model_replays.h"
 #include "model/device_model_sharing.h"
 #include "model/device_model_shortage.h"

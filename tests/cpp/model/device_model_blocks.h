@@ -5,8 +5,7 @@
 
 namespace ferro::testing {
 
-inline void DeviceModel::operator()(const Allocate& i) {
-  const PoolId pool = pool_for(i.pool);
+inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
   be_held(pool);
   const StreamId stream = traffic_.stream(i.stream);
   const auto capture = running_.find(pool);
@@ -150,11 +149,7 @@ inline bool DeviceModel::is_free_range(const PoolId& pool, StreamId stream, Devi
   return false;
 }
 
-inline void DeviceModel::operator()(const Free& i) {
-  if (live_.empty()) {
-    return;
-  }
-  const auto found = nth_live(i.block);
+inline void DeviceModel::free(Live::iterator found) {
   const auto& [address, block] = *found;
   const DevicePtr ptr{address};
   if (block.shared) {

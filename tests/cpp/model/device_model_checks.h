@@ -15,6 +15,7 @@ inline void DeviceModel::check_step() {
   }
   check_pages();
   check_order();
+  count_lent();
   expect(traffic_.captures_are_sound(), "captures go on");
 }
 

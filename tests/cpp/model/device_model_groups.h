@@ -1,8 +1,4 @@
-// The model's exclusive groups: pools that join and leave, graphs that are captured into pools and
-// replay, and which page is whose.
-//
-// A replay writes every byte of all that its capture was given. So a page that two have at once
-// shows as a wrong tag of a block that is read later.
+// The model's exclusive groups: pools that join and leave, and which page is whose.
 #pragma once
 
 #include "model/device_model.h"
@@ -24,9 +20,8 @@ inline bool DeviceModel::is_alone(const PoolId& pool) const {
 }
 
 // By address, what is mapped where graphs write.
-inline std::map<CUdeviceptr, DriverLedger::Handle> DeviceModel::pages_of(
-    std::span<const Graph> graphs) const {
-  std::map<CUdeviceptr, DriverLedger::Handle> pages;
+inline DeviceModel::Pages DeviceModel::pages_of(std::span<const Graph> graphs) const {
+  Pages pages;
   for (const Graph& graph : graphs) {
     for (const auto& [begin, size] : graph.ranges) {
       for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size;
@@ -48,6 +43,11 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     guarded([&] { result = device_->scratch().join(group, pool); });
     return result;
   };
+  const auto lacks = [&] { return may_lack(group) || (member && may_lack(before->second)); };
+  const auto lent = [&] {
+    return lent_bytes(group) +
+           (member && before->second < kGroups ? lent_bytes(before->second) : std::size_t{0});
+  };
   std::optional<SharingResult> result = join();
   if (!result) {
     FaultyApi::reset();
@@ -66,8 +66,15 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     expect(*result == SharingResult::kMember, "a pool is a member of one group");
     return;
   }
+  if (*result == SharingResult::kOutOfMemory) {
+    expect(lacks() && (fault_struck() || ever_failed_ || is_short_of(lent())),
+           "a pool joins, but where scratch that is lent cannot come back");
+    return;
+  }
   expect(*result == SharingResult::kOk, "a pool joins");
   groups_[pool] = group;
+  lacking_.erase(group);
+  expect_complete(group);
   check_owners();
 }
 
@@ -77,7 +84,9 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
   std::optional<SharingResult> result;
   guarded([&] { result = device_->scratch().leave(pool); });
   if (!result || *result != SharingResult::kOk) {
-    expect(pages_of(graphs_) == before, "a pool that cannot leave stays as it was");
+    const Pages after = pages_of(graphs_);
+    expect(world_.lends ? are_same_where_mapped(before, after) : before == after,
+           "a pool that cannot leave stays as it was");
   }
   if (!result) {
     return;
@@ -91,7 +100,8 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
     case SharingResult::kOutOfMemory:
       expect(fault_struck() || std::min(budget(), rejection_limit_before_) <
                                    device_->report().held_bytes() +
-                                       device_->scratch().bytes_of(groups_.at(pool)).set,
+                                       device_->scratch().bytes_of(groups_.at(pool)).set +
+                                       lent_bytes(groups_.at(pool)),
              "only without pages of its own");
       return;
     case SharingResult::kCapturing: {
@@ -107,236 +117,6 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
       return;
     default:
       expect(false, "nothing else forbids it");
-  }
-}
-
-inline void DeviceModel::operator()(const EndCapture& i) {
-  const auto running = std::ranges::find_if(running_, [&](const auto& entry) {
-    return entry.second.stream == i.stream % Traffic::kStreams;
-  });
-  if (running != running_.end()) {
-    end_graph(running->first, true);
-    return;
-  }
-  traffic_.end_capture(i.stream);
-  device_->set_captures(traffic_.captures());
-}
-
-inline void DeviceModel::operator()(const BeginGraph& i) {
-  const PoolId pool = private_pool(i.pool);
-  const unsigned stream = i.stream % Traffic::kStreams;
-  if (running_.contains(pool) || traffic_.capturing(stream)) {
-    return;
-  }
-  hold(pool);
-  SharingResult result = SharingResult::kOutOfMemory;
-  guarded([&] { result = device_->scratch().begin_capture(pool); });
-  if (result != SharingResult::kOk) {
-    expect(result == SharingResult::kOutOfMemory && (unsettled_.contains(pool) || fault_struck()),
-           "a capture begins, but after one that failed");
-    expect(let_go(pool), "it was held");
-    return;
-  }
-  settle_blocks(pool);
-  if (captured_.contains(pool) && !is_member(pool) && !excluded_.contains(pool)) {
-    // Nobody declared it; what its graph keeps is its own from now on.
-    groups_[pool] = next_lone_++;
-    for (auto& [begin, block] : live_) {
-      block.apart = block.apart || (block.pool == pool && block.graph != 0);
-    }
-  }
-  running_[pool] = {++next_graph_, pool, stream, is_member(pool) && !excluded_.contains(pool)};
-  traffic_.begin_capture(stream);
-  device_->set_captures(traffic_.captures());
-}
-
-// What an earlier capture left alive has its own pages now.
-inline void DeviceModel::settle_blocks(const PoolId& pool) {
-  unsettled_.erase(pool);
-  for (auto& [begin, block] : live_) {
-    if (block.pool == pool && block.exposed) {
-      block.exposed = false;
-      block.apart = true;
-      write_first(begin, block);
-    }
-  }
-}
-
-inline bool DeviceModel::has_pages(const PoolId& pool) {
-  return std::ranges::any_of(device_->report().segments(&pool),
-                             [](const SegmentView& segment) { return is_paged(segment.kind); });
-}
-
-inline void DeviceModel::note_captured(const PoolId& pool, std::uint64_t begin, std::size_t size) {
-  Graph& graph = running_.at(pool);
-  // Segments are shared with nobody.
-  if (is_paged(heap_of(begin).kind())) {
-    graph.ranges.emplace_back(begin, size);
-    live_.at(begin).graph = graph.number;
-  }
-}
-
-inline void DeviceModel::note_freed(const Block& block) {
-  if (!world_.groups || block.pool == kDefaultPool || block.tag == 0) {
-    return;
-  }
-  std::vector<std::shared_ptr<Event>>& uses = last_uses_[block.pool];
-  std::erase_if(uses, [](const auto& event) { return event->complete(); });
-  const auto add = [&](unsigned stream) {
-    if (stream != kGone && !is_capturing(stream)) {
-      uses.push_back(std::make_shared<Event>(traffic_.record(stream)));
-    }
-  };
-  add(block.stream);
-  for (const Use& use : block.uses) {
-    add(use.stream);
-  }
-  if (block.last_work != nullptr) {
-    uses.push_back(block.last_work);
-  }
-}
-
-// Without a capture a pool gives also what its graphs have let go and still write, or have written
-// lately when they are gone.
-inline void DeviceModel::wait_for_replays(const Block& block) {
-  if (!is_member(block.pool) || block.stream == kGone || is_capturing(block.stream)) {
-    return;
-  }
-  const auto last = last_replay_.find(groups_.at(block.pool));
-  if (last != last_replay_.end()) {
-    last->second->hold_back(traffic_.stream(block.stream));
-  }
-}
-
-inline void DeviceModel::operator()(const EndGraph& i) {
-  if (!running_.empty()) {
-    const auto running =
-        std::next(running_.begin(), static_cast<std::ptrdiff_t>(i.pool % running_.size()));
-    end_graph(running->first, i.succeeds);
-  }
-}
-
-inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
-  Graph graph = std::move(running_.extract(pool).mapped());
-  traffic_.end_capture(graph.stream);
-  device_->set_captures(traffic_.captures());
-  const std::size_t held = device_->report().held_bytes();
-  SharingResult result = SharingResult::kOutOfMemory;
-  guarded([&] {
-    result = device_->scratch().end_capture(
-        pool, succeeds ? ScratchSharing::Outcome::kSucceeded : ScratchSharing::Outcome::kFailed);
-  });
-  const bool sound = result == SharingResult::kOk;
-  expect(sound || result == SharingResult::kOutOfMemory, "nothing else can be wrong");
-  std::size_t given = 0;
-  for (const auto& range : graph.ranges) {
-    given += pages_of(range.second) + (world_.coarse_handles ? 8 : 1);  // whole handles
-  }
-  for (auto& [begin, block] : live_) {
-    if (block.graph == graph.number) {
-      block.graph = succeeds && sound ? graph.number : 0;
-      block.apart = graph.of_member && sound && is_paged(heap_of(begin).kind());
-      block.exposed = !sound;
-      if (sound) {
-        write_first(begin, block);
-      }
-    }
-  }
-  if (!sound) {
-    unsettled_.insert(pool);
-    expect(fault_struck() || ever_failed_ || budget() < held + given * kPageBytes,
-           "only without pages for what lives");
-  }
-  if (world_.any_order && succeeds && !is_member(pool) && !excluded_.contains(pool) &&
-      has_pages(pool)) {
-    captured_.insert(pool);
-  }
-  if (succeeds && sound) {
-    graphs_.push_back(std::move(graph));
-  } else {
-    // Nobody has the graph.
-    expect(let_go(pool), "it was held");
-  }
-}
-
-inline bool DeviceModel::writes(const Graph& graph, std::uint64_t begin, std::size_t size) const {
-  return std::ranges::any_of(graph.ranges, [&](const auto& range) {
-    return range.first < begin + size && begin < range.first + range.second;
-  });
-}
-
-// Whoever works where the graph does can be made to wait.
-inline bool DeviceModel::may_replay(const Graph& graph, unsigned stream) const {
-  if (traffic_.capturing(stream) || (!graph.of_member && traffic_.captures() != 0)) {
-    return false;
-  }
-  return std::ranges::none_of(live_, [&](const auto& entry) {
-    const Block& block = entry.second;
-    const auto is_over = [&](unsigned of) { return of == kGone || is_capturing(of); };
-    return writes(graph, entry.first, block.size) &&
-           (is_over(block.stream) ||
-            std::ranges::any_of(block.uses, [&](const Use& use) { return is_over(use.stream); }));
-  });
-}
-
-inline void DeviceModel::operator()(const Replay& i) {
-  const unsigned stream = i.stream % Traffic::kStreams;
-  if (graphs_.empty() || !may_replay(graphs_[i.graph % graphs_.size()], stream)) {
-    return;
-  }
-  const Graph& graph = graphs_[i.graph % graphs_.size()];
-  if (!graph.of_member && std::ranges::any_of(pages_of({&graph, 1}),
-                                              [](const auto& page) { return page.second == 0; })) {
-    return;  // a pool that is no member may have lent what its graphs have let go of
-  }
-  // Streams that work on what it writes; without a group, on what anybody got of it since.
-  std::set<unsigned> streams;
-  std::map<std::uint64_t, Block*> blocks;
-  for (auto& [begin, block] : live_) {
-    if (writes(graph, begin, block.size)) {
-      blocks[begin] = &block;
-      streams.insert(block.stream);
-      for (const Use& use : block.uses) {
-        streams.insert(use.stream);
-      }
-      expect(block.graph == graph.number || !block.apart, "results are their graph's alone");
-    }
-  }
-  if (!graph.of_member) {
-    streams = {0, 1, 2};
-  }
-  for (const unsigned other : streams) {
-    traffic_.order(other, stream);
-  }
-  for (const std::shared_ptr<Event>& use : last_uses_[graph.pool]) {
-    use->hold_back(traffic_.stream(stream));
-  }
-  std::shared_ptr<Event>* last = nullptr;
-  if (is_member(graph.pool)) {
-    last = &last_replay_[groups_.at(graph.pool)];
-    if (*last != nullptr) {
-      (*last)->hold_back(traffic_.stream(stream));
-    }
-  }
-  for (const auto& [begin, size] : graph.ranges) {
-    const auto tag = static_cast<std::uint8_t>(1 + next_tag_++ % 255);
-    traffic_.overwrite(stream, DevicePtr{begin}, size, tag);
-    if (const auto found = blocks.find(begin); found != blocks.end()) {
-      found->second->tag = tag;
-    }
-  }
-  for (const auto& [begin, block] : blocks) {
-    if (block->graph == graph.number) {
-      traffic_.read(stream, DevicePtr{begin}, block->size, block->tag);
-    } else {
-      block->tag = 0;
-    }
-  }
-  if (last != nullptr) {
-    *last = std::make_shared<Event>(traffic_.record(stream));
-  }
-  for (const unsigned other : streams) {
-    traffic_.order(stream, other);
   }
 }
 
@@ -378,11 +158,14 @@ inline void DeviceModel::check_groups() {
 // A page of a block that lives has no other graph than its own at another address.
 inline void DeviceModel::check_owners() {
   using Handle = DriverLedger::Handle;
-  const auto for_each_page = [this](std::uint64_t begin, std::size_t size, auto function) {
+  const auto for_each_page = [this](std::uint64_t begin, std::size_t size, bool may_lack,
+                                    auto function) {
     for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
       const auto [first, handle] = ledger_.mapping_behind(at);
-      expect(handle != 0, "what is in use is mapped");
-      function(first, handle);
+      expect(handle != 0 || may_lack, "what is in use is mapped");
+      if (handle != 0) {
+        function(first, handle);
+      }
     }
   };
   const auto is_mapped = [this](std::uint64_t begin, std::size_t size) {
@@ -403,13 +186,14 @@ inline void DeviceModel::check_owners() {
       continue;
     }
     // clang 14 captures no structured binding.
-    for_each_page(begin, block.size, [&, of = block.graph](std::uint64_t first, Handle handle) {
-      const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, of});
-      expect(is_new || known->second.first == first, "a live page has one address");
-      if (known->second.graph != of) {
-        known->second.graph = 0;  // of nobody alone
-      }
-    });
+    for_each_page(begin, block.size, false,
+                  [&, of = block.graph](std::uint64_t first, Handle handle) {
+                    const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, of});
+                    expect(is_new || known->second.first == first, "a live page has one address");
+                    if (known->second.graph != of) {
+                      known->second.graph = 0;  // of nobody alone
+                    }
+                  });
   }
   for (const Graph& graph : graphs_) {
     if (!graph.of_member && !is_member(graph.pool)) {
@@ -423,7 +207,8 @@ inline void DeviceModel::check_owners() {
       if (!is_paged(heap_of(begin).kind())) {
         continue;
       }
-      for_each_page(begin, size, [&](std::uint64_t first, Handle handle) {
+      const bool lacks = may_lack(groups_.at(graph.pool));
+      for_each_page(begin, size, lacks, [&](std::uint64_t first, Handle handle) {
         const auto live = of_blocks.find(handle);
         // What was let go after its capture, the graph writes there too, and anybody may have it.
         expect(live == of_blocks.end() || live->second.first == first ||

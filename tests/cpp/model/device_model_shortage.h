@@ -20,6 +20,7 @@ inline AllocatorConfig DeviceModel::config() {
       return stream == traffic_.stream(0) || stream == traffic_.stream(1);
     };
   }
+  config.longest_launch = std::chrono::milliseconds(0);  // one thread launches and asks
   config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
   return config;
 }
@@ -139,8 +140,15 @@ inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& reque
          "out of memory only when new memory cannot help");
   // After a fault something may be lost until the driver takes it back.
   const bool beyond = known::kSharedPagesBeyondLimit && budget() < held_before;
-  if (!ever_failed_ && !fault_struck() && traffic_.captures() == 0 && !beyond && groups_.empty()) {
+  const bool is_undisturbed =
+      !ever_failed_ && !fault_struck() && traffic_.captures() == 0 && !beyond;
+  if (is_undisturbed && groups_.empty()) {
     expect(budget() < bytes_in_use() + needed, "out of memory only when memory is in use");
+  }
+  if (is_undisturbed && !in_segments && !has_peer_ && !is_launching_) {
+    const std::size_t in_use = device_->report().held_bytes() -
+                               device_->store().counts().idle * kPageBytes - idle_bytes(~0U);
+    expect(budget() < in_use + needed, "out of memory only when idle scratch is too little");
   }
 }
 

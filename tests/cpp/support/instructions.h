@@ -111,6 +111,19 @@ struct EndGraph {
 };
 struct Replay {
   unsigned graph, stream;
+  std::size_t meanwhile = 0;  // pages that are asked for while the launch is under way
+};
+struct CaptureGraph {  // with pages of scratch, which die within it, and of results
+  unsigned pool, stream;
+  std::size_t scratch, results;
+};
+struct DropPool {  // all its graphs go
+  unsigned pool;
+};
+struct FreeLargest {};  // of the default pool
+struct SetLends {       // in worlds that lend
+  unsigned group;
+  bool lends;
 };
 
 using Instruction =
@@ -118,7 +131,7 @@ using Instruction =
                  EmptyCache, EmptyPool, CollectPending, HoldPool, ReleasePool, TakeCheckpoint,
                  RestoreCheckpoint, SetLimit, FailNext, AllocateAt, Export, SetUseOnOom, AddPeer,
                  OthersHold, DestroyStream, OnShortage, SetRejectionLimit, JoinGroup, LeaveGroup,
-                 BeginGraph, EndGraph, Replay>;
+                 BeginGraph, EndGraph, Replay, CaptureGraph, DropPool, FreeLargest, SetLends>;
 
 inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuMemSetAccess",       "cuMemUnmap",
@@ -143,6 +156,7 @@ struct World {
   bool unmaps_beside = false;   // old mappings go between the instructions, now and then
   bool groups = false;          // pools share the pages of their graphs' scratch
   bool any_order = false;       // those that nobody declared are groups of their own
+  bool lends = false;           // declared ones lend their scratch
 };
 
 struct Program {
@@ -211,7 +225,16 @@ inline std::string to_code(const Instruction& instruction) {
       out << "EndGraph{" << i.pool << ", " << i.succeeds << "}";
     }
     void operator()(const Replay& i) const {
-      out << "Replay{" << i.graph << ", " << i.stream << "}";
+      out << "Replay{" << i.graph << ", " << i.stream << ", " << i.meanwhile << "}";
+    }
+    void operator()(const CaptureGraph& i) const {
+      out << "CaptureGraph{" << i.pool << ", " << i.stream << ", " << i.scratch << ", " << i.results
+          << "}";
+    }
+    void operator()(const DropPool& i) const { out << "DropPool{" << i.pool << "}"; }
+    void operator()(const FreeLargest&) const { out << "FreeLargest{}"; }
+    void operator()(const SetLends& i) const {
+      out << "SetLends{" << i.group << ", " << i.lends << "}";
     }
   };
   std::visit(Print{out}, instruction);
@@ -224,7 +247,8 @@ inline std::string to_code(const World& world) {
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
       << ", .move_live = " << world.move_live << ", .unmaps_beside = " << world.unmaps_beside
-      << ", .groups = " << world.groups << ", .any_order = " << world.any_order << "}";
+      << ", .groups = " << world.groups << ", .any_order = " << world.any_order
+      << ", .lends = " << world.lends << "}";
   return out.str();
 }
 

@@ -89,6 +89,7 @@ MOST = 1 << 30  # MiB of any size
         ("idle_mb:none", "idle_mb is 'none': expected a whole number of MiB from 0 to"),
         ("idle_mb:1\n2", "idle_mb is '1\\n2': expected a whole number of MiB from 0 to"),
         ("background_unmap:1", "background_unmap is '1': expected true or false"),
+        ("graph_debug:on", "graph_debug is 'on': expected true or false"),
         ("move_live:none", "move_live is 'none': expected true or false"),
         ("layout:classic", "layout is 'classic': expected pages or segments"),
     ],
@@ -130,6 +131,7 @@ def test_the_environment_is_named_where_it_is_refused() -> None:
         ("idle_mb", "64"),
         ("layout", None),
         ("background_unmap", 1),
+        ("graph_debug", "true"),
         ("move_live", "true"),
     ],
 )

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ferro_alloc import FerroError, graphs
+from ferro_alloc import Config, FerroError, graphs
 from ferro_alloc.graphs import GraphMisuseError, MisuseKind
-from tests.conftest import find_program
+from tests.conftest import RunSimulated, find_program
 from tests.python.torch_programs import Result, checks_of, seeded, simulated
 
 PAGE = 2 << 20
@@ -109,6 +109,57 @@ def test_a_misuse_is_an_error_of_the_package() -> None:
 def test_it_needs_ferro_alloc() -> None:
     with pytest.raises(FerroError):
         graphs.debug()
+
+
+def test_it_is_off_by_default() -> None:
+    assert not Config().graph_debug
+    assert Config.parse("graph_debug:true") == Config(graph_debug=True)
+    with pytest.raises(ValueError, match="graph_debug is 'yes': expected true or false"):
+        Config.parse("graph_debug:yes")
+
+
+def test_the_setting_turns_it_on_with_the_installation(run_simulated: RunSimulated) -> None:
+    done = run_simulated(
+        "import os\n"
+        "os.environ['FERRO_ALLOC_CONF'] = 'graph_debug:true'\n"
+        "import torch, ferro_alloc\n"
+        "ferro_alloc.install()\n"
+        "print(torch.cuda.is_initialized())\n"
+        "def is_refused():\n"
+        "    source = torch.ones(1 << 20, device='cuda')\n"
+        "    torch.cuda.synchronize()\n"
+        "    graph = torch.cuda.CUDAGraph()\n"
+        "    with torch.cuda.graph(graph):\n"
+        "        result = source + 1\n"
+        "    graph.replay()\n"
+        "    del source\n"
+        "    try:\n"
+        "        graph.replay()\n"
+        "    except ferro_alloc.graphs.GraphMisuseError as error:\n"
+        "        return error.kind.name\n"
+        "print(is_refused(), torch._C._cuda_isHistoryEnabled())\n"
+        "ferro_alloc.uninstall()\n"
+        "print(is_refused(), torch._C._cuda_isHistoryEnabled())\n"
+        "ferro_alloc.install()\n"
+        "print(is_refused())\n"
+        "ferro_alloc.uninstall()\n"
+        "ferro_alloc.install(ferro_alloc.Config())\n"
+        "print(is_refused())\n"
+    )
+    assert done.stdout == "False\nFREED_INPUT True\nNone False\nFREED_INPUT\nNone\n"
+
+
+def test_the_setting_of_an_allocator_that_is_gone_has_no_effect(
+    run_simulated: RunSimulated,
+) -> None:
+    done = run_simulated(
+        "import torch, ferro_alloc\n"
+        "ferro_alloc.install(ferro_alloc.Config(graph_debug=True))\n"
+        "ferro_alloc.uninstall()\n"
+        "torch.ones(1, device='cuda')\n"
+        "print(torch._C._cuda_isHistoryEnabled())\n"
+    )
+    assert done.stdout == "False\n"
 
 
 # Programs of other tests, and how many of their checks there are at least. Each check is a program

@@ -302,6 +302,47 @@ def a_group_that_the_program_lets_go_of_lends_on():
 
 
 @check
+def the_debug_mode_finds_what_is_wrong_while_lent():
+    seen = []
+    with graphs.debug():
+        step = Step()
+        group = graphs.lend(step.graph)
+        for tag in range(3):
+            assert replayed([step])
+            seen += [eager_work(tag=tag), group.sizes().lent_bytes > 0, step.is_right()]
+        del step.source
+        try:
+            step.graph.launch()
+        except graphs.GraphMisuseError as error:
+            seen += [error.kind.name, error.bytes == RESULT]
+        check_invariants()
+        seen.append(step.is_right())
+    return seen
+
+
+@check
+def a_plan_is_exact_while_lent():
+    def small(pages):
+        source = torch.ones(pages * MIB // 2, device="cuda", dtype=torch.int32)
+        return (source + 1).sum()
+
+    step = Step()
+    group = graphs.lend(step.graph)
+    assert replayed([step])
+    alone = graphs.plan(small, [3, 2]).sets["shared"].total_bytes
+    held = filled(84 * MIB, 8)
+    before = used(), group.sizes()
+    seen = [group.sizes().lent_bytes > 0]
+    planned = graphs.plan(small, [3, 2]).sets["shared"].total_bytes
+    seen += [abs(planned - alone) <= alone / 50, (used(), group.sizes()) == before]
+    check_invariants()
+    seen.append(torch.equal(held.cpu(), words(8, 84 * MIB)))
+    del held
+    seen += [replayed([step]), eager_work(), group.sizes().lent_bytes > 0, replayed([step])]
+    return seen
+
+
+@check
 def another_allocator_may_serve_meanwhile():
     step = Step()
     group = graphs.lend(step.graph)

@@ -36,6 +36,8 @@ EXPECTED: dict[str, Any] = {
     "graphs_go_while_lent": [True, 0, True, 0],
     "it_ends_at_once_or_before_the_next_launch": [False, True, REFUSED, True, 0, OOM, 0, True],
     "a_group_that_the_program_lets_go_of_lends_on": [True, True],
+    "the_debug_mode_finds_what_is_wrong_while_lent": [*[True] * 9, "FREED_INPUT", True, True],
+    "a_plan_is_exact_while_lent": [True] * 8,
     "another_allocator_may_serve_meanwhile": [True, True, 0, True, 0, True],
     "replays_on_several_streams_meet_their_own_pages": [0, True],
     "launches_and_eager_work_in_two_threads": [[], 60, True, True, True],
@@ -43,8 +45,8 @@ EXPECTED: dict[str, Any] = {
 
 
 @cache
-def lending(mode: str, allocator: str = "ferro") -> Result:
-    return simulated("features_lend.py", allocator, memory="128MiB", mode=mode)
+def lending(mode: str, allocator: str = "ferro", conf: str = "") -> Result:
+    return simulated("features_lend.py", allocator, conf=conf, memory="128MiB", mode=mode)
 
 
 def test_every_check_of_lending_is_expected() -> None:
@@ -55,6 +57,13 @@ def test_every_check_of_lending_is_expected() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_lending(name: str, mode: str) -> None:
     found = lending(mode)[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_lending_under_the_debug_mode(name: str) -> None:
+    found = lending("adversarial", conf="graph_debug:true")[name]
     assert "error" not in found, found["error"]
     assert found["value"] == EXPECTED[name]
 

@@ -21,7 +21,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, captures_.value()),
       scratch_(driver_, store_, pools_, config.graph_order),
-      eviction_(scratch_),
+      eviction_(scratch_, config.longest_launch),
       on_shortage_(std::move(on_shortage)),
       parts_{config_,   driver_,   store_,  stale_,         pools_,
              scratch_,  eviction_, stats_,  segment_stats_, imports_,

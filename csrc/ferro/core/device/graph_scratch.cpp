@@ -67,6 +67,10 @@ SharingResult GraphScratch::join(GroupId group, const PoolId& pool) {
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
   }
+  if (const SharingResult result = parts_.scratch.may_join(group, pool);
+      result != SharingResult::kOk) {
+    return result;
+  }
   // Of a pool alone in another group too; one may have lent to the other just now.
   if (refill_group_of(pool) != SharingResult::kOk || refill(group) != SharingResult::kOk ||
       refill_group_of(pool) != SharingResult::kOk || parts_.eviction.is_incomplete(group)) {
@@ -144,8 +148,9 @@ SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outc
   const Driver::Session session(parts_.driver);
   SharingResult result = parts_.scratch.end_capture(pool, outcome);
   if (result == SharingResult::kOutOfMemory) {
+    const ScratchSharing::Ending ending(parts_.scratch, pool);
     reclaimer_.empty_cache(nullptr);
-    result = parts_.scratch.settle_again(pool);
+    result = parts_.scratch.settle_again(pool, outcome);
   }
   return result;
 }

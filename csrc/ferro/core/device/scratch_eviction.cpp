@@ -102,7 +102,7 @@ std::size_t ScratchEviction::evict(std::size_t wanted, const std::vector<StreamI
   if (chosen.empty()) {
     return 0;
   }
-  const LaunchGate::Closed closed(gate_, kLongestLaunch);
+  const LaunchGate::Closed closed(gate_, longest_launch_);
   if (!closed.is_closed() || !sharing_.driver_.try_wait_for_device(known)) {
     return 0;
   }

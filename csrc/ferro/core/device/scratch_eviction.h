@@ -13,7 +13,7 @@
 // Locks: all of it is under the climb lock of the device, but the gate and `is_any_incomplete`. An
 // eviction has the climb lock and closes the gate; no launch takes the climb lock while it is under
 // way on behalf of this class. One that takes it all the same, or Python's, delays an eviction by
-// kLongestLaunch at most, which then does not happen.
+// AllocatorConfig::longest_launch at most, which then does not happen.
 //
 // Whoever changes a group refills it first: who joins, leaves or captures. Deleting graphs does not.
 //
@@ -39,10 +39,9 @@ class ScratchEviction {
  public:
   using GroupId = ScratchSharing::GroupId;
   static constexpr GroupId kNoGroup = ~GroupId{0};
-  // That a launch is taken to be under way.
-  static constexpr std::chrono::milliseconds kLongestLaunch{1000};
 
-  explicit ScratchEviction(ScratchSharing& sharing) : sharing_(sharing) {}
+  ScratchEviction(ScratchSharing& sharing, std::chrono::milliseconds longest_launch)
+      : sharing_(sharing), longest_launch_(longest_launch) {}
 
   void set_lends(GroupId group, bool lends);
   // The host waits for the device. Pages that are in the store then: those of whole groups
@@ -85,6 +84,7 @@ class ScratchEviction {
   void for_each_run(const Use& use, Accepts accepts, Function function) const;
 
   ScratchSharing& sharing_;
+  const std::chrono::milliseconds longest_launch_;
   LaunchGate gate_;
   std::set<GroupId> lending_;
   std::set<GroupId> incomplete_;

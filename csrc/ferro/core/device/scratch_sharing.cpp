@@ -268,15 +268,20 @@ void ScratchSharing::on_unheld(const PoolId& pool) {
   for_each_arena(pool, [](ArenaHeap& heap) { ArenaScratch(heap).unretire_all(); });
 }
 
-SharingResult ScratchSharing::settle_again(const PoolId& pool) {
+SharingResult ScratchSharing::settle_again(const PoolId& pool, Outcome outcome) {
   const auto found = members_.find(pool);
   if (found == members_.end() || !found->second.capturing) {
     return SharingResult::kOk;
   }
-  const SharingResult result = settle(pool, found->second);
+  Member& member = found->second;
+  std::vector<Use>& died = outcome == Outcome::kSucceeded ? member.uses : member.gone;
+  for_each_arena(pool, [&](ArenaHeap& heap) {
+    add_uses(member, died, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
+             Folding::kMayNot);
+  });
+  const SharingResult result = settle(pool, member);
   if (result == SharingResult::kOk) {
-    for_each_arena(pool,
-                   [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(found->second.written); });
+    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
   }
   return result;
 }
@@ -332,7 +337,7 @@ void ScratchSharing::collect() { collect(News::kShared); }
 
 void ScratchSharing::collect(News news) {
   for (auto& [pool, member] : members_) {
-    if (member.capturing && !member.is_running) {
+    if (member.capturing && !member.is_running && pool != ending_) {
       take_unsettled(pool, member);
     }
   }

@@ -124,8 +124,22 @@ class ScratchSharing final : public ScratchLender {
   // capture tries again.
   enum class Outcome { kSucceeded, kFailed };
   SharingResult end_capture(const PoolId& pool, Outcome outcome);
+  // As long as it lives the end of the pool's capture may be tried again, so `collect` leaves what
+  // has died since: the graph writes there.
+  class Ending {
+   public:
+    Ending(ScratchSharing& sharing, const PoolId& pool) : sharing_(sharing) {
+      sharing_.ending_ = pool;
+    }
+    ~Ending() { sharing_.ending_.reset(); }
+    Ending(const Ending&) = delete;
+    Ending& operator=(const Ending&) = delete;
+
+   private:
+    ScratchSharing& sharing_;
+  };
   // What an earlier call of `end_capture` could not do.
-  SharingResult settle_again(const PoolId& pool);
+  SharingResult settle_again(const PoolId& pool, Outcome outcome);
   // Nobody holds the pool: it has no graphs. `collect` takes their scratch away.
   void on_unheld(const PoolId& pool);
   void let_go_of_all();
@@ -261,6 +275,7 @@ class ScratchSharing final : public ScratchLender {
   const GraphOrder order_;
   std::map<PoolId, Member> members_;
   std::map<GroupId, Set> sets_;
+  std::optional<PoolId> ending_;
   std::map<PoolId, CarriedMemory> carried_;
   DoubledPages doubled_;
   // With kAny: pools that are no members, with a graph that was given pages.

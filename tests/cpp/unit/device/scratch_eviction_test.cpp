@@ -357,6 +357,16 @@ TEST_F(TwoGroupsTest, OrBothDo) {
   EXPECT_EQ(lent(kGroup), 16U);
 }
 
+// It said that memory was short, and took scratch of others back for nothing.
+TEST_F(TwoGroupsTest, AMemberOfAnotherGroupIsRefusedBeforeAnythingComesBack) {
+  const DevicePtr eager = allocate(17 * kPageBytes);
+  ASSERT_EQ(lent(kOther), 6U);
+  EXPECT_EQ(scratch().join(kOther, kPools[0]), SharingResult::kMember);
+  free(eager);
+  EXPECT_EQ(scratch().join(kOther, kPools[0]), SharingResult::kMember);
+  EXPECT_EQ(lent(kOther), 6U);
+}
+
 // A launch is refused only where no other group has enough to lend.
 TEST_F(TwoGroupsTest, OneLendsToTheOther) {
   launch(graphs_[0], 1);

@@ -201,5 +201,32 @@ TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
   }
 }
 
+// A graph's block that waited for another stream, on pages of the group, is free when the cache is
+// emptied for what the capture lacks. Its addresses went with the cache, under the graph.
+TEST_F(ScratchWaitsTest, WhatDiesWhileTheEndOfACaptureIsTriedAgainIsTheGraphs) {
+  join(kPools[0]);
+  capture(kPools[0], 2, 1);
+  const DevicePtr eager = allocate(512);  // for which emptying the cache waits
+  device_->set_captures(1);
+  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  const Range scratch = take(kPools[0], 3);
+  for (const DevicePtr ptr : {scratch.ptr, eager}) {
+    Heap& heap = heap_of(ptr);
+    EXPECT_TRUE(heap.record_stream(*addresses_.find(ptr), ptr, side_));
+    free(ptr);
+    EXPECT_TRUE(heap.has_pending());
+  }
+  device_->store().set_limit(device_->report().held_bytes());
+  device_->set_captures(0);
+  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  device_->store().set_limit(PageStore::kNoLimit);
+  device_->report().check_invariants();
+  replay(scratch, 5);
+  SimGpu::finish_all();
+  for (std::size_t at = 0; at < scratch.size; at += kPageBytes) {
+    EXPECT_EQ(SimGpu::peek(scratch.ptr + at), 5);
+  }
+}
+
 }  // namespace
 }  // namespace ferro
