@@ -168,9 +168,12 @@ inline void DeviceModel::check_owners() {
       }
     }
   };
-  const auto is_mapped = [this](std::uint64_t begin, std::size_t size) {
+  // What has left its pool may be mapped still.
+  const auto is_there = [this](std::uint64_t begin, std::size_t size) {
     for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
-      if (ledger_.handle_behind(at) == 0) {
+      const DevicePtr ptr{std::max(at, begin)};
+      if (ledger_.handle_behind(at) == 0 ||
+          addresses().find(ptr)->block_around(ptr)->state == BlockState::kTransit) {
         return false;
       }
     }
@@ -201,7 +204,7 @@ inline void DeviceModel::check_owners() {
     }
     for (const auto& [begin, size] : graph.ranges) {
       // Before the pool joined it may have given pages back.
-      if (!graph.of_member && !is_mapped(begin, size)) {
+      if (!graph.of_member && !is_there(begin, size)) {
         continue;
       }
       if (!is_paged(heap_of(begin).kind())) {
