@@ -122,13 +122,21 @@ bool lend_scratch(std::uint64_t group, bool lends) {
   return allocator != nullptr && allocator->lend_scratch(group, lends);
 }
 
-// -1: `end_launch` follows. Else so many bytes are missing.
-std::int64_t begin_launch(std::uint64_t group) {
-  const std::optional<std::size_t> missing = installed_allocator()->begin_launch(group);
+// None: on several devices, or on none yet.
+std::optional<int> pool_device(const Handle& handle) {
+  const CudaAllocator* allocator = installed_allocator();
+  return allocator == nullptr ? std::nullopt : allocator->device_of(to_pool_id(handle));
+}
+
+// -1: `end_launch` follows, for the same device, or for all. Else so many bytes are missing.
+std::int64_t begin_launch(std::uint64_t group, std::optional<c10::DeviceIndex> device) {
+  const std::optional<std::size_t> missing = installed_allocator()->begin_launch(group, device);
   return missing ? static_cast<std::int64_t>(*missing) : -1;
 }
 
-void end_launch() { installed_allocator()->end_launch(); }
+void end_launch(std::optional<c10::DeviceIndex> device) {
+  installed_allocator()->end_launch(device);
+}
 
 std::pair<std::size_t, std::size_t> scratch_bytes_if_joined(const std::vector<Handle>& handles) {
   std::vector<PoolId> pools;
@@ -219,8 +227,10 @@ void bind_pools(py::module_& module) {
              py::arg("handles"));
   module.def("lend_scratch", wrap_pybind_function_no_gil(&lend_scratch), py::arg("group"),
              py::arg("lends"));
-  module.def("begin_launch", wrap_pybind_function_no_gil(&begin_launch), py::arg("group"));
-  module.def("end_launch", &end_launch);
+  module.def("pool_device", &pool_device, py::arg("handle"));
+  module.def("begin_launch", wrap_pybind_function_no_gil(&begin_launch), py::arg("group"),
+             py::arg("device"));
+  module.def("end_launch", &end_launch, py::arg("device"));
   module.def("private_pools", &private_pools, py::arg("device"));
 }
 

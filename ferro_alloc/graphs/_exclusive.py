@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
@@ -151,27 +152,29 @@ class ExclusiveGroup:
             if not self._asks:
                 _lending.discard(self)
 
-    def launch(self, replay: Callable[[], None]) -> None:
-        """Calls `replay`, which launches a graph of a member on the current stream: behind the last
-        launch of the group and before the next one. The host waits for neither. What the group
-        has lent comes back first, or `LentScratchError` says what is missing."""
+    def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None:
+        """Calls `replay`, which launches a graph of that pool on the current stream of its device:
+        behind the last launch of the group there and before the next one. The host waits for
+        neither. What the group has lent comes back first, or `LentScratchError` says what is
+        missing."""
+        device = _load.load().pool_device(handle)  # of several the current one counts
         if not self._asks:
-            self._launch(replay)
+            self._launch(replay, device)
             return
-        end_launch = begin_launch(self._number, self)
+        end_launch = begin_launch(self._number, self, device)
         try:
-            self._launch(replay)
+            self._launch(replay, device)
         finally:
             end_launch()
 
-    def _launch(self, replay: Callable[[], None]) -> None:
+    def _launch(self, replay: Callable[[], None], device: int | None) -> None:
         import torch
 
         if self._ordered:
             replay()
             return
         with _lock:
-            stream = torch.cuda.current_stream()
+            stream = torch.cuda.current_stream(device)
             last = self._last.get(stream.device_index)
             if last is None:
                 last = self._last[stream.device_index] = torch.cuda.Event()

@@ -12,7 +12,7 @@ from ferro_alloc.graphs._pools import PoolHandle
 class LaunchOrder(Protocol):
     """What an `ExclusiveGroup` is to a launch."""
 
-    def launch(self, replay: Callable[[], None]) -> None: ...
+    def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None: ...
 
 
 exclusive_groups: weakref.WeakValueDictionary[PoolHandle, LaunchOrder] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
@@ -29,12 +30,11 @@ class LentScratchError(FerroError):
         self.missing_bytes = missing_bytes
 
 
-def begin_launch(number: int, group: object) -> Callable[[], None]:
-    """Takes back what that group has lent and keeps it until the result is called, which has to
+def begin_launch(number: int, group: object, device: int | None) -> Callable[[], None]:
+    """Takes back what that group has lent on the device, or on all, and keeps it until the result is called, which has to
     follow. Raises `LentScratchError`, and what PyTorch raises where the driver refuses."""
     extension = _load.load()
-    missing = extension.begin_launch(number)
+    missing = extension.begin_launch(number, device)
     if missing >= 0:
         raise LentScratchError(group, missing)
-    end_launch: Callable[[], None] = extension.end_launch
-    return end_launch
+    return partial(extension.end_launch, device)

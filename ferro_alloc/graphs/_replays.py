@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups
+from ferro_alloc.graphs._groups import exclusive_groups
+from ferro_alloc.graphs._pools import PoolHandle
 
 if TYPE_CHECKING:
     import torch
@@ -51,19 +52,19 @@ def exchange() -> None:
 
 
 def _replay(graph: torch.cuda.CUDAGraph) -> None:
-    group = _group_of(graph) if exclusive_groups else None
-    if group is None:
+    handle = _pool_of(graph) if exclusive_groups else None
+    group = None if handle is None else exclusive_groups.get(handle)
+    if handle is None or group is None:
         _launch(graph)
     else:
-        group.launch(partial(_launch, graph))
+        group.launch(partial(_launch, graph), handle)
 
 
-def _group_of(graph: torch.cuda.CUDAGraph) -> LaunchOrder | None:
+def _pool_of(graph: torch.cuda.CUDAGraph) -> PoolHandle | None:
     try:
-        pool = graph.pool()
+        return tuple(graph.pool())  # type: ignore[return-value]
     except RuntimeError:  # without a capture, which the replay says
         return None
-    return exclusive_groups.get(tuple(pool))  # type: ignore[call-overload, no-any-return]
 
 
 def _launch(graph: torch.cuda.CUDAGraph) -> None:

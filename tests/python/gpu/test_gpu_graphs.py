@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunProgram
-from tests.python.groups import test_graph_lending
 from tests.python.graphs.test_graph_debug import EXPECTED
+from tests.python.groups import test_graph_lending
 from tests.python.torch_programs import assert_as_native
 
 pytestmark = pytest.mark.gpu

@@ -289,6 +289,20 @@ def a_graph_of_a_pool_that_is_a_member_is_ordered():
 
 
 @check
+def graphs_of_another_device_are_ordered_there():
+    with torch.cuda.device(1):
+        steps = [Step(8) for _ in range(2)]
+        streams = [torch.cuda.Stream() for _ in steps]
+        group = graphs.exclusive(*(step.graph for step in steps))
+
+        def replay(number, step):
+            with torch.cuda.stream(streams[number]), torch.cuda.device(0):
+                step.graph.cuda_graph.replay()
+
+        return [wrong_results(steps, replay), len(group.pools)]
+
+
+@check
 def results_that_die_and_captures_that_fail():
     before = reserved()
     handle = graphs.graph_pool_handle()

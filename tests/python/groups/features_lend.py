@@ -169,6 +169,25 @@ def free_memory_of_others_goes_before_a_launch_is_refused():
 
 
 @check
+def a_launch_asks_its_own_device():
+    step = Step()
+    with torch.cuda.device(1):
+        other = Step()
+    group = graphs.lend(step.graph, other.graph)
+    seen = [replayed([step, other])]
+    held = filled(EAGER, 9)
+    for launch in (other.graph.launch, other.graph.cuda_graph.replay):
+        other.put(len(seen))
+        launch()
+        seen.append(other.is_right())
+    seen += [group.sizes().lent_bytes >= SCRATCH - 2 * MIB, error_of(step.graph.launch)[0]]
+    seen.append(torch.equal(held.cpu(), words(9, EAGER)))
+    del held
+    seen += [replayed([step, other]), group.sizes().lent_bytes]
+    return seen
+
+
+@check
 def several_groups_lend_as_many_as_it_takes():
     steps = [Step(24 * MIB), Step(32 * MIB), Step(16 * MIB)]
     groups = [graphs.lend(step.graph) for step in steps]

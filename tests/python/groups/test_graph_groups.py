@@ -24,6 +24,7 @@ EXPECTED: dict[str, Any] = {
     "replays_on_several_streams_are_ordered": 0,
     "a_missing_order_shows_as_wrong_bytes": True,
     "a_graph_of_a_pool_that_is_a_member_is_ordered": [[0, 0], 2],
+    "graphs_of_another_device_are_ordered_there": [0, 2],
     "results_that_die_and_captures_that_fail": 0,
     "a_pool_with_checkpoints_is_a_member": [True] * 6,
 }

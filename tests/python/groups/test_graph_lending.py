@@ -21,6 +21,7 @@ EXPECTED: dict[str, Any] = {
     ],
     "a_launch_that_is_refused_leaves_all_as_it_was": [*[True] * 6, 0, *[True] * 4] * 2,
     "free_memory_of_others_goes_before_a_launch_is_refused": [True, True, 0],
+    "a_launch_asks_its_own_device": [*[True] * 4, REFUSED, True, True, 0],
     "several_groups_lend_as_many_as_it_takes": [
         *[[True, False, False, True], True],
         *[[True, False, True, False], True],
@@ -46,7 +47,7 @@ EXPECTED: dict[str, Any] = {
 
 @cache
 def lending(mode: str, allocator: str = "ferro", conf: str = "") -> Result:
-    return simulated("features_lend.py", allocator, conf=conf, memory="128MiB", mode=mode)
+    return simulated("features_lend.py", allocator, conf=conf, memory="128MiB", mode=mode, count=2)
 
 
 def test_every_check_of_lending_is_expected() -> None:

@@ -105,33 +105,51 @@ bool CudaAllocator::lend_scratch(std::uint64_t group, bool lends) {
   return asks;
 }
 
-std::optional<std::size_t> CudaAllocator::begin_launch(std::uint64_t group) {
-  c10::DeviceIndex begun = 0;
-  const auto end = [&] {
-    while (begun > 0) {
+std::optional<std::size_t> CudaAllocator::begin_launch(std::uint64_t group,
+                                                       std::optional<c10::DeviceIndex> only) {
+  const c10::DeviceIndex first = only.value_or(0);
+  const c10::DeviceIndex end = only ? static_cast<c10::DeviceIndex>(*only + 1) : device_count();
+  c10::DeviceIndex begun = first;
+  const auto end_begun = [&] {
+    while (begun > first) {
       device(--begun).core.scratch().end_launch();
     }
   };
   try {
-    for (; begun < device_count(); ++begun) {
+    for (; begun < end; ++begun) {
       const std::optional<std::size_t> missing =
           with_torch_errors([&] { return device(begun).core.scratch().begin_launch(group); });
       if (missing) {
-        end();
+        end_begun();
         return missing;
       }
     }
   } catch (...) {
-    end();
+    end_begun();
     throw;
   }
   return std::nullopt;
 }
 
-void CudaAllocator::end_launch() {
+void CudaAllocator::end_launch(std::optional<c10::DeviceIndex> only) {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    device(i).core.scratch().end_launch();
+    if (!only || *only == i) {
+      device(i).core.scratch().end_launch();
+    }
   }
+}
+
+std::optional<c10::DeviceIndex> CudaAllocator::device_of(const PoolId& pool) const {
+  std::optional<c10::DeviceIndex> found;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    if (device(i).core.pools().use_count(pool) > 0) {
+      if (found) {
+        return std::nullopt;
+      }
+      found = i;
+    }
+  }
+  return found;
 }
 
 }  // namespace ferro
