@@ -170,6 +170,8 @@ def free_memory_of_others_goes_before_a_launch_is_refused():
 
 @check
 def a_launch_asks_its_own_device():
+    if torch.cuda.device_count() < 2:
+        return "one device"
     step = Step()
     with torch.cuda.device(1):
         other = Step()
