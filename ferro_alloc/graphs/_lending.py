@@ -32,7 +32,8 @@ class LentScratchError(FerroError):
 
 def begin_launch(number: int, group: object, device: int | None) -> Callable[[], None]:
     """Takes back what that group has lent on the device, or on all, and keeps it until the result
-    is called, which has to follow. Raises `LentScratchError`, and what PyTorch raises where the driver refuses."""
+    is called, which has to follow. Raises `LentScratchError`, and what PyTorch raises where the
+    driver refuses."""
     extension = _load.load()
     missing = extension.begin_launch(number, device)
     if missing >= 0:
