@@ -36,7 +36,7 @@ BUILD = ROOT / "build"
 LOGS = BUILD / "test-logs"
 SUITES = ("unit", "contract", "stress")
 CUDA_MAJOR = 13
-FUZZ_SECONDS = 24
+FUZZ_SECONDS = 16
 COMMAND_TIMEOUT_S = 2700
 JOBS = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))
 

@@ -191,9 +191,11 @@ GroupBytes ScratchSharing::bytes_of(GroupId group) const {
 
 GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
   std::vector<HandleRuns> users;
+  std::vector<std::vector<std::size_t>> doubled;
   std::size_t pages = 0;
   for (const PoolId& pool : pools) {
     HandleRuns& runs = users.emplace_back();
+    std::vector<std::size_t>& twice = doubled.emplace_back();
     if (const auto found = members_.find(pool); found != members_.end()) {
       // It has left a group; others may not join.
       const Set& set = set_of(found->second);
@@ -205,20 +207,23 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
     } else {
       const bool is_tree = is_of_tree(pool);
       const AddressRanges carried = is_tree ? carried_.at(pool).ranges() : AddressRanges{};
-      const std::set<PageHandle> staying =
-          is_tree ? doubled_.handles_of(pool) : staying_handles(pool);
+      const std::set<PageHandle> all_doubled = doubled_.handles_of(pool);
+      if (!is_tree) {
+        twice = doubled_.pages_of_others(pool, staying_handles(pool));
+      }
       const auto splitting =
           !is_tree && may_split() ? ArenaScratch::Splitting::kBefore : ArenaScratch::Splitting::kNo;
       for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, staying, splitting),
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, all_doubled, splitting),
                           std::back_inserter(runs));
       });
     }
+    pages = std::accumulate(twice.begin(), twice.end(), pages);
     for (const std::vector<std::size_t>& run : runs) {
       pages = std::accumulate(run.begin(), run.end(), pages);
     }
   }
-  const std::size_t folded = pages_when_folded(std::move(users));
+  const std::size_t folded = pages_when_folded(users, std::move(doubled));
   return {folded * store_.page_bytes(), pages * store_.page_bytes()};
 }
 

@@ -31,6 +31,25 @@ std::set<PageHandle> DoubledPages::staying(const PoolId& pool,
   return staying;
 }
 
+std::vector<std::size_t> DoubledPages::pages_of_others(const PoolId& pool,
+                                                       const std::set<PageHandle>& staying) const {
+  std::map<PageHandle, std::size_t> others;
+  if (const auto found = by_pool_.find(pool); found != by_pool_.end()) {
+    for (const Moved& moved : found->second) {
+      for (const HandleRange& range : moved.from.handles) {
+        if (!staying.contains(range.handle)) {
+          others[range.handle] = range.pages;
+        }
+      }
+    }
+  }
+  std::vector<std::size_t> pages;
+  for (const auto& [handle, count] : others) {
+    pages.push_back(count);
+  }
+  return pages;
+}
+
 std::vector<ArenaScratch::Aliased> DoubledPages::take(const PoolId& pool,
                                                       const std::set<PageHandle>& staying) {
   std::vector<ArenaScratch::Aliased> taken;

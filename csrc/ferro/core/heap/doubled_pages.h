@@ -31,6 +31,9 @@ class DoubledPages {
   // Those that stay where they are when others of the pool are shared: of which not all are in `free`
   // that moved together.
   std::set<PageHandle> staying(const PoolId& pool, const std::set<PageHandle>& free) const;
+  // Of the other handles, each once.
+  std::vector<std::size_t> pages_of_others(const PoolId& pool,
+                                           const std::set<PageHandle>& staying) const;
   // The old addresses of all others, which are the caller's from now on.
   std::vector<ArenaScratch::Aliased> take(const PoolId& pool, const std::set<PageHandle>& staying);
   std::set<PageHandle> handles_of(const PoolId& pool) const { return staying(pool, {}); }

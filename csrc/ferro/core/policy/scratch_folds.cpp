@@ -43,20 +43,31 @@ FoldPlan plan_fold(std::span<const std::size_t> own, std::span<const std::size_t
   return plan;
 }
 
-std::size_t pages_when_folded(std::vector<HandleRuns> users) {
-  const auto pages_of = [](const HandleRuns& runs) {
-    std::size_t pages = 0;
-    for (const std::vector<std::size_t>& run : runs) {
+std::size_t pages_when_folded(const std::vector<HandleRuns>& users,
+                              std::vector<std::vector<std::size_t>> doubled) {
+  doubled.resize(users.size());
+  const auto pages_of = [&](std::size_t user) {
+    std::size_t pages = std::accumulate(doubled[user].begin(), doubled[user].end(), std::size_t{0});
+    for (const std::vector<std::size_t>& run : users[user]) {
       pages = std::accumulate(run.begin(), run.end(), pages);
     }
     return pages;
   };
-  std::ranges::stable_sort(users, std::ranges::greater{}, pages_of);
+  std::vector<std::size_t> order(users.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::ranges::greater{}, pages_of);
   std::vector<std::size_t> kept;
-  for (const HandleRuns& runs : users) {
+  for (const std::size_t user : order) {
     // Each at most once behind the addresses of one user.
     std::vector<std::size_t> available = kept;
-    for (const std::vector<std::size_t>& run : runs) {
+    for (const std::size_t pages : doubled[user]) {
+      if (const auto same = std::ranges::find(available, pages); same != available.end()) {
+        available.erase(same);
+      } else {
+        kept.push_back(pages);
+      }
+    }
+    for (const std::vector<std::size_t>& run : users[user]) {
       const FoldPlan plan = plan_fold(run, available);
       for (const std::size_t i : plan.taken) {
         available[i] = 0;

@@ -46,8 +46,10 @@ using HandleRuns = std::vector<std::vector<std::size_t>>;
 
 // Pages of the handles that are left when users with these runs are folded as ScratchSharing does:
 // the largest user keeps its own, and each of the others gets those before it where `plan_fold` fits
-// them. O(n^2 log n) for n handles.
-std::size_t pages_when_folded(std::vector<HandleRuns> users);
+// them. `doubled`: the pages of other handles of each user, which one of as many pages replaces, or
+// none (heap/doubled_pages.h). O(n^2 log n) for n handles.
+std::size_t pages_when_folded(const std::vector<HandleRuns>& users,
+                              std::vector<std::vector<std::size_t>> doubled = {});
 
 // Which of the available handles serve a request for `wanted` pages, largest first; where no other
 // is left a larger one ends it, if that is allowed. Together they may have fewer.

@@ -2,6 +2,7 @@
 #include "ferro/core/device/scratch_eviction.h"
 
 #include "support/device_fixture.h"
+#include "support/sanitizers.h"
 #include "support/sim_gpu.h"
 
 #include <gtest/gtest.h>
@@ -558,7 +559,9 @@ TEST_P(LendingRandom, EveryByteIsRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, LendingRandom, ::testing::Range(1U, 41U));
+// Sanitizers take up to three seconds a seed.
+INSTANTIATE_TEST_SUITE_P(Seeds, LendingRandom,
+                         ::testing::Range(1U, kThreadSanitizer || kAddressSanitizer ? 13U : 41U));
 
 TEST(LaunchGateTest, ALaunchWaitsWhileItIsClosed) {
   LaunchGate gate;

@@ -67,6 +67,13 @@ TEST(PagesWhenFolded, WhatDoesNotFitStays) {
   EXPECT_EQ(pages_when_folded({{{4, 4}}, {{2, 1}}, {{2}}}), 11U);
 }
 
+TEST(PagesWhenFolded, DoubledHandlesWantOneOfAsManyPages) {
+  EXPECT_EQ(pages_when_folded({{{1, 1, 1, 1}}, {{1}}}, {{}, {1}}), 4U);
+  EXPECT_EQ(pages_when_folded({{{1, 1, 1, 1}}, {{1}}}, {{}, {2}}), 6U);
+  // Those of the user with most scratch serve the others.
+  EXPECT_EQ(pages_when_folded({{{1, 1, 1}}, {{1, 1}}}, {{}, {1, 2}}), 5U);
+}
+
 TEST(IsWorthSplitting, WhereHalfOfThePagesBecomeFree) {
   EXPECT_TRUE(is_worth_splitting({64, 1}));
   EXPECT_TRUE(is_worth_splitting({8, 4}));
