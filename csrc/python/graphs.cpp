@@ -122,10 +122,10 @@ bool lend_scratch(std::uint64_t group, bool lends) {
   return allocator != nullptr && allocator->lend_scratch(group, lends);
 }
 
-// None: on several devices, or on none yet.
-std::optional<int> pool_device(const Handle& handle) {
+// -1: on several devices, or on none yet.
+int pool_device(const Handle& handle) {
   const CudaAllocator* allocator = installed_allocator();
-  return allocator == nullptr ? std::nullopt : allocator->device_of(to_pool_id(handle));
+  return allocator == nullptr ? -1 : allocator->device_of(to_pool_id(handle)).value_or(-1);
 }
 
 // -1: `end_launch` follows, for the same device, or for all. Else so many bytes are missing.

@@ -157,7 +157,8 @@ class ExclusiveGroup:
         behind the last launch of the group there and before the next one. The host waits for
         neither. What the group has lent comes back first, or `LentScratchError` says what is
         missing."""
-        device = _load.load().pool_device(handle)  # of several the current one counts
+        found = _load.load().pool_device(handle)
+        device = None if found < 0 else found  # of several the current one counts
         if not self._asks:
             self._launch(replay, device)
             return
