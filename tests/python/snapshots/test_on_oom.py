@@ -23,6 +23,27 @@ except torch.OutOfMemoryError as error:
 """
 
 
+# A request that fails empties the cache of the allocator before, under a lock that others want who
+# have Python's. Two threads that failed at a time, of which one took a snapshot, waited for ever.
+RELIEVES = """\
+import torch
+import ferro_alloc
+early = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+ferro_alloc.install()
+torch.cuda.memory._record_memory_history(stacks="python")
+del early  # into the cache of the allocator before
+kept = torch.empty(900 << 20, dtype=torch.uint8, device="cuda")
+traces = torch.cuda.memory._snapshot()["device_traces"]
+freed = [entry for trace in traces for entry in trace if entry["action"] == "segment_free"]
+given = [entry for trace in traces for entry in trace if entry["action"] == "alloc"]
+print(["frames" in entry for entry in freed], "frames" in given[-1])
+"""
+
+
+def test_nobody_waits_for_python_while_others_give_memory(run_simulated: RunSimulated) -> None:
+    assert run_simulated(RELIEVES, memory="1GiB").stdout == "[False] True\n"
+
+
 @pytest.mark.parametrize("allocator", ["native", "ferro_alloc", "late"])
 def test_report_is_written_once_when_memory_runs_out(
     allocator: str, run_simulated: RunSimulated, tmp_path: Path

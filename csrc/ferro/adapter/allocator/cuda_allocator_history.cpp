@@ -1,5 +1,6 @@
 // Snapshots, histories and observers.
 #include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/history/gathering.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 
@@ -102,7 +103,8 @@ void CudaAllocator::recordHistory(bool enabled, CreateContextFn recorder, std::s
   }
   choose_observed();
   previous_.record_history([=](CUDAAllocator& previous) {
-    previous.recordHistory(enabled, recorder, max_entries, when, clear, skip_actions);
+    previous.recordHistory(enabled, where_allowed(recorder), max_entries, when, clear,
+                           skip_actions);
   });
 }
 

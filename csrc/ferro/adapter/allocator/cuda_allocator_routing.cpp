@@ -2,6 +2,7 @@
 // that bypass the cache, and the switch between the two allocators.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/allocator/sealed_pools.h"
+#include "ferro/adapter/history/gathering.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 
@@ -227,8 +228,9 @@ bool CudaAllocator::empty_previous_cache() {
 }
 
 // Others may have memory to give: libraries that registered a callback, and the allocator before
-// ours, whose tensors leave it in its cache when they die.
+// ours, whose tensors leave it in its cache when they die. Asked under the climb lock.
 bool CudaAllocator::relieve_shortage() {
+  const NoGathering under_a_lock;
   bool freed = false;
   for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
     freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();

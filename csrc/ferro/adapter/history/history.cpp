@@ -1,5 +1,6 @@
 #include "ferro/adapter/history/history.h"
 
+#include "ferro/adapter/history/gathering.h"
 #include "ferro/adapter/torch/convert.h"
 
 #include <memory>
@@ -132,7 +133,7 @@ std::vector<TagTotal> History::tags() const {
 
 CallContext History::gather_now() const {
   const auto recorder = recorder_.load(std::memory_order_relaxed);
-  return recorder != nullptr ? recorder() : nullptr;
+  return recorder != nullptr && !NoGathering::is_on() ? recorder() : nullptr;
 }
 
 bool History::is_skipped(TraceEntry::Action action) const {

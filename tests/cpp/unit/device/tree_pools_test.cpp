@@ -431,7 +431,7 @@ TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
 
 // A seed takes up to 19 s under the address sanitizer, and less than one without.
 INSTANTIATE_TEST_SUITE_P(Seeds, TreePoolsRandom,
-                         ::testing::Range(1U, kAddressSanitizer ? 5U : 31U));
+                         ::testing::Range(1U, kAddressSanitizer ? 3U : 31U));
 
 // Trees are recorded and taken back to their checkpoints while pages of the group are lent.
 TEST_F(TreePoolsTest, APoolOfAGroupThatHasLentIsTakenBackToItsCheckpoints) {
