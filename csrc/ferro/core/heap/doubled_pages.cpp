@@ -44,6 +44,7 @@ std::vector<std::size_t> DoubledPages::pages_of_others(const PoolId& pool,
     }
   }
   std::vector<std::size_t> pages;
+  pages.reserve(others.size());
   for (const auto& [handle, count] : others) {
     pages.push_back(count);
   }
