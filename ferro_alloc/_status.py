@@ -48,8 +48,6 @@ class DeviceStatus:
     """Pages that this made free."""
     unmapped_by_requests: int
     """How many old mappings, of pages that had moved or left, requests removed."""
-    unmapped_by_thread: int
-    """The same by the allocator's own thread (`Config.background_unmap`)."""
     unmaps_refused: int
     """How often the driver refused that or gave no answer; it was tried again."""
     ladder: Mapping[str, int]
@@ -112,7 +110,8 @@ class Status:
     config: Config | None
     """The settings that were installed."""
     ignored: tuple[str, ...]
-    """PyTorch's allocator settings without an effect under ferro_alloc, as `key:value`."""
+    """PyTorch's allocator settings without an effect under ferro_alloc, and settings of ferro_alloc
+    that were removed, as `key:value`."""
     startup: str = ""
     """What FERRO_ALLOC does here; empty where it is off."""
     devices: tuple[DeviceStatus, ...] = ()

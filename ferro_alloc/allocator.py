@@ -44,8 +44,7 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
     on, and their memory stays with the allocator that they came from. The earlier, the more memory
     it can share. Without `config` the settings come from FERRO_ALLOC_CONF. While it is installed,
     installing again with the same settings, or without any, does nothing. After `uninstall()` the
-    settings may be others; once CUDA memory was allocated, all but `page_size_mb`, `layout` and
-    `background_unmap`.
+    settings may be others; once CUDA memory was allocated, all but `page_size_mb` and `layout`.
 
     Raises `FerroError`, and changes nothing, where that is impossible: no driver, another torch
     than the one it was built for, a capture, other settings than those in force, cudagraph trees of
@@ -89,7 +88,6 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
                 wanted.headroom_bytes,
                 wanted.idle_bytes,
                 wanted.layout,
-                wanted.background_unmap,
                 wanted.move_live,
                 wanted.graph_layout,
                 wanted.graph_order,
@@ -148,8 +146,12 @@ def _displaced() -> str:
     return " ferro_alloc was installed before, and that allocator was put in its place since."
 
 
+def _ignored(config: Config) -> tuple[str, ...]:
+    return ignored_options(layout=config.layout) + config.without_effect
+
+
 def _tell(config: Config) -> None:
-    ignored = ", ".join(ignored_options(layout=config.layout))
+    ignored = ", ".join(_ignored(config))
     _log.info(
         "ferro_alloc %s is installed with %s%s",
         __version__,
@@ -244,7 +246,7 @@ def status() -> Status:
         torch_running=running,
         problem=problem,
         config=config,
-        ignored=ignored_options(layout="pages" if config is None else config.layout),
+        ignored=_ignored(config or Config()),
         startup=_variable.describe(),
         devices=devices,
     )

@@ -6,14 +6,17 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import KW_ONLY, InitVar, dataclass
+from typing import ClassVar, Literal, get_args
 
 ENVIRONMENT_VARIABLE = "FERRO_ALLOC_CONF"
 _MIB = 1 << 20
 
 Layout = Literal["pages", "segments"]
 GraphOrder = Literal["captured", "any"]
+
+# Settings of earlier versions: accepted, and without effect.
+REMOVED = ("background_unmap",)
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,6 @@ class Config:
     layout: Layout = "pages"
     """Pages, which move to where they are needed, or segments, which stay as the driver gave
     them."""
-    background_unmap: bool = False
-    """A thread of the allocator's own removes old mappings, which requests do otherwise; with pages
-    only, and not where a process must have no such threads."""
     move_live: bool = False
     """Before a request fails, live memory that keeps free pages from use moves to other pages, at
     the same addresses; only for programs in which no other thread gives a device work while one
@@ -56,8 +56,15 @@ class Config:
     graph_debug: bool = False
     """The debug mode of graphs (`graphs.debug()`) is on from the installation, once CUDA is
     initialised, to the uninstallation."""
+    _: KW_ONLY
+    background_unmap: InitVar[object] = None
 
-    def __post_init__(self) -> None:
+    _without_effect: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self, *removed: object) -> None:
+        given = zip(REMOVED, removed, strict=True)
+        named = tuple(f"{key}:{_text_of(value)}" for key, value in given if value is not None)
+        object.__setattr__(self, "_without_effect", named)
         _check_size("page_size_mb", self.page_size_mb)
         if self.page_size_mb & (self.page_size_mb - 1) != 0:
             raise ValueError(_refusal("page_size_mb", self.page_size_mb))
@@ -79,6 +86,11 @@ class Config:
                 raise TypeError(_refusal(key, value))
             if value not in names:
                 raise ValueError(_refusal(key, value))
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """The removed settings that were given, as `key:value`."""
+        return self._without_effect
 
     @property
     def page_size_bytes(self) -> int:
@@ -122,7 +134,7 @@ class Config:
                 raise ValueError(
                     f"{_shown(pair)} is not of the form key:value, as in page_size_mb:2"
                 )
-            if key not in _FORMS:
+            if key not in _FORMS and key not in REMOVED:
                 raise ValueError(
                     f"{_shown(key)} is no option of ferro_alloc: expected {', '.join(_FORMS)}"
                 )
@@ -163,13 +175,12 @@ _FORMS = {
     "headroom_mb": f"a whole number of MiB from 0 to {_MAX_MB}, as in headroom_mb:512",
     "idle_mb": f"a whole number of MiB from 0 to {_MAX_MB}, as in idle_mb:512",
     "layout": "pages or segments, as in layout:pages",
-    "background_unmap": "true or false, as in background_unmap:true",
     "move_live": "true or false, as in move_live:true",
     "graph_layout": "pages or segments, as in graph_layout:segments",
     "graph_order": "captured or any, as in graph_order:any",
     "graph_debug": "true or false, as in graph_debug:true",
 }
-_SWITCHES = ("background_unmap", "move_live", "graph_debug")
+_SWITCHES = ("move_live", "graph_debug")
 _NAMES = {
     "layout": get_args(Layout),
     "graph_layout": get_args(Layout),
@@ -182,7 +193,7 @@ def _text_of(value: object) -> str:
 
 
 def _parse_value(key: str, value: str) -> bool | int | str | None:
-    if key in _NAMES:
+    if key in _NAMES or key in REMOVED:
         return value
     if key in _SWITCHES:
         if value.lower() not in ("true", "false"):

@@ -80,21 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pages", nargs="+", type=int, default=list(PAGE_SIZES), metavar="MIB")
     parser.add_argument("--program", type=Path, help="a replay program that is built already")
     parser.add_argument("--smoke", action="store_true", help="the first 5,000 events only")
-    parser.add_argument(
-        "--background-unmap",
-        type=int,
-        default=0,
-        metavar="EVENTS",
-        help="old mappings are removed beside the requests, one after so many events",
-    )
     parser.add_argument("--output", type=Path, help="where the results go, as JSON")
     options = parser.parse_args(argv)
     program = options.program or build("replay")
     limit = 5_000 if options.smoke else None
     results = [
-        replay(program, name, page, limit, options.background_unmap)
-        for name in options.traces
-        for page in options.pages
+        replay(program, name, page, limit) for name in options.traces for page in options.pages
     ]
     show(results)
     if options.output is not None:

@@ -46,15 +46,12 @@ def to_events(trace: Mapping[str, NDArray[Any]], limit: int | None) -> NDArray[A
     return events
 
 
-def replay(
-    program: Path, name: str, page_mib: int, limit: int | None, events_per_unmap: int = 0
-) -> dict[str, Any]:
-    """With `events_per_unmap` old mappings go beside the requests, one call in so many events."""
+def replay(program: Path, name: str, page_mib: int, limit: int | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, np.load(TRACES / f"{name}.npz") as trace:
         path = Path(folder) / "trace"
         to_events(trace, limit).tofile(path)
         done = subprocess.run(
-            [str(program), str(path), str(page_mib), str(events_per_unmap)],
+            [str(program), str(path), str(page_mib)],
             capture_output=True,
             text=True,
             timeout=300,

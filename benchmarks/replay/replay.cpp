@@ -1,7 +1,7 @@
 // Replays a recorded allocation trace on the allocator's core over the simulated GPU, and prints
 // one JSON object: peaks, how often each step of the ladder helped, and what the driver was asked.
 //
-//   replay TRACE PAGE_MIB [EVENTS_PER_UNMAP]
+//   replay TRACE PAGE_MIB
 //
 // With a third argument old mappings are removed beside the requests, as by the allocator's own
 // thread: one after so many events, as a trace has no times.
@@ -132,32 +132,11 @@ double driver_microseconds() {
   return sum;
 }
 
-// In the place of the allocator's own thread, so that a replay is the same each time.
-class Unmapper final : public StaleMappings::Remover {
- public:
-  void on_added() noexcept override {}
-};
-
 class Replay {
  public:
-  // `events_per_unmap`: 0 leaves old mappings to the requests.
   Replay(const CudaApi& api, const AllocatorConfig& config, std::vector<StreamId> streams,
-         std::size_t blocks, std::size_t events_per_unmap)
-      : memory_(api, 0, addresses_, config, {}),
-        streams_(std::move(streams)),
-        blocks_(blocks),
-        events_per_unmap_(events_per_unmap) {
-    memory_.stale().set_remover(events_per_unmap != 0 ? &unmapper_ : nullptr);
-  }
-
-  // Between two requests.
-  void unmap_after(std::size_t event) {
-    if (events_per_unmap_ != 0 && event % events_per_unmap_ == 0 && memory_.stale().count() != 0) {
-      const double before = driver_microseconds();
-      static_cast<void>(memory_.stale().unmap_next());
-      spent_ += driver_microseconds() - before;
-    }
-  }
+         std::size_t blocks)
+      : memory_(api, 0, addresses_, config, {}), streams_(std::move(streams)), blocks_(blocks) {}
 
   // False: out of memory.
   bool apply(const Event& event) {
@@ -205,10 +184,8 @@ class Replay {
 
   AddressIndex addresses_;
   DeviceMemory memory_;
-  Unmapper unmapper_;
   const std::vector<StreamId> streams_;
   std::vector<DevicePtr> blocks_;
-  const std::size_t events_per_unmap_;
   std::uint64_t misses_ = 0;
   double spent_ = 0;
   double slowest_ = 0;
@@ -226,7 +203,6 @@ void print_results(DeviceMemory& memory, const std::string& calls_at_half, doubl
             << ", \"pages_created\": " << pages.created
             << ", \"host_waits\": " << TracedEvents::host_waits()
             << ", \"unmapped_by_requests\": " << counters.unmapped_by_requests
-            << ", \"unmapped_beside\": " << counters.unmapped_by_thread
             << ", \"slowest_microseconds\": " << slowest
             << ", \"nanoseconds_per_event\": " << seconds * 1e9 / static_cast<double>(events)
             << ", \"ladder\": {";
@@ -238,7 +214,7 @@ void print_results(DeviceMemory& memory, const std::string& calls_at_half, doubl
             << "}\n";
 }
 
-int run(const char* path, std::size_t page_mib, std::size_t events_per_unmap) {
+int run(const char* path, std::size_t page_mib) {
   const std::vector<Event> events = read_trace(path);
   if (events.empty()) {
     std::cerr << "replay: there is no trace in '" << path << "'\n";
@@ -253,8 +229,7 @@ int run(const char* path, std::size_t page_mib, std::size_t events_per_unmap) {
   AllocatorConfig config;
   config.page_bytes = page_mib * kMiB;
   // Never destroyed: what the trace leaves live would have to be freed first.
-  Replay& replay =
-      *new Replay(api, config, make_streams(api, events), events.size(), events_per_unmap);
+  Replay& replay = *new Replay(api, config, make_streams(api, events), events.size());
   ferro_sim_reset_counters();
   std::string calls_at_half;
   const auto start = std::chrono::steady_clock::now();
@@ -267,7 +242,6 @@ int run(const char* path, std::size_t page_mib, std::size_t events_per_unmap) {
       std::cerr << "replay: event " << i << " failed: out of memory, or a wrong trace\n";
       return 1;
     }
-    replay.unmap_after(i);
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   replay.memory().report().check_invariants();
@@ -289,11 +263,11 @@ int main(int argc, char** argv) {
   };
   const std::size_t page_mib = number(2);
   if (page_mib == 0) {
-    std::cerr << "usage: replay TRACE PAGE_MIB [EVENTS_PER_UNMAP]\n";
+    std::cerr << "usage: replay TRACE PAGE_MIB\n";
     return 2;
   }
   try {
-    return ferro::run(argv[1], page_mib, number(3));
+    return ferro::run(argv[1], page_mib);
   } catch (const std::exception& error) {
     std::cerr << "replay: " << error.what() << '\n';
     return 1;

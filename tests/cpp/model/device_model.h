@@ -19,7 +19,6 @@
 #include "model/planted.h"
 #include "support/decoding.h"
 #include "support/faulty_api.h"
-#include "support/idle_remover.h"
 #include "support/instructions.h"
 #include "support/test_source.h"
 #include "support/traffic.h"
@@ -77,7 +76,6 @@ class DeviceModel {
     FaultyApi::keep(&ledger_);
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config(),
                                              [this] { return relieve(); });
-    device_->stale().set_remover(world.unmaps_beside ? &unmapper_ : nullptr);
   }
   // A model that failed leaves its device behind, whose destructor needs a sound one.
   ~DeviceModel() {
@@ -97,9 +95,6 @@ class DeviceModel {
     }
     ledger_.begin_step();
     std::visit([this](const auto& i) { (*this)(i); }, instruction);
-    if (world_.unmaps_beside && steps_ % 2 == 0) {
-      guarded([this] { static_cast<void>(device_->stale().unmap_next()); });
-    }
     check_step();
     if (++steps_ % look_every_ == 0) {
       check_everything();
@@ -354,7 +349,6 @@ class DeviceModel {
   const unsigned look_every_;
   const Planted planted_;
   DriverLedger ledger_;
-  IdleRemover unmapper_;
   std::set<std::uint64_t> source_segments_;  // that the source's pool has
   Traffic traffic_;
   std::unique_ptr<DeviceMemory> device_;

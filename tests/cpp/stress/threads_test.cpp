@@ -94,7 +94,6 @@ struct StressCase {
   std::size_t headroom_pages;
   Layout layout;
   int rounds;
-  bool background_unmap = false;
 
   std::size_t most_pages() const { return std::min(limit_pages, kDevicePages - headroom_pages); }
 };
@@ -112,7 +111,6 @@ class ThreadsTest : public ::testing::TestWithParam<StressCase> {
     return {.handles = testing::kCoarseHandles,
             .headroom = GetParam().headroom_pages * kPageBytes,
             .layout = GetParam().layout,
-            .background_unmap = GetParam().background_unmap,
             .stream_lasts = [this](DeviceId, StreamId stream) { return stream != streams_[0]; }};
   }
   // Half of the threads have a stream of their own, the others share one.
@@ -287,12 +285,6 @@ INSTANTIATE_TEST_SUITE_P(
                    kRounds / 2},
         StressCase{"LateWork", kLate, kDevicePages, 0, Layout::kPages, kRounds / 2},
         StressCase{"LateWorkUnderALimit", kLate, 48, 0, Layout::kPages, kRounds / 4},
-        StressCase{"RoomForAllAndAnUnmapThread", SimGpu::kEager, kDevicePages, 0, Layout::kPages,
-                   kRounds / 2, true},
-        StressCase{"UnderALimitWithAnUnmapThread", SimGpu::kEager, 48, 0, Layout::kPages,
-                   kRounds / 2, true},
-        StressCase{"LateWorkUnderALimitWithAnUnmapThread", kLate, 48, 0, Layout::kPages,
-                   kRounds / 4, true},
         StressCase{"InSegments", SimGpu::kEager, kDevicePages, 0, Layout::kSegments, kRounds / 2},
         StressCase{"LateWorkInSegmentsUnderALimit", kLate, 96, 0, Layout::kSegments, kRounds / 8}),
     [](const auto& given) { return given.param.name; });

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ferro_alloc import Config
 from ferro_alloc._alloc_conf import ignored_options
+from ferro_alloc.config import REMOVED
 
 PAGES = st.integers(1, 10).map(lambda power: 1 << power)
 
@@ -47,12 +48,11 @@ def test_empty_environment_means_defaults(environ: dict[str, str]) -> None:
     limit=st.none() | st.integers(1024, 1 << 20),
     in_flight=st.none() | st.integers(0, 1000),
     others=st.tuples(st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
-    background=st.booleans(),
 )
 def test_text_form_reads_back(
-    page: int, limit: int | None, in_flight: int | None, others: tuple[int, int], background: bool
+    page: int, limit: int | None, in_flight: int | None, others: tuple[int, int]
 ) -> None:
-    config = Config(page, limit, in_flight, *others, background_unmap=background)
+    config = Config(page, limit, in_flight, *others)
     assert Config.parse(str(config)) == config
 
 
@@ -88,7 +88,6 @@ MOST = 1 << 30  # MiB of any size
         (f"headroom_mb:{1 << 60}", f"headroom_mb is '{1 << 60}': expected a whole number of MiB"),
         ("idle_mb:none", "idle_mb is 'none': expected a whole number of MiB from 0 to"),
         ("idle_mb:1\n2", "idle_mb is '1\\n2': expected a whole number of MiB from 0 to"),
-        ("background_unmap:1", "background_unmap is '1': expected true or false"),
         ("graph_debug:on", "graph_debug is 'on': expected true or false"),
         ("move_live:none", "move_live is 'none': expected true or false"),
         ("layout:classic", "layout is 'classic': expected pages or segments"),
@@ -130,7 +129,6 @@ def test_the_environment_is_named_where_it_is_refused() -> None:
         ("headroom_mb", None),
         ("idle_mb", "64"),
         ("layout", None),
-        ("background_unmap", 1),
         ("graph_debug", "true"),
         ("move_live", "true"),
     ],
@@ -165,11 +163,13 @@ def test_live_memory_moves_only_where_that_is_asked_for() -> None:
             Config.parse(f"move_live:{wrong}")
 
 
-@pytest.mark.parametrize("text", ["true", "True", "TRUE"])
-def test_the_thread_is_asked_for(text: str) -> None:
-    assert not Config().background_unmap
-    assert Config.parse(f"background_unmap:{text}") == Config(background_unmap=True)
-    assert "background_unmap:true" in str(Config(background_unmap=True))
+@pytest.mark.parametrize("key", REMOVED)
+def test_removed_settings_are_accepted_and_named(key: str) -> None:
+    assert Config().without_effect == ()
+    config = Config.parse(f"{key}:true,idle_mb:4")
+    assert config == Config(idle_mb=4, **{key: False}) == Config(idle_mb=4)
+    assert config.without_effect == (f"{key}:true",)
+    assert key not in str(config)
 
 
 def test_config_is_immutable() -> None:

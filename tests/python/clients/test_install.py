@@ -164,7 +164,6 @@ def test_uninstalling_before_cuda_is_used_leaves_no_trace(run_simulated: RunSimu
     [
         ("page_size_mb=2", "page_size_mb=8", "page_size_mb is 2 and not 8"),
         ("layout='segments'", "layout='pages'", "layout is segments and not pages"),
-        ("background_unmap=True", "idle_mb=4", "background_unmap is true and not false"),
     ],
 )
 def test_settings_that_cannot_change_are_refused_by_name(

@@ -86,24 +86,6 @@ def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: st
     assert (ended.stdout, ended.stderr) == ("", "")
 
 
-@cache
-def trained(allocator: str, conf: str, mode: str) -> Result:
-    return simulated("unmap_thread.py", allocator, conf=conf, memory="1GiB", mode=mode)
-
-
-@pytest.mark.parametrize("mode", ["eager", "adversarial"])
-def test_a_thread_removes_old_mappings(mode: str) -> None:
-    with_it = trained("ferro", "background_unmap:true", mode)
-    without = trained("ferro", "", mode)
-    native = trained("native", "", mode)
-    for found in (with_it, without):
-        assert {key: found[key] for key in native} == native
-        assert found["reserved"] < 8 << 20
-    # A request that finds too little does it itself.
-    assert with_it["by the thread"] > with_it["by requests"]
-    assert without["by requests"] > without["by the thread"] == 0
-
-
 @pytest.mark.parametrize("layout", ["pages", "segments"])
 def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> None:
     program = (

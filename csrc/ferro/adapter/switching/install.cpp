@@ -30,9 +30,6 @@ std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig&
   const auto layout = [](const AllocatorConfig& config) {
     return std::string(config.layout == Layout::kSegments ? "segments" : "pages");
   };
-  const auto thread = [](const AllocatorConfig& config) {
-    return std::string(config.background_unmap ? "true" : "false");
-  };
   const auto order = [](const AllocatorConfig& config) {
     return std::string(config.graph_order == GraphOrder::kAny ? "any" : "captured");
   };
@@ -45,7 +42,6 @@ std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig&
   compare("page_size_mb", std::to_string(now.page_bytes / kMiB),
           std::to_string(wanted.page_bytes / kMiB));
   compare("layout", layout(now), layout(wanted));
-  compare("background_unmap", thread(now), thread(wanted));
   compare("graph_order", order(now), order(wanted));
   return text;
 }

@@ -37,13 +37,9 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
           driver_, store_, stale_, events_, exports_, addresses, stats_, captures_, observer_,
           segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending(), &scratch_}),
       !config.stream_lasts);
-  if (config.background_unmap) {
-    unmap_thread_ = std::make_unique<UnmapThread>(stale_, driver_);
-  }
 }
 
 DeviceMemory::~DeviceMemory() {
-  unmap_thread_.reset();
   {
     const RecursiveMutexLock lock(climb_mutex_);
     scratch_.let_go_of_all();

@@ -21,7 +21,6 @@
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/device/segment_ladder.h"
-#include "ferro/core/pages/unmap_thread.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 
@@ -197,7 +196,6 @@ class DeviceMemory {
   SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
-  std::unique_ptr<UnmapThread> unmap_thread_;  // null: requests remove old mappings
 };
 
 }  // namespace ferro

@@ -110,7 +110,6 @@ DeviceCounters DeviceReport::counters() {
   counters.pages_released = pages.released - pages_at_reset_.released;
   const StaleMappings::Counts unmaps = parts_.stale.counts();
   counters.unmapped_by_requests = unmaps.by_requests;
-  counters.unmapped_by_thread = unmaps.by_remover;
   counters.unmaps_refused = unmaps.refused;
   return counters;
 }

@@ -34,11 +34,7 @@ DevicePtr Ladder::climb(Climb& climb) {
   const auto began = Clock::now();
   Clock::time_point last = began;
   DevicePtr ptr = kNull;
-  if (parts_.stale.has_remover()) {
-    parts_.stale.notify_owners();
-  } else {
-    parts_.stale.remove_passed();
-  }
+  parts_.stale.remove_passed();
   const auto pages_so_far = [&] {
     return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
@@ -141,17 +137,9 @@ bool Ladder::may_transfer() {
                           parts_.config.transfers);
 }
 
-DevicePtr Ladder::grow_once(Climb& climb) {
+DevicePtr Ladder::grow(Climb& climb) {
   const DevicePtr ptr = allocate_grown(climb, GrowFrom::kAnyPages);
   return climb.grown == GrowResult::kGapTooShort ? allocate_grown(climb, GrowFrom::kStore) : ptr;
-}
-
-DevicePtr Ladder::grow(Climb& climb) {
-  const DevicePtr ptr = grow_once(climb);
-  // The driver gets no handle back, and others get none in part, while it is mapped somewhere. One
-  // who removes mappings beside the requests may not have come to them yet.
-  const bool is_final = ptr != kNull || climb.is_rejected() || !parts_.stale.has_remover();
-  return is_final || parts_.stale.remove_passed() == 0 ? ptr : grow_once(climb);
 }
 
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {

@@ -61,7 +61,6 @@ class Ladder {
   DevicePtr wait_rather_than_grow(Climb& climb);
   DevicePtr transfer_rather_than_grow(Climb& climb);
   DevicePtr grow(Climb& climb);
-  DevicePtr grow_once(Climb& climb);
   DevicePtr wait_on_stream(Climb& climb);
   DevicePtr transfer_pages(Climb& climb);
   DevicePtr reclaim(Climb& climb);

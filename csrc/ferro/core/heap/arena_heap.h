@@ -236,7 +236,6 @@ class ArenaHeap final : public Heap {
     std::vector<StoredHandle> exported;
     std::vector<StaleMappingRef> mappings;
   };
-  std::vector<std::size_t> parts_of(std::span<const HandleRange> handles) const;
   Left leave(SetAside& aside, const FenceRef& fence, const char* reason, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   // What is elsewhere already, from `to` on, and stays mapped here: the blocks are aliased from now on.

@@ -86,19 +86,6 @@ void ArenaHeap::restore(SetAside& aside) {
   aside = {};
 }
 
-// In which a mapping of these handles may be removed, the first one last; empty: at once.
-std::vector<std::size_t> ArenaHeap::parts_of(std::span<const HandleRange> handles) const {
-  std::vector<std::size_t> parts;
-  if (handles.size() > StaleMappings::kHandlesAtOnce) {
-    for (std::size_t end = handles.size(); end > 0;) {
-      const std::size_t count = std::min(end, StaleMappings::kHandlesAtOnce);
-      end -= count;
-      parts.push_back(pages_in(handles.subspan(end, count)) * page_bytes_);
-    }
-  }
-  return parts;
-}
-
 // Histories are told before the mapping goes: who registered the range with a device must release
 // it while it is there.
 ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const char* reason,
@@ -117,9 +104,6 @@ ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const c
     mapping->fence = fence;
     const ExportedUnit* exported = exported_.find(run.begin);
     const std::vector<HandleRange> handles = tiling_.handles_behind(span, run);
-    if (context_.stale.has_remover()) {
-      mapping->parts = parts_of(handles);
-    }
     for (const HandleRange& range : handles) {
       (exported != nullptr ? left.exported : left.handles).push_back({range, mapping});
     }

@@ -11,46 +11,29 @@ StaleMappings::Queue& StaleMappings::queue_of(std::optional<StreamId> stream) {
 }
 
 void StaleMappings::add(StaleMappingRef mapping) {
-  {
-    const MutexLock lock(mutex_);
-    queue_of(mapping->fence->stream()).mappings.push_back(std::move(mapping));
-    count_.fetch_add(1, std::memory_order_relaxed);
-  }
-  if (Remover* remover = remover_.load(std::memory_order_acquire)) {
-    remover->on_added();
-  }
+  const MutexLock lock(mutex_);
+  queue_of(mapping->fence->stream()).mappings.push_back(std::move(mapping));
+  count_.fetch_add(1, std::memory_order_relaxed);
 }
 
 // From `queue` on, which is moved past the queues whose first mapping has not passed.
-StaleMappings::Unmapped StaleMappings::unmap_from(std::size_t& queue, Extent extent,
-                                                  std::atomic<std::uint64_t>& counter) {
+bool StaleMappings::unmap_from(std::size_t& queue) {
   StaleMappingRef mapping;
   {
     const MutexLock lock(mutex_);
-    if (queues_.empty()) {
-      return Unmapped::kNoneLeft;
-    }
     while (queue < queues_.size() && !queues_[queue].mappings.front()->fence->has_passed(driver_)) {
       ++queue;
     }
     if (queue == queues_.size()) {
-      return Unmapped::kNonePassed;
+      return false;
     }
     mapping = queues_[queue].mappings.front();
   }
-  const bool in_parts = extent == Extent::kPart && !mapping->parts.empty();
-  const std::size_t bytes = in_parts ? mapping->parts.back() : mapping->bytes;
-  if (!driver_.unmap(mapping->begin, bytes)) {
+  if (!driver_.unmap(mapping->begin, mapping->bytes)) {
     refused_.fetch_add(1, std::memory_order_relaxed);
-    return Unmapped::kRefused;
+    return false;
   }
-  mapping->begin = mapping->begin + bytes;
-  mapping->bytes -= bytes;
-  if (mapping->bytes != 0) {
-    mapping->parts.pop_back();
-    return Unmapped::kSome;
-  }
-  counter.fetch_add(1, std::memory_order_relaxed);
+  by_requests_.fetch_add(1, std::memory_order_relaxed);
   mapping->removed.store(true, std::memory_order_release);
   const MutexLock lock(mutex_);
   untold_.push_back(std::move(mapping));
@@ -59,32 +42,20 @@ StaleMappings::Unmapped StaleMappings::unmap_from(std::size_t& queue, Extent ext
   if (mappings.empty()) {
     queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(queue));
   }
-  return Unmapped::kSome;
-}
-
-StaleMappings::Unmapped StaleMappings::unmap_next() {
-  const MutexLock removal(removal_mutex_);
-  std::size_t queue = 0;
-  return unmap_from(queue, Extent::kPart, by_remover_);
+  return true;
 }
 
 std::size_t StaleMappings::remove_passed() {
   if (count() == 0) {
     return 0;
   }
-  {
-    const MutexLock removal(removal_mutex_);
-    std::size_t queue = 0;
-    while (unmap_from(queue, Extent::kWhole, by_requests_) == Unmapped::kSome) {
-    }
+  std::size_t queue = 0;
+  while (unmap_from(queue)) {
   }
   return notify_owners();
 }
 
 std::size_t StaleMappings::notify_owners() {
-  if (count() == 0) {
-    return 0;
-  }
   std::vector<StaleMappingRef> untold;
   {
     const MutexLock lock(mutex_);
@@ -98,8 +69,7 @@ std::size_t StaleMappings::notify_owners() {
 }
 
 StaleMappings::Counts StaleMappings::counts() const {
-  return {by_requests_.load(std::memory_order_relaxed), by_remover_.load(std::memory_order_relaxed),
-          refused_.load(std::memory_order_relaxed)};
+  return {by_requests_.load(std::memory_order_relaxed), refused_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace ferro

@@ -19,10 +19,9 @@ struct DeviceCounters {
   std::uint64_t live_moves = 0;         // handles that were vacated
   std::uint64_t live_bytes_copied = 0;  // for that
   std::uint64_t live_pages_freed = 0;   // by that
-  // Old mappings, by `remove_passed` of a request and by the allocator's own thread, and how often
-  // the driver refused that or did not say whether it may be done.
+  // Old mappings, and how often the driver refused to remove one or did not say whether it may be
+  // done.
   std::uint64_t unmapped_by_requests = 0;
-  std::uint64_t unmapped_by_thread = 0;
   std::uint64_t unmaps_refused = 0;
   std::uint64_t segments_created = 0;
   std::uint64_t segments_released = 0;

@@ -4,7 +4,6 @@
 #include "ferro/graph/checkpoint.h"
 #include "support/faulty_api.h"
 #include "support/heap_fixture.h"
-#include "support/idle_remover.h"
 #include "support/sim_gpu.h"
 
 #include <gtest/gtest.h>
@@ -41,13 +40,12 @@ std::array<StreamId, 3> ascending_streams() {
 
 // A fresh device for each run of a scenario.
 struct World {
-  World(std::size_t pages, const HandleRules& handles, bool move_live, bool leaves_mappings)
+  World(std::size_t pages, const HandleRules& handles, bool move_live)
       : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
     FaultyApi::reset();
     device = std::make_unique<DeviceMemory>(
         FaultyApi::table(), 0, addresses,
         AllocatorConfig{.handles = handles, .move_live = move_live}, nullptr);
-    device->stale().set_remover(leaves_mappings ? &remover : nullptr);
   }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
@@ -91,7 +89,6 @@ struct World {
   const StreamId side = streams[1];
   const StreamId third = streams[2];
   AddressIndex addresses;
-  testing::IdleRemover remover;
   std::unique_ptr<DeviceMemory> device;
   bool share(DevicePtr ptr) {
     return device->export_block(span_of(ptr), ptr, device->await_exchange(span_of(ptr), ptr, {}),
@@ -219,10 +216,9 @@ void expect_no_leak(World& world, const std::string& failed) {
 
 class FaultTest : public ::testing::TestWithParam<Scenario> {
  protected:
-  void fail_call(std::uint64_t call, CUresult error, const HandleRules& handles,
-                 bool leaves_mappings) {
+  void fail_call(std::uint64_t call, CUresult error, const HandleRules& handles) {
     const Scenario& scenario = GetParam();
-    World world(scenario.pages, handles, scenario.move_live, leaves_mappings);
+    World world(scenario.pages, handles, scenario.move_live);
     scenario.prepare(world);
     const std::string program_before = world.program_state();
     const std::string line_before = world.line_state();
@@ -247,14 +243,14 @@ class FaultTest : public ::testing::TestWithParam<Scenario> {
     }
     expect_no_leak(world, failed);
   }
-  void fail_every_call(const HandleRules& handles, bool leaves_mappings = false);
+  void fail_every_call(const HandleRules& handles);
 };
 
-void FaultTest::fail_every_call(const HandleRules& handles, bool leaves_mappings) {
+void FaultTest::fail_every_call(const HandleRules& handles) {
   const Scenario& scenario = GetParam();
   std::uint64_t calls = 0;
   {
-    World world(scenario.pages, handles, scenario.move_live, leaves_mappings);
+    World world(scenario.pages, handles, scenario.move_live);
     scenario.prepare(world);
     FaultyApi::reset();
     ASSERT_EQ(run(scenario, world), Outcome::kCompleted);
@@ -265,15 +261,12 @@ void FaultTest::fail_every_call(const HandleRules& handles, bool leaves_mappings
   ASSERT_GT(calls, 0U);
   for (std::uint64_t call = 1; call <= calls; ++call) {
     for (const CUresult error : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
-      fail_call(call, error, handles, leaves_mappings);
+      fail_call(call, error, handles);
     }
   }
 }
 
 TEST_P(FaultTest, EveryCallMayFail) { fail_every_call({}); }
-
-// As where a thread that removes them has not come to any yet.
-TEST_P(FaultTest, EveryCallMayFailWhereOldMappingsAreLeft) { fail_every_call({}, true); }
 
 TEST_P(FaultTest, EveryCallMayFailWithLargeHandles) { fail_every_call(testing::kCoarseHandles); }
 
