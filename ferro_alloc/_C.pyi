@@ -12,7 +12,6 @@ def install(
     headroom_bytes: int,
     idle_bytes: int,
     layout: str,
-    move_live: bool,
     graph_layout: str,
     graph_order: str,
 ) -> None: ...

@@ -39,13 +39,6 @@ class DeviceStatus:
     pages_transferred: int
     """How often a page went to another stream without the host waiting: because its own had
     nothing to do, or behind the work of its own."""
-    live_moves: int
-    """How many handles the contents of live memory left, so that a request did not fail
-    (`Config.move_live`)."""
-    live_bytes_copied: int
-    """Bytes that were copied for that."""
-    live_pages_freed: int
-    """Pages that this made free."""
     unmapped_by_requests: int
     """How many old mappings, of pages that had moved or left, requests removed."""
     unmaps_refused: int

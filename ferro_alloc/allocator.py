@@ -88,7 +88,6 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
                 wanted.headroom_bytes,
                 wanted.idle_bytes,
                 wanted.layout,
-                wanted.move_live,
                 wanted.graph_layout,
                 wanted.graph_order,
             )

@@ -16,7 +16,7 @@ Layout = Literal["pages", "segments"]
 GraphOrder = Literal["captured", "any"]
 
 # Settings of earlier versions: accepted, and without effect.
-REMOVED = ("background_unmap",)
+REMOVED = ("background_unmap", "move_live")
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,6 @@ class Config:
     layout: Layout = "pages"
     """Pages, which move to where they are needed, or segments, which stay as the driver gave
     them."""
-    move_live: bool = False
-    """Before a request fails, live memory that keeps free pages from use moves to other pages, at
-    the same addresses; only for programs in which no other thread gives a device work while one
-    thread waits for memory of it; with pages only."""
     graph_layout: Layout = "pages"
     """Of what CUDA graphs allocate while they are captured. Segments there are plain allocations of
     the driver, which programs may hand to `cudaIpcGetMemHandle`; the rest keeps its pages."""
@@ -58,6 +54,7 @@ class Config:
     initialised, to the uninstallation."""
     _: KW_ONLY
     background_unmap: InitVar[object] = None
+    move_live: InitVar[object] = None
 
     _without_effect: ClassVar[tuple[str, ...]] = ()
 
@@ -175,12 +172,11 @@ _FORMS = {
     "headroom_mb": f"a whole number of MiB from 0 to {_MAX_MB}, as in headroom_mb:512",
     "idle_mb": f"a whole number of MiB from 0 to {_MAX_MB}, as in idle_mb:512",
     "layout": "pages or segments, as in layout:pages",
-    "move_live": "true or false, as in move_live:true",
     "graph_layout": "pages or segments, as in graph_layout:segments",
     "graph_order": "captured or any, as in graph_order:any",
     "graph_debug": "true or false, as in graph_debug:true",
 }
-_SWITCHES = ("move_live", "graph_debug")
+_SWITCHES = ("graph_debug",)
 _NAMES = {
     "layout": get_args(Layout),
     "graph_layout": get_args(Layout),

@@ -45,13 +45,12 @@ std::size_t allocation_size(std::size_t size, const std::string& layout,
 
 void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
-             std::size_t idle_bytes, const std::string& layout, bool move_live,
-             const std::string& graph_layout, const std::string& graph_order) {
+             std::size_t idle_bytes, const std::string& layout, const std::string& graph_layout,
+             const std::string& graph_order) {
   ferro::AllocatorConfig config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
   config.layout = to_layout(layout);
-  config.move_live = move_live;
   config.graph_layout = to_layout(graph_layout);
   config.graph_order =
       graph_order == "any" ? ferro::GraphOrder::kAny : ferro::GraphOrder::kCaptured;
@@ -108,9 +107,6 @@ py::dict device_report(int device) {
   report["pages_idle"] = pages.idle;
   report["pages_moved"] = core.report().view().pages_moved;
   report["pages_transferred"] = counters.pages_transferred;
-  report["live_moves"] = counters.live_moves;
-  report["live_bytes_copied"] = counters.live_bytes_copied;
-  report["live_pages_freed"] = counters.live_pages_freed;
   report["unmapped_by_requests"] = counters.unmapped_by_requests;
   report["unmaps_refused"] = counters.unmaps_refused;
   report["ladder"] = ladder;
@@ -282,8 +278,7 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_peak(module);
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
-             py::arg("layout"), py::arg("move_live"), py::arg("graph_layout"),
-             py::arg("graph_order"));
+             py::arg("layout"), py::arg("graph_layout"), py::arg("graph_order"));
   module.def("uninstall", &uninstall);
   module.def("is_installed", &ferro::is_installed);
   module.def("is_in_place", &ferro::is_in_place);

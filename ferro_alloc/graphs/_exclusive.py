@@ -97,10 +97,9 @@ class ExclusiveGroup:
 
         A graph brings its pool, with all that was captured into it. What was captured before and is
         free by now is scratch from now on; later captures share theirs when they end. The host
-        waits for the device, and nothing of a member may be launched meanwhile. Results of what
-        joins may be copied, and come back at their addresses: until this returns no other thread
-        may give the device work on memory of its graphs, results included. Raises `FerroError`
-        while a capture runs, for a member of another group, and for what is no member at all.
+        waits for the device, and nothing of a member may be launched meanwhile. Raises
+        `FerroError` while a capture runs, for a member of another group, and for what is no member
+        at all.
 
         `compiled_pool()` is a member like others. What its graphs carry to one another stays
         theirs: inputs, results and what a backward pass needs. They share their other scratch after
@@ -207,12 +206,11 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
 
     Members are graphs (`torch.cuda.CUDAGraph`, `CapturedGraph`), handles of pools, `CapturePool`s
     and MemPools; `ExclusiveGroup.join` has what happens, and what no other thread may do meanwhile.
-    A group takes its results and state, and
-    the largest scratch of one graph, instead of the sum. What is alive at the end of a capture has
-    pages that nothing else uses, so graphs may replay in any order, those of one pool too. What a
-    graph leaves in memory that the program has let go of may be gone after the next replay of a
-    partner: keep the tensors that you read, and let no partner run between the graphs of a forward
-    pass and those of its backward pass.
+    A group takes its results and state, and the largest scratch of one graph, instead of the sum.
+    What is alive at the end of a capture has pages that nothing else uses, so graphs may replay in
+    any order, those of one pool too. What a graph leaves in memory that the program has let go of
+    may be gone after the next replay of a partner: keep the tensors that you read, and let no
+    partner run between the graphs of a forward pass and those of its backward pass.
 
     Replays of all graphs of its pools wait for one another on the device, not the host.
     `ordered=True` says that the program orders them itself. Raises as `join` does, and `FerroError`

@@ -113,9 +113,6 @@ inline void DeviceModel::check_shared(std::uint64_t address, const Block& block)
 }
 
 inline void DeviceModel::operator()(const AddPeer&) {
-  if (world_.move_live) {
-    return;  // live bytes would not move any more
-  }
   has_peer_ = false;  // also when a second request for the same fails
   guarded([this] {
     device_->add_peer(1);

@@ -10,7 +10,6 @@ inline AllocatorConfig DeviceModel::config() {
   config.handles = world_.coarse_handles ? kCoarseHandles : HandleRules{};
   config.headroom = world_.headroom * kPageBytes;
   config.graph_order = world_.any_order ? GraphOrder::kAny : GraphOrder::kCaptured;
-  config.move_live = world_.move_live;
   config.layout = world_.segments ? Layout::kSegments : Layout::kPages;
   if (world_.oversize_rules) {
     config.segment_rules = [this] { return rules_for(kDefaultPool); };

@@ -52,7 +52,6 @@ inline World next_world(ByteReader& in) {
           (bits & 8) != 0,
           (bits & 16) != 0,
           headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
-          (bits & 32) != 0,
           (bits & 128) != 0,
           headroom % 8 < 4,
           (bits & 128) != 0 && (headroom & 16) != 0};

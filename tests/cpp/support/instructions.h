@@ -152,7 +152,6 @@ struct World {
   bool oversize_rules = false;  // of segments: some blocks are not split, old segments collected
   bool short_streams = false;   // the last stream does not last
   unsigned headroom = 0;        // pages
-  bool move_live = false;       // live bytes may move before a request fails
   bool groups = false;          // pools share the pages of their graphs' scratch
   bool any_order = false;       // those that nobody declared are groups of their own
   bool lends = false;           // declared ones lend their scratch
@@ -245,8 +244,8 @@ inline std::string to_code(const World& world) {
   out << std::boolalpha << "{.coarse_handles = " << world.coarse_handles
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
-      << ", .move_live = " << world.move_live << ", .groups = " << world.groups
-      << ", .any_order = " << world.any_order << ", .lends = " << world.lends << "}";
+      << ", .groups = " << world.groups << ", .any_order = " << world.any_order
+      << ", .lends = " << world.lends << "}";
   return out.str();
 }
 

@@ -89,7 +89,6 @@ MOST = 1 << 30  # MiB of any size
         ("idle_mb:none", "idle_mb is 'none': expected a whole number of MiB from 0 to"),
         ("idle_mb:1\n2", "idle_mb is '1\\n2': expected a whole number of MiB from 0 to"),
         ("graph_debug:on", "graph_debug is 'on': expected true or false"),
-        ("move_live:none", "move_live is 'none': expected true or false"),
         ("layout:classic", "layout is 'classic': expected pages or segments"),
     ],
 )
@@ -130,7 +129,6 @@ def test_the_environment_is_named_where_it_is_refused() -> None:
         ("idle_mb", "64"),
         ("layout", None),
         ("graph_debug", "true"),
-        ("move_live", "true"),
     ],
 )
 def test_a_value_of_another_type_is_a_type_error(key: str, value: object) -> None:
@@ -153,14 +151,6 @@ def test_the_layout_is_one_of_two() -> None:
     for wrong in ("Pages", "", "none", "segment"):
         with pytest.raises(ValueError, match=f"layout is '{wrong}': expected pages or segments"):
             Config.parse(f"layout:{wrong}")
-
-
-def test_live_memory_moves_only_where_that_is_asked_for() -> None:
-    assert not Config().move_live
-    assert Config.parse("move_live:true") == Config(move_live=True)
-    for wrong in ("yes", "1", "none"):
-        with pytest.raises(ValueError, match=f"move_live is '{wrong}': expected true or false"):
-            Config.parse(f"move_live:{wrong}")
 
 
 @pytest.mark.parametrize("key", REMOVED)

@@ -27,7 +27,7 @@ import ferro_alloc
 if allocator == "segments":
     ferro_alloc.install(ferro_alloc.Config(layout="segments"))
 elif allocator != "native":
-    ferro_alloc.install(ferro_alloc.Config(move_live=True))
+    ferro_alloc.install()
 
 import torch.distributed as dist
 from torch import nn
@@ -96,7 +96,7 @@ def moves():
     if allocator == "native":
         return 0
     device = ferro_alloc.status().devices[rank]
-    return device.pages_moved + device.pages_transferred + device.live_moves
+    return device.pages_moved + device.pages_transferred
 
 
 def around(own, other, with_messages):

@@ -46,10 +46,6 @@ struct AllocatorConfig {
   // Then requests grow while they can, as if the share were negative. Null: no.
   std::function<bool()> has_rank_messages = nullptr;
   TransferRules transfers = {};  // of pages between streams, rather than growing
-  // Before a request fails live bytes may move to other pages, at the same addresses
-  // (ArenaHeap::vacate). On only where the program promises what nobody can check: while one thread
-  // waits for memory, no other thread gives the device work on memory that is live.
-  bool move_live = false;
   // Asked on every request in segments, because programs change these settings as they run; null:
   // the defaults.
   std::function<SegmentRules()> segment_rules = nullptr;

@@ -57,7 +57,6 @@ void DeviceMemory::adjust(const AllocatorConfig& wanted) {
   config_.headroom = wanted.headroom;
   config_.idle_bytes = wanted.idle_bytes;
   config_.in_flight_share = wanted.in_flight_share;
-  config_.move_live = wanted.move_live;
   store_.set_headroom(wanted.headroom);
 }
 
@@ -194,7 +193,6 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses
   ++counters_.out_of_memory;
   auto failure = std::make_unique<OutOfMemoryFacts>(report_.facts_of_failure(wanted));
   failure->no_addresses = no_addresses;
-  failure->live_moves = ladder_.may_move_live();
   // What was gathered in vain is of more use to the other libraries of the process.
   reclaimer_.trim(Reclaimer::kAllPages);
   return {kNull, 0, std::move(failure)};

@@ -78,8 +78,8 @@ class DeviceMemory {
   // Graphs that have the pages of their scratch in common.
   GraphScratch& scratch() { return graph_scratch_; }
 
-  // Takes over the settings that may change while there is memory: headroom, idle bytes, the share
-  // in flight and whether live bytes move. The limit is the store's; the others stay as they are.
+  // Takes over the settings that may change while there is memory: headroom, idle bytes and the
+  // share in flight. The limit is the store's; the others stay as they are.
   void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(climb_mutex_);
 
   // Who is told of everything that happens from now on; null: nobody. It must outlive this object.

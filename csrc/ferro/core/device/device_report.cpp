@@ -227,11 +227,6 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
       share.held += view.backed_bytes;
       share.live += live;
     }
-    if (is_default && is_paged(heap->kind())) {
-      for (const auto& handle : static_cast<ArenaHeap*>(heap)->partly_free_handles()) {
-        facts.beside_live += (handle.use.pages - handle.use.used) * parts_.store.page_bytes();
-      }
-    }
   }
   for (const auto& [stream, share] : streams) {
     facts.streams.push_back(share);

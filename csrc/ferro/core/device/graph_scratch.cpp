@@ -48,9 +48,6 @@ SharingResult GraphScratch::refill(GroupId group) {
     }
     result = eviction.refill(group);
   }
-  if (result == SharingResult::kOutOfMemory && ladder_.move_live_for(pages, nullptr)) {
-    result = eviction.refill(group);
-  }
   if (result == SharingResult::kOutOfMemory && ladder_.evict_scratch_for(pages, group)) {
     result = eviction.refill(group);
   }

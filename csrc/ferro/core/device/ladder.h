@@ -36,17 +36,13 @@ class Ladder {
   // kNull: nothing helped, or the request is beyond the rejection limit.
   DevicePtr climb(Climb& climb);
 
-  // May live bytes move now, and if not, why?
-  LiveMoves may_move_live() const;
-  // For `pages` that somebody beside the requests takes from the store or the driver: live bytes
-  // move, if they may and that is enough. True: some have.
-  bool move_live_for(std::size_t pages, const CallContext& context);
-  // The same, of idle graphs of groups that lend their scratch, but for one.
+  // For `pages` that somebody beside the requests takes from the store or the driver: idle graphs of
+  // groups that lend their scratch give it, but for one. True: some have.
   bool evict_scratch_for(std::size_t pages, ScratchEviction::GroupId but);
 
  private:
   struct Step;
-  static const std::array<Step, 14> kSteps;
+  static const std::array<Step, 13> kSteps;
   // Other heaps that are asked for pages where the request could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
   // Also those whose free pages are not merged yet.
@@ -65,7 +61,6 @@ class Ladder {
   DevicePtr transfer_pages(Climb& climb);
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
-  DevicePtr move_live(Climb& climb);
   DevicePtr evict_scratch(Climb& climb);
 
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);

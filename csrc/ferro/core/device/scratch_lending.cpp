@@ -211,10 +211,8 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
       if (!is_tree) {
         twice = doubled_.pages_of_others(pool, staying_handles(pool));
       }
-      const auto splitting =
-          !is_tree && may_split() ? ArenaScratch::Splitting::kBefore : ArenaScratch::Splitting::kNo;
       for_each_arena(pool, [&](ArenaHeap& heap) {
-        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, all_doubled, splitting),
+        std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, all_doubled),
                           std::back_inserter(runs));
       });
     }

@@ -85,9 +85,6 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
     if (!shares) {
       return;
     }
-    if (written == nullptr && may_split()) {
-      ArenaScratch(heap).split_partly_free(staying);
-    }
     // What the pool has lent since is gone.
     const AddressRanges backed = ArenaScratch(heap).backed_ranges();
     member.written.unite(written != nullptr ? written->intersection(backed) : backed);

@@ -88,12 +88,8 @@ class ScratchSharing final : public ScratchLender {
       : driver_(driver), store_(store), pools_(pools), order_(order) {}
 
   // What is free in the pool, which its graphs may write, is shared from now on; where the driver
-  // fails to map, some of it is not until the pool joins again. Of a pool that was no member, handles
-  // on which results lie beside free pages are split first: the results are copied, and come back at
-  // their addresses. So until this returns no other thread may give the device work on memory of the
-  // pool's graphs, results included. What finds no memory for that, or that the driver refuses, is not
-  // split, and its free pages are not shared; nor where another device has access. Throws DriverError
-  // where the host cannot wait for the device; then nothing changed.
+  // fails to map, some of it is not until the pool joins again. Throws DriverError where the host
+  // cannot wait for the device; then nothing changed.
   SharingResult join(GroupId group, const PoolId& pool);
   // What `join` would say, but for a device that captures.
   SharingResult may_join(GroupId group, const PoolId& pool) const;
@@ -107,9 +103,8 @@ class ScratchSharing final : public ScratchLender {
   // Are there members, or graphs that were captured into pools? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
-  // What they would have in common if these pools became a group: whole handles without a live byte,
-  // and free pages of handles that would be split, where memory suffices. Pools that may not join have
-  // none.
+  // What they would have in common if these pools became a group: whole handles without a live byte.
+  // Pools that may not join have none.
   GroupBytes bytes_if_joined(std::span<const PoolId> pools);
 
   // A capture into the pool begins. Nothing for a pool that is no member. kOutOfMemory: what an
@@ -243,8 +238,6 @@ class ScratchSharing final : public ScratchLender {
   void update_count() {
     count_.store(members_.size() + lifetimes_.size(), std::memory_order_relaxed);
   }
-  // The host waits for no work of other devices.
-  bool may_split() const { return !driver_.has_peers(); }
   void add_member(GroupId group, const PoolId& pool, const AddressRanges* written);
   void share_what_died(const PoolId& pool, Member& member);
   SharingResult settle(const PoolId& pool, Member& member);

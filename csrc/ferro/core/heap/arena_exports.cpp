@@ -2,9 +2,11 @@
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_heap.h"
 #include "ferro/core/policy/export_units.h"
+#include "ferro/core/streams/fence.h"
 #include "ferro/driver/error.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -57,6 +59,60 @@ std::size_t ArenaHeap::pages_of(std::span<const Unit> units) {
     pages += unit.unit.pages;
   }
   return pages;
+}
+
+// Copies mapped ranges into handles, one behind the other, which are mapped nowhere before and after.
+// The host waits for the copies.
+Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from) {
+  Driver& driver = context_.driver;
+  const std::size_t bytes = pages_in(fresh) * page_bytes_;
+  const std::optional<DevicePtr> base = driver.reserve(bytes, 0);
+  if (!base) {
+    return Status::kOutOfMemory;
+  }
+  bool mapped = false;
+  bool copying = false;
+  const auto close = [&] {
+    if (mapped && !driver.unmap(*base, bytes)) {
+      const HeapLock lock(mutex_);
+      leftovers_.push_back({*base, bytes});
+    } else {
+      driver.unreserve(*base, bytes);
+    }
+  };
+  // What was begun writes to pages that others may have next. A driver that refuses a wait twice has
+  // lost its context, and all memory with it.
+  const auto await_copies = [&] {
+    try {
+      driver.wait_for_device();
+    } catch (const DriverError&) {
+    }
+  };
+  try {
+    mapped = map(*base, fresh) == Status::kOk;
+    if (mapped) {
+      DevicePtr to = *base;
+      for (const PageRun& run : from) {
+        copying = true;
+        driver.copy(to, run.begin, run.bytes);
+        to = to + run.bytes;
+      }
+      // What other streams were given since need not be over.
+      if (const FenceRef copied = Fence::record(context_.events, kLegacyStream)) {
+        copied->wait(driver);
+      } else {
+        driver.wait_for_device();
+      }
+    }
+  } catch (const DriverError&) {
+    if (copying) {
+      await_copies();
+    }
+    close();
+    throw;
+  }
+  close();
+  return mapped ? Status::kOk : Status::kOutOfMemory;
 }
 
 // So that nobody is given memory that is about to be copied.
@@ -119,7 +175,7 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   try {
     const HandleRange into{fresh, pages};
     const PageRun from{begin, bytes};
-    const bool copied = copy_into({&into, 1}, {&from, 1}, CopyAfter::kNothing) == Status::kOk;
+    const bool copied = copy_into({&into, 1}, {&from, 1}) == Status::kOk;
     if (copied) {
       // The host has waited for the device, so that no handle that leaves keeps an older mapping.
       // What can fail comes before the exchange, after which nothing may.

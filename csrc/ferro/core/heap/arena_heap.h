@@ -19,7 +19,6 @@
 #include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/export_units.h"
-#include "ferro/core/policy/live_moves.h"
 #include "ferro/core/policy/relocation.h"
 #include "ferro/core/policy/span_sizes.h"
 #include "ferro/core/types/address_ranges.h"
@@ -145,23 +144,6 @@ class ArenaHeap final : public Heap {
   bool change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by)
       FERRO_EXCLUDES(mutex_);
 
-  // A handle on which whole pages are free beside such as carry live or pending bytes.
-  struct PartlyFree {
-    DevicePtr begin{};
-    PageHandle handle = kNoPage;
-    HandleUse use;
-  };
-  // Those that may be vacated: none outside of the default pool, of a stream that may be gone, or
-  // that other processes may map. Asks the driver nothing. O(free blocks of a page and more).
-  std::vector<PartlyFree> partly_free_handles() FERRO_EXCLUDES(mutex_);
-  // Copies the pages of such a handle that are in use to handles of one page each, and maps these at
-  // the same addresses. The handle goes to the store; the addresses of its free pages are a gap. The
-  // host waits for all work of the device, so nothing may capture, and until this returns nobody may
-  // give it work on that memory. False: the handle is not as it was, or no memory is left for the
-  // copy. Then, and after a DriverError, the contents are as they were, behind the same handle.
-  bool vacate(const PartlyFree& partly, const CallContext& context) FERRO_EXCLUDES(mutex_) {
-    return move_used(partly, FreePages::kLeave, context);
-  }
   // Gives a peer access to all pages that are behind the arena now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
@@ -274,39 +256,8 @@ class ArenaHeap final : public Heap {
   // Unmaps windows through which live bytes were copied and that the driver refused to unmap; false:
   // it refuses still.
   bool remove_leftovers() FERRO_EXCLUDES(mutex_);
-
-  // Live moves (arena_live_moves.cpp). Free pages of the handle that goes leave their addresses, or
-  // others come there.
-  enum class FreePages { kLeave, kStay };
-  struct PageUse {
-    std::vector<PageRun> used;    // runs of pages, in order of address
-    std::vector<PageRun> unused;  // the others
-  };
-  // What is done to a handle whose contents move.
-  struct Vacating {
-    const PartlyFree& partly;
-    const FreePages free_pages;
-    const CallContext& context;
-    PageUse pages;
-    std::vector<Block*> reserved;      // free memory on the handle, in transit
-    std::vector<PageRun> backed;       // that get single pages
-    std::vector<HandleRange> singles;  // for `backed`, in order of address
-
-    std::size_t bytes(std::size_t page_bytes) const { return partly.use.pages * page_bytes; }
-    bool splits() const { return free_pages == FreePages::kStay; }
-  };
-  std::vector<PartlyFree> partly_free() FERRO_REQUIRES(mutex_);
-  PageUse pages_of(const PartlyFree& partly) FERRO_REQUIRES(mutex_);
-  bool move_used(const PartlyFree& partly, FreePages free_pages, const CallContext& context)
+  Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from)
       FERRO_EXCLUDES(mutex_);
-  bool begin_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
-  std::vector<HandleRange> singles_of_used(const Vacating& move) const;
-  void give_up(Vacating& move) FERRO_EXCLUDES(mutex_);
-  enum class CopyAfter { kWholeDevice, kNothing };
-  Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from,
-                   CopyAfter after) FERRO_EXCLUDES(mutex_);
-  Status exchange_backed(const Vacating& move) FERRO_EXCLUDES(mutex_);
-  void finish_vacating(Vacating& move) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
   // Of an aliased block, in order (arena_scratch.cpp).
   std::vector<PageRun> mapped_parts(const Block& block) FERRO_REQUIRES(mutex_);

@@ -223,46 +223,10 @@ std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(
   return handles;
 }
 
-void ArenaScratch::split_partly_free(const std::set<PageHandle>& but) {
-  std::vector<ArenaHeap::PartlyFree> found;
-  {
-    const HeapLock lock(heap_.mutex_);
-    collect_locked();
-    found = worth_splitting(but);
-  }
-  try {
-    // What goes may not be mapped elsewhere still.
-    heap_.context_.stale.remove_passed();
-    for (const ArenaHeap::PartlyFree& partly : found) {
-      static_cast<void>(heap_.move_used(partly, ArenaHeap::FreePages::kStay, nullptr));
-    }
-  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): less is shared
-  }
-}
-
-std::vector<ArenaHeap::PartlyFree> ArenaScratch::worth_splitting(const std::set<PageHandle>& but) {
-  std::vector<ArenaHeap::PartlyFree> found = heap_.partly_free();
-  std::erase_if(found, [&](const ArenaHeap::PartlyFree& partly) {
-    return but.contains(partly.handle) || !is_worth_splitting(partly.use);
-  });
-  return found;
-}
-
 HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside,
-                                              const std::set<PageHandle>& but,
-                                              Splitting splitting) {
+                                              const std::set<PageHandle>& but) {
   const HeapLock lock(heap_.mutex_);
   std::vector<Handle> handles = free_handles_outside(outside, but);
-  if (splitting == Splitting::kBefore) {
-    for (const ArenaHeap::PartlyFree& partly : worth_splitting(but)) {
-      for (const PageRun& run : heap_.pages_of(partly).unused) {
-        for (std::size_t at = 0; at < run.bytes; at += heap_.page_bytes_) {
-          handles.push_back({run.begin + at, {kNoPage, 1}});
-        }
-      }
-    }
-    std::ranges::sort(handles, {}, &Handle::begin);
-  }
   HandleRuns runs;
   DevicePtr end{};
   for (const Handle& handle : handles) {

@@ -57,16 +57,8 @@ class ArenaScratch {
   // blocks. They are the caller's.
   std::vector<Aliased> alias_free_outside(const AddressRanges& ranges,
                                           const std::set<PageHandle>& but);
-  // Handles on which whole pages are free beside such as carry live or pending bytes become single
-  // pages at the same addresses, where that is worth it (policy/scratch_folds.h). The pages in use are
-  // copied, so until this returns nobody may give the device work on them, and it has come to rest
-  // before. Each handle all or nothing: those that find no memory, or that the driver refuses, are as
-  // they were. None that other processes may map.
-  void split_partly_free(const std::set<PageHandle>& but);
   // The pages of the handles that `alias_free_outside` would find; those of a run lie side by side.
-  enum class Splitting { kNo, kBefore };
-  HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but,
-                                  Splitting splitting);
+  HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but);
   // Own handles; those that are whole and carry nothing but free or retired memory.
   std::set<PageHandle> own_handles();
   std::set<PageHandle> free_handles();
@@ -93,8 +85,6 @@ class ArenaScratch {
   std::vector<Run> free_borrowed_runs(std::span<const Handle> borrowed)
       FERRO_REQUIRES(heap_.mutex_);
   Aliased alias(Run run) FERRO_REQUIRES(heap_.mutex_);
-  std::vector<ArenaHeap::PartlyFree> worth_splitting(const std::set<PageHandle>& but)
-      FERRO_REQUIRES(heap_.mutex_);
   template <typename Accepts>
   std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);
   std::vector<Handle> free_handles_outside(const AddressRanges& ranges,

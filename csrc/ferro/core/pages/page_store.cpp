@@ -54,38 +54,6 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
   return TakeResult::kOk;
 }
 
-TakeResult PageStore::take_single_pages(std::size_t count, std::vector<HandleRange>& out) {
-  const MutexLock lock(mutex_);
-  complete_unmapped();
-  const auto singles = std::stable_partition(
-      cached_.begin(), cached_.end(), [](const HandleRange& range) { return range.pages > 1; });
-  auto larger = static_cast<std::size_t>(singles - cached_.begin());
-  while (cached_.size() - larger < count) {
-    TakeResult result = check_limits(page_bytes_);
-    const std::optional<PageHandle> created =
-        result == TakeResult::kOk ? driver_.create(page_bytes_) : std::nullopt;
-    if (created) {
-      cached_.push_back({*created, 1});
-      ++cached_pages_;
-      ++counts_.created;
-      ++counts_.held;
-      raise_peaks();
-      continue;
-    }
-    if (larger == 0 || !try_release(cached_[larger - 1])) {
-      return result == TakeResult::kOk ? TakeResult::kOutOfMemory : result;
-    }
-    --larger;
-    cached_pages_ -= cached_[larger].pages;
-    cached_.erase(cached_.begin() + static_cast<std::ptrdiff_t>(larger));
-  }
-  const auto first = cached_.end() - static_cast<std::ptrdiff_t>(count);
-  out.insert(out.end(), first, cached_.end());
-  cached_.erase(first, cached_.end());
-  cached_pages_ -= count;
-  return TakeResult::kOk;
-}
-
 std::size_t PageStore::single_pages_at_hand() {
   const MutexLock lock(mutex_);
   complete_unmapped();

@@ -90,11 +90,7 @@ class PageStore {
   // instead. kTooFew: there are fewer, and none may be created.
   TakeResult take(const PageRequest& request, std::vector<StoredHandle>& out)
       FERRO_EXCLUDES(mutex_);
-  // Appends so many handles of one page each: cached ones first, then new ones, for which larger
-  // cached ones go to the driver. On failure, also when it throws DriverError, `out` is as it was.
-  TakeResult take_single_pages(std::size_t count, std::vector<HandleRange>& out)
-      FERRO_EXCLUDES(mutex_);
-  // How many of them it could take at most, as far as the driver tells.
+  // How many handles of one page each it could give at most, as far as the driver tells.
   std::size_t single_pages_at_hand() FERRO_EXCLUDES(mutex_);
   // How many pages `take` would find for that request without creating any; at most `request.pages`.
   std::size_t available(const PageRequest& request) FERRO_EXCLUDES(mutex_);

@@ -94,28 +94,6 @@ std::string streams_text(const OutOfMemoryFacts& facts) {
   return text + (more == 0 ? "." : ", and " + std::to_string(more) + " more streams the rest.");
 }
 
-// Of whole pages that live bytes on their handles strand: why these did not move.
-std::string beside_live_text(const OutOfMemoryFacts& facts) {
-  if (facts.beside_live == 0) {
-    return "";
-  }
-  const std::string text = " Of what is free " + SizeText(facts)(facts.beside_live) +
-                           " are whole pages on handles that also carry live bytes";
-  switch (facts.live_moves) {
-    case LiveMoves::kOff:
-      return text +
-             "; move_live:true lets these move, where no other thread gives the device work "
-             "while one waits for memory.";
-    case LiveMoves::kCapturing:
-      return text + ", which do not move while a capture runs.";
-    case LiveMoves::kPeers:
-      return text + ", which do not move where other devices have access.";
-    case LiveMoves::kAllowed:
-      break;
-  }
-  return text + ": too few, or without room for a copy of the live ones.";
-}
-
 std::string idle_scratch_text(const OutOfMemoryFacts& facts) {
   return facts.idle_scratch == 0
              ? ""
@@ -240,7 +218,7 @@ std::string explain(const OutOfMemoryFacts& facts) {
           "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
           ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
           size(other_memory(facts)) + ".";
-  return text + beside_live_text(facts) + idle_scratch_text(facts) + streams_text(facts);
+  return text + idle_scratch_text(facts) + streams_text(facts);
 }
 
 }  // namespace ferro

@@ -10,9 +10,6 @@
 
 namespace ferro {
 
-// May live bytes move before a request fails (LadderStep::kMoveLive)? If not, why?
-enum class LiveMoves { kAllowed, kOff, kCapturing, kPeers };
-
 // What one stream holds of the default pool, in bytes.
 struct StreamShare {
   StreamId stream{};
@@ -35,9 +32,6 @@ struct OutOfMemoryFacts {
   std::size_t free_default = 0;  // free in the default pool: its cache
   std::size_t live_private = 0;  // part of `live` in private pools
   std::size_t free_private = 0;  // free in private pools
-  // Part of `free_default`: whole pages that are stranded by live bytes on their handles alone.
-  std::size_t beside_live = 0;
-  LiveMoves live_moves = LiveMoves::kOff;
   std::size_t scratch = 0;       // of graphs that share it, by page
   std::size_t idle_scratch = 0;  // part of `scratch`, of exclusive groups that do not lend it
   // What the allocator before ours holds, and what of that the program uses.

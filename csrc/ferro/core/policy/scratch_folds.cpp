@@ -15,10 +15,6 @@ std::vector<std::size_t> largest_first(std::span<const std::size_t> sizes) {
 
 }  // namespace
 
-bool is_worth_splitting(const HandleUse& use) {
-  return (use.pages - use.used) * kPagesForAFreeOne >= use.pages;
-}
-
 FoldPlan plan_fold(std::span<const std::size_t> own, std::span<const std::size_t> available) {
   const std::size_t pages = std::accumulate(own.begin(), own.end(), std::size_t{0});
   FoldPlan plan;

@@ -1,13 +1,11 @@
-// Policy: which handles come behind the scratch of a graph, which are split for that, and how large
-// those are that a capture is given. Pure.
+// Policy: which handles come behind the scratch of a graph, and how large those are that a capture is
+// given. Pure.
 //
 // The driver takes 20 us to map a handle and 14 to unmap one, whatever its size, and maps it whole.
 // Large handles fold fast, but one on which a single result stays is lost to the others; so what a
 // capture asks for at one time comes in at most kHandlesOfRequest handles, and in single pages where
 // that is possible.
 #pragma once
-
-#include "ferro/core/policy/live_moves.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -22,12 +20,6 @@ inline constexpr std::size_t kHandlesOfRequest = 64;
 constexpr std::size_t largest_borrowed_handle(std::size_t pages) {
   return std::max(pages / kHandlesOfRequest, std::size_t{1});
 }
-
-// To split a handle takes a map and an unmap for each of its pages, and a copy of those in use. It is
-// not done unless one of so many of its pages becomes free.
-inline constexpr std::size_t kPagesForAFreeOne = 2;
-
-bool is_worth_splitting(const HandleUse& use);
 
 // The handles `taken`, by their index, come in that order behind the addresses of the first
 // `replaced` handles of a run. Both have as many pages.

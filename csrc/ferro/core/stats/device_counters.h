@@ -16,9 +16,6 @@ struct DeviceCounters {
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
   std::uint64_t pages_transferred = 0;  // from heap to heap, without a host wait
-  std::uint64_t live_moves = 0;         // handles that were vacated
-  std::uint64_t live_bytes_copied = 0;  // for that
-  std::uint64_t live_pages_freed = 0;   // by that
   // Old mappings, and how often the driver refused to remove one or did not say whether it may be
   // done.
   std::uint64_t unmapped_by_requests = 0;

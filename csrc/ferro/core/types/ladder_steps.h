@@ -20,17 +20,16 @@ enum class LadderStep : std::uint8_t {
   kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
   kReclaim,         // 7  callbacks; free pages of pools that allow it
   kWait,            // 8  the host waits for what covers the deficit
-  kMoveLive,        // 9  live bytes that strand the rest of a large handle
-  kLendScratch,     // 10 scratch of idle graphs whose group lends it
-  kOutOfMemory,     // 11 nothing helped
+  kLendScratch,     // 9  scratch of idle graphs whose group lends it
+  kOutOfMemory,     // 10 nothing helped
 };
-inline constexpr std::size_t kLadderSteps = 13;
+inline constexpr std::size_t kLadderSteps = 12;
 
 constexpr const char* name_of(LadderStep step) {
   constexpr std::array<const char*, kLadderSteps> kNames = {
-      "collect_pending", "merge_unmerged", "move_pages",   "idle_pages", "idle_streams",
-      "stream_wait",     "grow",           "transfer",     "reclaim",    "wait",
-      "move_live",       "lend_scratch",   "out_of_memory"};
+      "collect_pending", "merge_unmerged", "move_pages",   "idle_pages",
+      "idle_streams",    "stream_wait",    "grow",         "transfer",
+      "reclaim",         "wait",           "lend_scratch", "out_of_memory"};
   return kNames[static_cast<std::size_t>(step)];
 }
 

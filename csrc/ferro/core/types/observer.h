@@ -31,10 +31,9 @@ enum class MemoryEvent : std::uint8_t {
 
 // Of pages that came behind a range or left it.
 struct RangeFacts {
-  // Static text; null for segments. Of mapped pages the ladder's step that got them, or "split" for
-  // those of a larger handle; of unmapped ones what became of them: moved, transferred, released, or
-  // "vacated" where their contents went to others that are mapped next, at the same addresses. Pages of a block that other processes open are
-  // "shared"; scratch that serves others and comes back is "lent" and "taken_back"; what a failure put
+  // Static text; null for segments. Of mapped pages the ladder's step that got them; of unmapped
+  // ones what became of them: moved, transferred or released. Pages of a block that other processes
+  // open are "shared"; scratch that serves others and comes back is "lent" and "taken_back"; what a failure put
   // back where it was, "put_back".
   const char* reason = nullptr;
   std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap

@@ -40,12 +40,11 @@ std::array<StreamId, 3> ascending_streams() {
 
 // A fresh device for each run of a scenario.
 struct World {
-  World(std::size_t pages, const HandleRules& handles, bool move_live)
+  World(std::size_t pages, const HandleRules& handles)
       : gpu(pages, std::string(SimGpu::kManual) + ",devices=2") {
     FaultyApi::reset();
-    device = std::make_unique<DeviceMemory>(
-        FaultyApi::table(), 0, addresses,
-        AllocatorConfig{.handles = handles, .move_live = move_live}, nullptr);
+    device = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses,
+                                            AllocatorConfig{.handles = handles}, nullptr);
   }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
@@ -171,7 +170,6 @@ struct Scenario {
   std::function<void(World&)> prepare;
   // False or DriverError: it failed.
   std::function<bool(World&)> act;
-  bool move_live = false;
 };
 
 void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
@@ -218,7 +216,7 @@ class FaultTest : public ::testing::TestWithParam<Scenario> {
  protected:
   void fail_call(std::uint64_t call, CUresult error, const HandleRules& handles) {
     const Scenario& scenario = GetParam();
-    World world(scenario.pages, handles, scenario.move_live);
+    World world(scenario.pages, handles);
     scenario.prepare(world);
     const std::string program_before = world.program_state();
     const std::string line_before = world.line_state();
@@ -250,7 +248,7 @@ void FaultTest::fail_every_call(const HandleRules& handles) {
   const Scenario& scenario = GetParam();
   std::uint64_t calls = 0;
   {
-    World world(scenario.pages, handles, scenario.move_live);
+    World world(scenario.pages, handles);
     scenario.prepare(world);
     FaultyApi::reset();
     ASSERT_EQ(run(scenario, world), Outcome::kCompleted);
@@ -426,23 +424,6 @@ const std::vector<Scenario>& scenarios() {
       {"PagesOfAnotherStream", 8, Promise::kProgramUnharmed,
        [](World& w) { w.free(w.allocate(8 * kPageBytes, w.side)); },
        [](World& w) { return w.allocate(5 * kPageBytes, w.stream) != kNull; }},
-      {"LiveBytesMove", 24, Promise::kProgramUnharmed,
-       [](World& w) {
-         w.free(w.allocate(16 * kPageBytes, w.stream));
-         w.blocks.push_back(w.allocate(512, w.stream));
-         const DevicePtr between = w.allocate(8 * kPageBytes - 512, w.stream);
-         w.blocks.push_back(w.allocate(512, w.stream));
-         w.free(between);
-         SimGpu::fill(w.stream, w.blocks[0], 11, 512);
-         SimGpu::fill(w.stream, w.blocks[1], 22, 512);
-       },
-       [](World& w) {
-         const bool allocated = w.allocate(20 * kPageBytes, w.stream) != kNull;
-         SimGpu::finish_all();
-         FERRO_CHECK(SimGpu::peek(w.blocks[0]) == 11 && SimGpu::peek(w.blocks[1] + 511) == 22);
-         return allocated;
-       },
-       true},
       {"ShareAFewPages", 16, Promise::kNothingChanged,
        [](World& w) { w.blocks.push_back(w.allocate(3 * kPageBytes, w.stream)); },
        [](World& w) { return w.share(w.blocks[0]) && w.shared.units.size() == 3; }},

@@ -391,38 +391,6 @@ TEST_F(TwoGroupsTest, OneLendsToTheOther) {
   expect_result(graphs_[2], 3);
 }
 
-// Live bytes move only where the program promises that they may.
-class WithMovesTest : public ScratchEvictionTest {
- protected:
-  WithMovesTest() : ScratchEvictionTest({.handles = testing::kCoarseHandles, .move_live = true}) {}
-};
-
-TEST_F(WithMovesTest, ALaunchMayMoveLiveBytesForItsScratch) {
-  scratch().lend(kGroup, true);
-  const DevicePtr eager = allocate(24 * kPageBytes);
-  ASSERT_NE(lent(), 0U);
-  free(eager);
-  device_->empty_cache();
-  free(allocate(32 * kPageBytes));
-  std::vector<DevicePtr> live;
-  std::vector<DevicePtr> between;
-  for (int i = 0; i < 4; ++i) {
-    live.push_back(allocate(512));
-    SimGpu::fill(stream_, live.back(), static_cast<std::uint8_t>(i + 1), 512);
-    between.push_back(allocate(8 * kPageBytes - 512));
-  }
-  for (const DevicePtr block : between) {
-    free(block);
-  }
-  launch(graphs_[0], 7);
-  EXPECT_NE(device_->report().counters().live_moves, 0U);
-  SimGpu::finish_all();
-  expect_result(graphs_[0], 7);
-  for (std::size_t i = 0; i < live.size(); ++i) {
-    EXPECT_EQ(SimGpu::peek(live[i]), i + 1);
-  }
-}
-
 class LendingRandom : public ScratchEvictionTest, public ::testing::WithParamInterface<unsigned> {
  protected:
   struct Known {

@@ -377,7 +377,6 @@ TEST_F(ScratchSharingTest, APoolThatNobodyHoldsBringsNothing) {
 class ScratchSharingRandom : public ScratchSharingTest,
                              public ::testing::WithParamInterface<unsigned> {
  protected:
-  // Handles of several pages are split when a pool joins.
   ScratchSharingRandom() : ScratchSharingTest(testing::handle_rules(GetParam())) {}
 };
 

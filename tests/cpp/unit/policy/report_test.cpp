@@ -40,33 +40,6 @@ void make_free(OutOfMemoryFacts& facts, std::size_t bytes) {
   facts.live -= bytes;
 }
 
-// What the text says of whole pages beside live bytes.
-std::string beside_live(LiveMoves moves, std::size_t bytes) {
-  OutOfMemoryFacts facts = full_card();
-  make_free(facts, 3 * kGiB);
-  facts.beside_live = bytes;
-  facts.live_moves = moves;
-  EXPECT_EQ(diagnose(facts), Verdict::kFragmentation);
-  return explain(facts);
-}
-
-TEST(ReportTest, PagesBesideLiveBytesAreNamedWithTheReasonWhyTheyStay) {
-  const std::string pages = "Of what is free 2.00 GiB are whole pages on handles that also carry";
-  for (const auto& [moves, reason] : {std::pair{LiveMoves::kOff, "move_live:true"},
-                                      {LiveMoves::kCapturing, "while a capture runs"},
-                                      {LiveMoves::kPeers, "where other devices have access"},
-                                      {LiveMoves::kAllowed, "too few, or without room"}}) {
-    const std::string text = beside_live(moves, 2 * kGiB);
-    EXPECT_NE(text.find(pages), std::string::npos) << text;
-    EXPECT_NE(text.find(reason), std::string::npos) << text;
-  }
-}
-
-TEST(ReportTest, WhereThereAreNoneNothingIsSaidOfThem) {
-  const std::string text = beside_live(LiveMoves::kOff, 0);
-  EXPECT_EQ(text.find("whole pages"), std::string::npos) << text;
-}
-
 class VerdictTest : public ::testing::TestWithParam<VerdictCase> {};
 
 TEST_P(VerdictTest, IsReachedAndExplained) {
@@ -167,7 +140,6 @@ TEST(Explain, CacheIsNotCalledStranded) {
 TEST(Explain, AllSizesAreInTheUnitOfTheRequest) {
   OutOfMemoryFacts facts = full_card();
   make_free(facts, 3 * kMiB);
-  facts.beside_live = 2 * kMiB;
   facts.previous_held = kMiB;
   facts.streams = {{StreamId{}, 70 * kGiB, 69 * kGiB}, {StreamId{0x50}, 4 * kMiB, kMiB}};
   EXPECT_EQ(explain(facts).find("MiB"), std::string::npos) << explain(facts);

@@ -74,14 +74,6 @@ TEST(PagesWhenFolded, DoubledHandlesWantOneOfAsManyPages) {
   EXPECT_EQ(pages_when_folded({{{1, 1, 1}}, {{1, 1}}}, {{}, {1, 2}}), 5U);
 }
 
-TEST(IsWorthSplitting, WhereHalfOfThePagesBecomeFree) {
-  EXPECT_TRUE(is_worth_splitting({64, 1}));
-  EXPECT_TRUE(is_worth_splitting({8, 4}));
-  EXPECT_TRUE(is_worth_splitting({2, 1}));
-  EXPECT_FALSE(is_worth_splitting({8, 5}));
-  EXPECT_FALSE(is_worth_splitting({3, 2}));
-}
-
 TEST(PlanLending, EndsWithALargerHandleWhereNoOtherIsLeft) {
   const Sizes available{8, 2, 4, 1};
   EXPECT_EQ(plan_lending(7, available, LastHandle::kFits), (Sizes{2, 1, 3}));
