@@ -1,10 +1,12 @@
 // Driver functions: events, and streams that wait for them.
 #include "sim/driver/submission.h"
 
+using ferro::sim::Context;
 using ferro::sim::Event;
 using ferro::sim::GraphNode;
 using ferro::sim::Machine;
 using ferro::sim::Marker;
+using ferro::sim::OperationPtr;
 using ferro::sim::Stream;
 
 namespace {
@@ -19,6 +21,17 @@ CUresult refuse_captured(Machine& machine, const Event& event) {
     return CUDA_ERROR_CAPTURED_EVENT;
   }
   return machine.refuse_during_capture();
+}
+
+// The event stands behind `operation` from now on.
+void set_point(Machine& machine, const std::shared_ptr<Event>& event, OperationPtr operation) {
+  event->capture = nullptr;
+  event->recorded = true;
+  event->operation = operation;
+  event->finished_at = machine.scheduler().now();
+  if (event->exported) {
+    machine.scheduler().run_until_done({&operation, 1});
+  }
 }
 
 CUresult record(Machine& machine, CUevent event_handle, CUstream stream_handle, bool external) {
@@ -47,15 +60,32 @@ CUresult record(Machine& machine, CUevent event_handle, CUstream stream_handle, 
     node->event = event;
     return CUDA_SUCCESS;
   }
-  event->capture = nullptr;
-  event->recorded = true;
-  event->operation = machine.scheduler().eager() ? nullptr : stream->tail;
-  event->finished_at = machine.scheduler().now();
-  if (event->exported) {
-    const ferro::sim::OperationPtr operation = event->operation;
-    machine.scheduler().run_until_done({&operation, 1});
-  }
+  set_point(machine, event, machine.scheduler().eager() ? nullptr : stream->tail);
   return CUDA_SUCCESS;
+}
+
+// Behind all work of the context. A capture of one of its streams, in any mode and of any thread,
+// becomes invalid: the driver does not ask for the thread's capture mode here.
+CUresult record_context(Machine& machine, CUcontext context_handle, CUevent event_handle) {
+  Context* context = machine.find_context(context_handle);
+  if (context == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  const auto event = machine.find_event(event_handle);
+  if (event == nullptr || event->context != context) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (const auto& capture : machine.captures()) {
+    if (capture->has_stream_of(*context)) {
+      capture->invalidate();
+      result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
+  if (result == CUDA_SUCCESS) {
+    set_point(machine, event, submit_context_point(machine.scheduler(), *context));
+  }
+  return result;
 }
 
 // A wait that makes a stream take part in a capture, or orders it there.
@@ -172,6 +202,11 @@ FERRO_SIM_API cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned fl
       record(call.machine(), event, stream, (flags & CU_EVENT_RECORD_EXTERNAL) != 0));
 }
 
+FERRO_SIM_API cuCtxRecordEvent(CUcontext context, CUevent event) {
+  FERRO_SIM_CALL(0);
+  return call.finish(record_context(call.machine(), context, event));
+}
+
 FERRO_SIM_API cuEventQuery(CUevent handle) {
   FERRO_SIM_CALL(0);
   const auto event = call.machine().find_event(handle);
@@ -193,7 +228,7 @@ FERRO_SIM_API cuEventSynchronize(CUevent handle) {
   if (const CUresult result = refuse_captured(call.machine(), *event)) {
     return call.finish(result);
   }
-  const ferro::sim::OperationPtr operation = event->operation;
+  const OperationPtr operation = event->operation;
   call.machine().scheduler().run_until_done({&operation, 1});
   return call.finish(event->context->sticky_error);
 }

@@ -169,8 +169,10 @@ FERRO_SIM_API cuStreamDestroy_v2(CUstream handle) {
     }
   }
   Context& context = *stream->context;
-  if (stream->blocking() && stream->tail != nullptr) {
-    context.orphans.push_back(stream->tail);
+  if (stream->tail != nullptr && !stream->tail->done()) {
+    auto& orphans = stream->blocking() ? context.orphans : context.non_blocking_orphans;
+    std::erase_if(orphans, [](const auto& tail) { return tail->done(); });
+    orphans.push_back(stream->tail);
   }
   context.streams.erase(stream);
   return CUDA_SUCCESS;

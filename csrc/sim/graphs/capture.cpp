@@ -24,6 +24,11 @@ bool Capture::has_blocking_stream(const Context& context) const {
   });
 }
 
+bool Capture::has_stream_of(const Context& context) const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [&context](const Stream* stream) { return stream->context == &context; });
+}
+
 GraphNode* Capture::record(Stream& stream, CUgraphNodeType type, Work work) {
   GraphNode* node = graph_->add(type, std::move(work), stream.capture_front);
   stream.capture_front.assign(1, node);

@@ -27,6 +27,8 @@ class Capture {
   int device() const { return origin_->context->device; }
   // Does the legacy default stream of this context have to wait for a captured stream?
   bool has_blocking_stream(const Context& context) const;
+  // Does it record work of this context?
+  bool has_stream_of(const Context& context) const;
   bool active() const { return active_; }
   bool ended() const { return ended_; }
   void invalidate() { active_ = false; }

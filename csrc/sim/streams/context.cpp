@@ -56,6 +56,23 @@ void wait_for(Scheduler& scheduler, Stream& stream, const OperationPtr& operatio
   }
 }
 
+OperationPtr submit_context_point(Scheduler& scheduler, Context& context) {
+  if (scheduler.eager()) {
+    return nullptr;
+  }
+  // The legacy stream's predecessors are the tails of all blocking streams.
+  std::vector<OperationPtr> before = predecessors(context.legacy);
+  for (const auto& [key, stream] : context.streams) {
+    if (!stream->blocking()) {
+      append_unfinished(before, stream->tail);
+    }
+  }
+  for (const OperationPtr& tail : context.non_blocking_orphans) {
+    append_unfinished(before, tail);
+  }
+  return scheduler.submit(Marker{}, context.device, before);
+}
+
 std::vector<OperationPtr> tails_of(Stream& stream) { return predecessors(stream); }
 
 }  // namespace ferro::sim

@@ -69,8 +69,10 @@ struct Context {
   std::unordered_map<Stream*, std::unique_ptr<Stream>> streams;
   std::unordered_map<std::thread::id, std::unique_ptr<Stream>> per_thread;
   std::unordered_map<Event*, std::shared_ptr<Event>> events;
-  // Last operations of destroyed blocking streams.
+  // Last operations of destroyed streams: blocking ones, which the legacy stream waits for, and the
+  // others.
   std::vector<OperationPtr> orphans;
+  std::vector<OperationPtr> non_blocking_orphans;
   std::set<int> peers;
 
   bool active() const { return references > 0; }
@@ -82,6 +84,8 @@ void submit(Scheduler& scheduler, Stream& stream, Work work,
             std::span<const OperationPtr> also_after = {});
 // Makes later work of the stream wait for `operation`.
 void wait_for(Scheduler& scheduler, Stream& stream, const OperationPtr& operation);
+// An operation of no stream, behind all work that any stream of the context has now.
+OperationPtr submit_context_point(Scheduler& scheduler, Context& context);
 // Everything that must be done for the stream to be idle.
 std::vector<OperationPtr> tails_of(Stream& stream);
 
