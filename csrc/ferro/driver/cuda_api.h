@@ -96,7 +96,9 @@
   X(stream_query, cuStreamQuery)
 #define FERRO_CUDA_API_OPTIONAL(X)                                             \
   /* since CUDA 12.4 */                                                        \
-  X(func_get_param_info, cuFuncGetParamInfo)
+  X(func_get_param_info, cuFuncGetParamInfo)                                   \
+  /* since CUDA 12.5 */                                                        \
+  X(ctx_record_event, cuCtxRecordEvent)
 // clang-format on
 
 namespace ferro {

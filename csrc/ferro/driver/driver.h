@@ -97,6 +97,14 @@ class Driver {
   // False: the stream has begun to capture, and the event may belong to the graph, or the stream is
   // of another device and the event is not; it can be recorded again, and nothing else.
   [[nodiscard]] bool record(EventId event, StreamId stream);
+  // Records the event behind all work that any stream of this device's context was given so far. The
+  // event belongs to that context.
+  // False: a stream of the context captures. The driver invalidates every capture of the context
+  // then, in any mode and of any thread, so the caller must know that none runs. The event is as it
+  // was. Throws DriverError otherwise, also where `has_context_points()` is false.
+  [[nodiscard]] bool record_context(EventId event);
+  // Does the driver have cuCtxRecordEvent (since CUDA 12.5)?
+  bool has_context_points() const { return api_.ctx_record_event != nullptr; }
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
   // The host waits.

@@ -43,6 +43,20 @@ bool Driver::record(EventId event, StreamId stream) {
          status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+bool Driver::record_context(EventId event) {
+  const CallScope scope(*this);
+  if (!has_context_points()) {
+    refuse("cuCtxRecordEvent", CUDA_ERROR_NOT_SUPPORTED);
+  }
+  count(DriverCall::kEventRecord);
+  const CUresult result = api_.ctx_record_event(context(), raw(event));
+  if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
+    return false;
+  }
+  expect(result, "cuCtxRecordEvent");
+  return true;
+}
+
 bool Driver::is_complete(EventId event) {
   const CallScope scope(*this);
   count(DriverCall::kEventQuery);

@@ -3,6 +3,7 @@
 
 #include "contract/allocation_cases.h"
 #include "contract/capture_cases.h"
+#include "contract/context_point_cases.h"
 #include "contract/graph_cases.h"
 #include "contract/memory_cases.h"
 #include "contract/peer_cases.h"
@@ -15,7 +16,7 @@ inline std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto& list :
        {memory_case_list(), allocation_case_list(), stream_case_list(), capture_case_list(),
-        graph_case_list(), sharing_case_list(), peer_case_list()}) {
+        context_point_case_list(), graph_case_list(), sharing_case_list(), peer_case_list()}) {
     all.insert(all.end(), list.begin(), list.end());
   }
   return all;

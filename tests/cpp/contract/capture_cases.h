@@ -295,6 +295,23 @@ inline void ending_nothing_is_refused(Env& env) {
   CONTRACT_REFUSED(env.api.stream_end_capture(stream, &graph));
 }
 
+inline void ids_ascend(Env& env) {
+  const Stream first(env);
+  const Stream second(env, CU_STREAM_DEFAULT);
+  cuuint64_t last = 0;
+  for (int i = 0; i < 3; ++i) {
+    for (const CUstream stream : {static_cast<CUstream>(first), static_cast<CUstream>(second)}) {
+      const CaptureScope capture(env, stream);
+      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+      cuuint64_t id = 0;
+      CONTRACT_OK(env.api.stream_get_capture_info(stream, &status, &id, nullptr, nullptr, nullptr,
+                                                  nullptr));
+      CONTRACT_CHECK(id > last);
+      last = id;
+    }
+  }
+}
+
 }  // namespace capture_cases
 
 inline std::vector<Case> capture_case_list() {
@@ -324,6 +341,7 @@ inline std::vector<Case> capture_case_list() {
        legacy_stream_meets_a_captured_blocking_stream},
       {"capture.capture_ends_on_its_own_thread", capture_ends_on_its_own_thread},
       {"capture.ending_nothing_is_refused", ending_nothing_is_refused},
+      {"capture.ids_ascend", ids_ascend},
   };
 }
 

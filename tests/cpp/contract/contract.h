@@ -248,6 +248,7 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
   void open() { open_.store(true); }
   bool is_open() const { return open_.load(); }
+  bool has_passed() const { return passed_.load(); }
 
  private:
   static void wait(void* self) {

@@ -88,6 +88,7 @@ class FaultyApi {
 
 #define FERRO_TESTING_SYMBOL(member, symbol) static constexpr char k_##member[] = #symbol;
   FERRO_CUDA_API(FERRO_TESTING_SYMBOL)
+  FERRO_CUDA_API_OPTIONAL(FERRO_TESTING_SYMBOL)
 #undef FERRO_TESTING_SYMBOL
 
   static CudaApi make_table() {
@@ -95,12 +96,15 @@ class FaultyApi {
 #define FERRO_TESTING_RELAY(member, symbol) \
   table.member = &Relay<&CudaApi::member, k_##member, decltype(CudaApi::member)>::call;
     FERRO_CUDA_API(FERRO_TESTING_RELAY)
+    FERRO_CUDA_API_OPTIONAL(FERRO_TESTING_RELAY)
 #undef FERRO_TESTING_RELAY
     // Answers that nobody looks at cannot fail usefully.
     const CudaApi& plain = sim::sim_cuda_api();
     table.get_error_name = plain.get_error_name;
     table.ctx_get_current = plain.ctx_get_current;
     table.thread_exchange_capture_mode = plain.thread_exchange_capture_mode;
+    // The driver ends a list of parameters by a refusal, so a trap there would show nothing.
+    table.func_get_param_info = nullptr;
     return table;
   }
 
