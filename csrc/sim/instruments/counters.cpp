@@ -35,7 +35,7 @@ constexpr std::array kCosts = {
     Cost{"cuEventCreate", 0.17},
     Cost{"cuEventRecord", 0.24},
     Cost{"cuEventRecordWithFlags", 0.24},
-    Cost{"cuCtxRecordEvent", 0.24},
+    Cost{"cuCtxRecordEvent", 0.26},
     Cost{"cuEventQuery", 0.24},
     Cost{"cuStreamWaitEvent", 0.19},
     Cost{"cuStreamIsCapturing", 0.055},

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from seeded_operations import EXTRAS
 
 ALLOCATORS = ("native", "expandable", "ferro", "segments")
-MISTAKES = ("", "wait", "record_stream", "update", "order")
+MISTAKES = ("", "wait", "record_stream", "update", "order", "late")
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--allocator", choices=ALLOCATORS, default="ferro")
 arguments.add_argument("--mode", choices=("eager", "adversarial"), default="adversarial")
@@ -33,6 +33,12 @@ arguments.add_argument("--memory", default="2GiB", help="of the simulated device
 arguments.add_argument("--mistake", choices=MISTAKES, default="")
 arguments.add_argument("--without", nargs="*", default=[], help="graphs, mempools, empty_cache")
 arguments.add_argument("--extras", nargs="*", default=[], choices=EXTRAS)
+arguments.add_argument(
+    "--late-waits",
+    choices=("stream", "host"),
+    default="",
+    help="programs without record_stream; what waits for uses of freed memory on other streams",
+)
 arguments.add_argument("--orderly-drops", action="store_true")
 arguments.add_argument("--stop-when-caught", action="store_true")
 arguments.add_argument("--mutant", help="library and name of a planted fault, as in path:name")
@@ -43,6 +49,8 @@ options = arguments.parse_args()
 IN_TURNS = {"groups", "lending", "limits", "own_pools", "switches", "uncached"}
 if options.at_once and IN_TURNS & set(options.extras):
     arguments.error("some of these extras are for threads that take turns")
+if options.late_waits and (options.extras or options.at_once):
+    arguments.error("programs with late waits have no extras and threads that take turns")
 
 os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
 if options.allocator == "expandable":
@@ -60,6 +68,7 @@ import torch
 
 import ferro_alloc
 import seeded_operations as ops
+import seeded_late
 import seeded_plan as plan
 import seeded_run
 import seeded_statistics
@@ -104,6 +113,8 @@ shape = ops.Shape(
     empty_cache="empty_cache" not in options.without,
     orderly_drops=options.orderly_drops,
     mistake=options.mistake,
+    late_waits=options.late_waits,
+    streams=5 if options.late_waits else 4,
     extras=frozenset(options.extras),
 )
 parallel = options.threads if options.at_once else 1
@@ -113,6 +124,8 @@ streams = [
     for _ in range(parallel)
 ]
 log = []
+kept = []
+"""Executors of programs, which may hold tensors that a failed device cannot free."""
 
 
 def log_step(operation: ops.Operation, answer: object) -> None:
@@ -123,7 +136,9 @@ def run_program(seed: int) -> seeded_run.Tally:
     if not options.at_once:
         executor = seeded_run.Executor(streams[0], hosts[0], check_invariants, switch=switch)
         executor.mistake = options.mistake
-        program = plan.Planner(seed, options.steps, shape)
+        kept[:] = [executor]
+        planner = seeded_late.LatePlanner if options.late_waits else plan.Planner
+        program = planner(seed, options.steps, shape)
         observer = log_step if options.judge_log else None
         return seeded_run.run_in_turns(program, executor, shape.threads, observer)
     alone = threading.RLock()
@@ -178,7 +193,7 @@ if options.judge_log:
     options.judge_log.write_text(json.dumps({"columns": columns, "steps": log}))
 print(json.dumps(result))
 sys.stdout.flush()
-if options.mutant:
-    # What the fault left behind is not worth an orderly exit.
+if options.mutant or total.errors:
+    # What a fault left behind is not worth an orderly exit.
     os._exit(int(total.failed))
 sys.exit(int(total.failed))

@@ -90,6 +90,8 @@ class Calls:
         self._in_pool: dict[int, tuple[int, int]] = {}
         """Where tensors lie that were in a checkpoint, and their sizes."""
         self._kept = 0
+        self._events: dict[int, torch.cuda.Event] = {}
+        self._limited = False
 
     def run(self, operation: ops.Operation) -> None:
         raise NotImplementedError
@@ -102,8 +104,27 @@ class Calls:
             address = torch.cuda.caching_allocator_alloc(op.size, stream.device, stream)
             self._raw[op.tensor] = address
             return owner_of(address, op.size)
-        with self._source_of(op):
-            return torch.empty(op.size, dtype=torch.uint8, device="cuda")
+        try:
+            with self._source_of(op):
+                return torch.empty(op.size, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            if not self._limited:
+                raise
+        self._lift_limit()
+        return self._allocate(op)
+
+    def _run_limit(self, op: ops.Limit) -> None:
+        self._lift_limit()
+        if op.slack is not None:
+            total = torch.cuda.get_device_properties(0).total_memory
+            most = torch.cuda.memory_allocated() + op.slack
+            torch.cuda.set_per_process_memory_fraction(most / total)
+            self._limited = True
+
+    def _lift_limit(self) -> None:
+        if self._limited:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+            self._limited = False
 
     @contextmanager
     def _source_of(self, op: ops.Alloc | ops.AskTooMuch) -> Iterator[None]:
@@ -177,6 +198,18 @@ class Calls:
         host = self._late_values.setdefault(op.tensor, blank)
         with torch.cuda.stream(stream):
             scalar.tensor.copy_(host.fill_(op.value), non_blocking=True)
+
+    # ---- events
+
+    def _run_record_event(self, op: ops.RecordEvent) -> None:
+        event = self._events[op.event] = torch.cuda.Event()
+        event.record(self._streams[op.stream])
+
+    def _run_wait_event(self, op: ops.WaitEvent) -> None:
+        self._streams[op.stream].wait_event(self._events.pop(op.event))
+
+    def _run_sync_event(self, op: ops.SyncEvent) -> None:
+        self._events.pop(op.event).synchronize()
 
     # ---- observing
 

@@ -57,7 +57,7 @@ class Graphs(Moves):
         in_tree: bool = False,
     ) -> Graph:
         pool = -1 - number if handle is None else handle
-        planner = Body(self, stream, inputs, in_tree=in_tree)
+        planner = self._body(stream, inputs, in_tree=in_tree)
         body, outputs, doomed = planner.draw()
         sources = [t.number for t in inputs]
         apart = pool in self._members
@@ -78,6 +78,9 @@ class Graphs(Moves):
         # Freed after the capture, not in it.
         self._out.extend(Free(number, here=in_tree) for number in doomed)
         return graph
+
+    def _body(self, stream: int, inputs: list[Tensor], *, in_tree: bool) -> Body:
+        return Body(self, stream, inputs, in_tree=in_tree)
 
     def _plan_replay(self) -> None:
         if not self._graphs:

@@ -149,6 +149,20 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class RecordEvent:
+    event: int
+    stream: int
+
+
+@dataclass(frozen=True)
+class WaitEvent:
+    """`stream` waits for the work before the event."""
+
+    stream: int
+    event: int
+
+
+@dataclass(frozen=True)
 class RecordStream:
     tensor: int
     stream: int
@@ -179,6 +193,23 @@ class SyncDevice:
 @dataclass(frozen=True)
 class SyncStream:
     stream: int
+
+
+@dataclass(frozen=True)
+class SyncEvent:
+    """The host waits for the work before the event."""
+
+    event: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The process may have so much more than is allocated now; None: all of the device.
+
+    A request that this refuses, and a capture, lift it.
+    """
+
+    slack: int | None
 
 
 @dataclass(frozen=True)
@@ -396,11 +427,15 @@ Operation = (
     | Copy
     | Memset
     | Wait
+    | RecordEvent
+    | WaitEvent
     | RecordStream
     | Free
     | Read
     | SyncDevice
     | SyncStream
+    | SyncEvent
+    | Limit
     | EmptyCache
     | AskStatistics
     | CheckInvariants
@@ -455,4 +490,7 @@ class Shape:
     mistake: str = ""
     """`wait` or `record_stream`: what the program leaves out now and then; or `update`: it copies
     the values of device scalars from one place each in pinned memory; or `order`: the replays of an
-    exclusive group are not ordered."""
+    exclusive group are not ordered; or `late`: it leaves out late waits."""
+    late_waits: str = ""
+    """`stream` or `host`: what waits for uses of freed memory on other streams, and when; see
+    `seeded_late`."""

@@ -214,6 +214,7 @@ class Executor(Calls):
         pool = None if op.handle is None else self._pool_of(op.handle)
         stream = self._streams[op.stream]
         graph = torch.cuda.CUDAGraph()
+        self._lift_limit()
         with self._alone:
             self._capturing = True
             if op.with_context_manager:

@@ -87,6 +87,39 @@ def test_requests_that_wait_for_memory_get_it_in_order() -> None:
     assert result["report"]["pages_transferred"] > 20
 
 
+LATE = ("stream", "host")
+"""What waits for uses of memory that was freed before they were done."""
+
+
+@pytest.mark.parametrize("allocator", ["native", "ferro", "segments"])
+@pytest.mark.parametrize("variant", LATE)
+def test_memory_that_its_stream_waits_for_late(variant: str, allocator: str) -> None:
+    words = ("--allocator", allocator, "--late-waits", variant)
+    result = seeded(*words, "--seed", "11000", "--programs", "4")
+    assert_clean(result, 10_000)
+    done = result["by_kind"]
+    assert "RecordStream" not in done
+    assert min(done[kind] for kind in ("Limit", "EmptyCache", "Replay", "MakeMempool")) > 5
+    if allocator == "ferro":
+        ladder = result["report"]["ladder"]
+        assert min(ladder[step] for step in ("idle_streams", "transfer", "move_pages")) > 10
+
+
+@pytest.mark.parametrize("variant", LATE)
+def test_late_waits_on_a_full_card(variant: str) -> None:
+    words = ("--memory", "128MiB", "--without", "graphs", "mempools", "empty_cache")
+    result = seeded("--late-waits", variant, "--seed", "11100", "--programs", "4", *words)
+    assert_clean(result, 10_000)
+    assert result["report"]["ladder"]["transfer"] > 10
+
+
+@pytest.mark.parametrize("variant", LATE)
+def test_a_late_wait_that_is_left_out_shows(variant: str) -> None:
+    """Also under native, which is right without such a mistake."""
+    words = ("--allocator", "native", "--late-waits", variant, "--mistake", "late")
+    assert seeded(*words, "--programs", "3", "--stop-when-caught")["wrong_reads"] > 0
+
+
 @pytest.mark.parametrize(
     "words", [(), ("checkpoints",), ("peers", "scalars", "sharing", "snapshots")], ids=len
 )
