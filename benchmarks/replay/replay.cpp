@@ -20,6 +20,7 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -48,7 +49,12 @@ class TracedEvents {
   static CudaApi table() {
     CudaApi api = sim::sim_cuda_api();
     api.event_record = [](CUevent event, CUstream) {
-      waiting_for_[event] = freeing_;
+      records_[event] = {freeing_, 0};
+      return CUDA_SUCCESS;
+    };
+    // Behind all uses of blocks that were freed before.
+    api.ctx_record_event = [](CUcontext, CUevent event) {
+      records_[event] = {kNothing, frees_};
       return CUDA_SUCCESS;
     };
     api.event_query = [](CUevent event) {
@@ -56,14 +62,17 @@ class TracedEvents {
     };
     api.event_synchronize = [](CUevent event) {
       host_waits_ += is_complete(event) ? 0 : 1;
-      waiting_for_[event] = kNothing;
+      records_[event] = {kNothing, 0};
       return CUDA_SUCCESS;
     };
     return api;
   }
 
   // Events recorded until the next call guard `block`.
-  static void begin_free(std::int32_t block) { freeing_ = block; }
+  static void begin_free(std::int32_t block) {
+    freeing_ = block;
+    used_.emplace(++frees_, block);
+  }
   static void end_free() { freeing_ = kNothing; }
   static void complete(std::int32_t block) { completed_[static_cast<std::size_t>(block)] = true; }
   static void expect_blocks(std::size_t count) { completed_.assign(count, false); }
@@ -72,12 +81,24 @@ class TracedEvents {
  private:
   static constexpr std::int32_t kNothing = -1;
 
+  struct Record {
+    std::int32_t block = kNothing;  // whose use comes before it
+    std::uint64_t frees = 0;        // whose blocks' uses come before it
+  };
+
   static bool is_complete(CUevent event) {
-    const std::int32_t block = waiting_for_[event];
-    return block == kNothing || completed_[static_cast<std::size_t>(block)];
+    const Record& record = records_[event];
+    while (!used_.empty() && completed_[static_cast<std::size_t>(used_.begin()->second)]) {
+      used_.erase(used_.begin());
+    }
+    return (record.block == kNothing || completed_[static_cast<std::size_t>(record.block)]) &&
+           (used_.empty() || used_.begin()->first > record.frees);
   }
 
-  static inline std::unordered_map<CUevent, std::int32_t> waiting_for_;
+  static inline std::unordered_map<CUevent, Record> records_;
+  // Blocks that other streams use, by the number of their free.
+  static inline std::map<std::uint64_t, std::int32_t> used_;
+  static inline std::uint64_t frees_ = 0;
   static inline std::vector<bool> completed_;
   static inline std::int32_t freeing_ = kNothing;
   static inline std::uint64_t host_waits_ = 0;

@@ -105,6 +105,9 @@ class Driver {
   [[nodiscard]] bool record_context(EventId event);
   // Does the driver have cuCtxRecordEvent (since CUDA 12.5)?
   bool has_context_points() const { return api_.ctx_record_event != nullptr; }
+  // The number of a capture that this call begins and ends on a stream of its own. The driver numbers
+  // all captures of the process one after the other. Disturbs no capture.
+  std::uint64_t draw_capture_id();
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
   // The host waits.
@@ -189,6 +192,8 @@ class Driver {
   enum class TraitsState : std::uint8_t { kUnknown, kPromised, kSettled };
   std::atomic<TraitsState> traits_state_{TraitsState::kUnknown};
   std::atomic<unsigned> traits_{0};
+  Mutex probe_mutex_;
+  CUstream probe_stream_ FERRO_GUARDED_BY(probe_mutex_) = nullptr;
   Mutex peers_mutex_;
   std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);
   std::array<std::atomic<std::uint64_t>, kDriverCallKinds> calls_{};

@@ -57,6 +57,28 @@ bool Driver::record_context(EventId event) {
   return true;
 }
 
+std::uint64_t Driver::draw_capture_id() {
+  const CallScope scope(*this);
+  const MutexLock lock(probe_mutex_);
+  if (probe_stream_ == nullptr) {
+    expect(api_.stream_create(&probe_stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  }
+  expect(api_.stream_begin_capture(probe_stream_, CU_STREAM_CAPTURE_MODE_RELAXED),
+         "cuStreamBeginCapture");
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult asked =
+      api_.stream_get_capture_info(probe_stream_, &status, &id, nullptr, nullptr, nullptr, nullptr);
+  CUgraph graph = nullptr;
+  const CUresult ended = api_.stream_end_capture(probe_stream_, &graph);
+  if (graph != nullptr) {
+    api_.graph_destroy(graph);
+  }
+  expect(asked, "cuStreamGetCaptureInfo");
+  expect(ended, "cuStreamEndCapture");
+  return id;
+}
+
 bool Driver::is_complete(EventId event) {
   const CallScope scope(*this);
   count(DriverCall::kEventQuery);

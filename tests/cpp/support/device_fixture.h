@@ -67,7 +67,7 @@ class DeviceFixture : public ::testing::Test {
   // mappings go.
   std::size_t release_pages_of(DevicePtr ptr, std::size_t pages) {
     ArenaHeap& arena = arena_of(ptr);
-    const std::size_t released = arena.release_pages(pages, arena.needed_wait());
+    const std::size_t released = arena.release_pages(pages, ReleaseAfter::kHostWait);
     device_->stale().remove_passed();
     return released;
   }

@@ -43,11 +43,13 @@ class HeapFixture : public ::testing::Test {
         stream_(SimGpu::make_stream()),
         side_(SimGpu::make_stream()),
         driver_(FaultyApi::table(), 0),
-        store_(driver_, kPageBytes, handles),
-        stale_(driver_),
         events_(driver_),
-        context_{driver_,   store_,    stale_,    events_,   exports_,         addresses_,   stats_,
-                 captures_, observer_, segments_, searches_, with_free_pages_, with_pending_} {
+        timeline_(driver_, events_, captures_, ledger_, nullptr),
+        store_(driver_, timeline_, kPageBytes, handles),
+        stale_(driver_, timeline_),
+        context_{driver_,   store_,     stale_,           events_,      timeline_,
+                 exports_,  addresses_, stats_,           captures_,    observer_,
+                 segments_, searches_,  with_free_pages_, with_pending_} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -85,7 +87,7 @@ class HeapFixture : public ::testing::Test {
   std::string layout_of(Heap& heap) { return layout(heap.segments()); }
   // Whole free pages go to the store, after a wait of the host, and their mappings go.
   std::size_t release(ArenaHeap& heap, std::size_t pages) {
-    const std::size_t released = heap.release_pages(pages, heap.needed_wait());
+    const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait);
     stale_.remove_passed();
     store_.trim(0);
     return released;
@@ -108,15 +110,17 @@ class HeapFixture : public ::testing::Test {
   const StreamId stream_;
   const StreamId side_;
   Driver driver_;
+  EventPool events_;
+  CaptureCount captures_;
+  CaptureLedger ledger_;
+  DeviceTimeline timeline_;
   PageStore store_;
   StaleMappings stale_;
-  EventPool events_;
   HeapList with_free_pages_{HeapList::kWithFreePages};
   HeapList with_pending_{HeapList::kWithPending};
   ExportTable exports_;
   AddressIndex addresses_;
   DeviceStats stats_;
-  CaptureCount captures_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   SegmentStats segments_;
   std::atomic<std::uint32_t> searches_{0};

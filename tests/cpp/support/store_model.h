@@ -48,7 +48,8 @@ class StoreModel {
  public:
   static constexpr std::size_t kPages = 20;
 
-  explicit StoreModel(const HandleRules& handles) : store_(driver_, kPageBytes, handles) {
+  explicit StoreModel(const HandleRules& handles)
+      : store_(driver_, timeline_, kPageBytes, handles) {
     FaultyApi::reset();
   }
   ~StoreModel() { FaultyApi::reset(); }
@@ -177,6 +178,10 @@ class StoreModel {
 
   SimGpu gpu_{kPages, SimGpu::kEager};
   Driver driver_{FaultyApi::table(), 0};
+  EventPool events_{driver_};
+  CaptureCount captures_;
+  CaptureLedger ledger_;
+  DeviceTimeline timeline_{driver_, events_, captures_, ledger_, nullptr};
   PageStore store_;
   std::map<PageHandle, std::size_t> lent_;  // the pages of each
   std::size_t lent_pages_ = 0;

@@ -8,6 +8,7 @@
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/rank_messages.h"
+#include "ferro/adapter/torch/stream_pool.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -44,6 +45,10 @@ AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.segment_rules = current_segment_rules;
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
+  config.known_streams = streams_of_pytorch;
+  // The driver numbers the captures of all devices together.
+  static const auto ledger = std::make_shared<CaptureLedger>();
+  config.ledger = ledger;
   config.has_rank_messages = has_rank_messages;
   return config;
 }
@@ -192,9 +197,9 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
       is_profiled_or_traced()) [[unlikely]] {
     return allocate_unusually(owner, index, stream, bytes);
   }
-  if (ArenaHeap* arena = stream.arena) [[likely]] {
-    const DevicePtr ptr =
-        arena->allocate_hit(block_size(bytes, roundup_divisions_), bytes, kNoContext);
+  const std::size_t size = block_size(bytes, roundup_divisions_);
+  if (ArenaHeap* arena = stream.arenas[is_large(size)]) [[likely]] {
+    const DevicePtr ptr = arena->allocate_hit(size, bytes, kNoContext);
     if (ptr != kNull) [[likely]] {
       return to_void_ptr(ptr);
     }
@@ -212,8 +217,9 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
   if (result.ptr == kNull) [[unlikely]] {
     fail_allocation(owner, index, kDefaultPool, wanted.handle, request, *result.failure);
   }
-  if (wanted.arena == nullptr && stream.key == wanted.key) {
-    stream.arena = owner.core.arena_of_default_pool(wanted.handle);
+  const bool large = is_large(request.size);
+  if (wanted.arenas[large] == nullptr && stream.key == wanted.key) {
+    stream.arenas[large] = owner.core.arena_of_default_pool(wanted.handle, request);
   }
   return to_void_ptr(result.ptr);
 }
@@ -234,8 +240,9 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
     return allocate_routed(owner, index, stream.handle, request);
   }
   // Most often somebody only looks on.
-  if (stream.arena != nullptr && !request.plain) {
-    const DevicePtr ptr = stream.arena->allocate_hit(request.size, bytes, request.context);
+  ArenaHeap* arena = stream.arenas[is_large(request.size)];
+  if (arena != nullptr && !request.plain) {
+    const DevicePtr ptr = arena->allocate_hit(request.size, bytes, request.context);
     if (ptr != kNull) {
       announce(owner, index, to_void_ptr(ptr), request.size);
       return to_void_ptr(ptr);

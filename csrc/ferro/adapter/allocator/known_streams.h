@@ -1,7 +1,7 @@
 // The driver's handles of the streams that a thread allocates on, by PyTorch's ids for them.
 //
 // c10's stream object leads to the handle through a device guard and a table, some 60 ns; the
-// handle behind an id never changes. Nor does the arena that serves it. For one thread.
+// handle behind an id never changes. Nor do the arenas that serve it. For one thread.
 #pragma once
 
 #include "ferro/driver/types.h"
@@ -19,7 +19,8 @@ class KnownStreams {
   struct Slot {
     std::uint64_t key = 0;
     StreamId handle{};
-    ArenaHeap* arena = nullptr;  // of the default pool; null: not known yet, or requests need more
+    // Of the default pool, for small and for large blocks; null: not known yet, or requests need more.
+    std::array<ArenaHeap*, 2> arenas{};
   };
 
   // The stream with that id is of that device if `slot.key == key`; otherwise the slot may be

@@ -122,6 +122,7 @@ Block* BlockTiling::merge_neighbours(Block* block) {
 void BlockTiling::absorb_next(Block* block) {
   Block* gone = block->next;
   block->size += gone->size;
+  block->freed = std::max(block->freed, gone->freed);
   block->next = gone->next;
   if (gone->next != nullptr) {
     gone->next->prev = block;
@@ -136,6 +137,7 @@ void BlockTiling::split_tail(Block* block, std::size_t size, BlockState tail_sta
   tail->size = block->size - size;
   tail->span = block->span;
   tail->state = tail_state;
+  tail->freed = block->freed;
   tail->prev = block;
   tail->next = block->next;
   if (tail->next != nullptr) {

@@ -7,6 +7,7 @@
 //  * no two neighbours are both free, both gaps or both retired;
 //  * a free block is in the free index, an unmerged one in a bin, a gap in the gap index, and no
 //    other block in any;
+//  * a free block's stamp is the latest of what was merged into it;
 //  * backed_pages() == filled slots of all spans, scratch().borrowed_pages == those of borrowed
 //    handles, scratch().retired_bytes == bytes of retired blocks.
 #pragma once

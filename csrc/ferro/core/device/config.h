@@ -6,12 +6,15 @@
 #include "ferro/core/policy/handle_sizes.h"
 #include "ferro/core/policy/segment_policy.h"
 #include "ferro/core/policy/transfers.h"
+#include "ferro/core/streams/capture_ledger.h"
 #include "ferro/driver/types.h"
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <vector>
 
 namespace ferro {
 
@@ -53,6 +56,11 @@ struct AllocatorConfig {
   // A stream that may be gone is touched for its own requests alone, because a driver that is asked
   // about one crashes; what it left free needs a wait for the device. Null: all do.
   std::function<bool(DeviceId, StreamId)> stream_lasts = nullptr;
+  // Streams of the device, beside those of its memory, that live as long as the process; asked where a
+  // library captures graphs silently (streams/device_timeline.h). Null: none.
+  std::function<std::vector<StreamId>(DeviceId)> known_streams = nullptr;
+  // Of the process; null: the device has one of its own.
+  std::shared_ptr<CaptureLedger> ledger = nullptr;
   // By the bytes of the device: those beyond which a request is refused at once, before anything is
   // given back or waited for. Asked on every miss; null: no such limit.
   std::function<std::size_t(std::size_t)> rejection_limit = nullptr;

@@ -16,27 +16,30 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       driver_(api, device),
       total_memory_(driver_.total_memory()),
       events_(driver_),
-      store_(driver_, config.page_bytes, config.handles, config.headroom),
-      stale_(driver_),
+      timeline_(driver_, events_, captures_,
+                config.ledger != nullptr ? *config.ledger : own_ledger_,
+                [this] { return known_streams(); }),
+      store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
+      stale_(driver_, timeline_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
-      imports_(driver_, captures_.value()),
-      scratch_(driver_, store_, pools_, config.graph_order),
+      imports_(driver_, [this] { return timeline_.wait_for_all(); }),
+      scratch_(driver_, timeline_, store_, pools_, config.graph_order),
       eviction_(scratch_, config.longest_launch),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,   driver_,   store_,  stale_,         pools_,
-             scratch_,  eviction_, stats_,  segment_stats_, imports_,
-             searches_, captures_, layout_, on_shortage_,   counters_},
+      parts_{config_,   driver_,   store_,       stale_,         timeline_, pools_,
+             scratch_,  eviction_, stats_,       segment_stats_, imports_,  searches_,
+             captures_, layout_,   on_shortage_, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_),
       graph_scratch_(parts_, reclaimer_, ladder_, addresses, climb_mutex_),
       segment_ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
-  pools_.set_context(
-      std::make_unique<const HeapContext>(HeapContext{
-          driver_, store_, stale_, events_, exports_, addresses, stats_, captures_, observer_,
-          segment_stats_, searches_, pools_.with_free_pages(), pools_.with_pending(), &scratch_}),
-      !config.stream_lasts);
+  pools_.set_context(std::make_unique<const HeapContext>(HeapContext{
+                         driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_,
+                         captures_, observer_, segment_stats_, searches_, pools_.with_free_pages(),
+                         pools_.with_pending(), &scratch_}),
+                     !config.stream_lasts);
 }
 
 DeviceMemory::~DeviceMemory() {
@@ -52,6 +55,36 @@ DeviceMemory::~DeviceMemory() {
   reclaimer_.trim(Reclaimer::kAllPages);
 }
 
+std::vector<StreamId> DeviceMemory::known_streams() {
+  std::vector<StreamId> streams;
+  if (config_.known_streams) {
+    streams = config_.known_streams(driver_.device());
+  }
+  for (Heap* heap : pools_.all_heaps()) {
+    if (heap->stream_lasts()) {
+      streams.push_back(heap->stream());
+    }
+  }
+  std::ranges::sort(streams);
+  const auto repeated = std::ranges::unique(streams);
+  streams.erase(repeated.begin(), repeated.end());
+  return streams;
+}
+
+void DeviceMemory::set_captures(int count) {
+  const int before = captures_.load();
+  if (before == 0 && count != 0 && driver_.context_if_created() != nullptr) {
+    // What is free now may go elsewhere also while the capture runs.
+    try {
+      timeline_.record();
+    } catch (const DriverError&) {
+      // It only makes less memory available.
+    }
+  }
+  ledger().change(count - before);
+  captures_.set(count);
+}
+
 void DeviceMemory::adjust(const AllocatorConfig& wanted) {
   const RecursiveMutexLock lock(climb_mutex_);
   config_.headroom = wanted.headroom;
@@ -65,7 +98,7 @@ AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Reque
       (pool != kDefaultPool && (pools_.has_special() || may_borrow(pool)))) [[unlikely]] {
     return allocate_specially(pool, stream, std::move(request));
   }
-  return allocate_in_pages(pool, stream, arena_kind(pool, request), request);
+  return allocate_in_pages(pool, stream, arena_kind(request), request);
 }
 
 AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
@@ -76,7 +109,7 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
   // ends with pages: what lives in spite of it has no more of them than it fills, and what dies
   // leaves whole ones, of which any later request is put together.
   const bool in_segments = layout_ == Layout::kSegments || request.plain || traits.is_special;
-  HeapKind kind = arena_kind(id, request);
+  HeapKind kind = arena_kind(request);
   if (may_borrow(id)) {
     const std::optional<Lifetime> lifetime = graph_scratch_.next_lifetime(id);
     if (lifetime == Lifetime::kIsKept) {
@@ -88,7 +121,7 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
         }
       }
       kind = HeapKind::kKeptPages;
-    } else if (lifetime && request.size > kSmallRequest) {
+    } else if (lifetime && is_large(request.size)) {
       request.size = align_up(request.size, config_.page_bytes);
     }
   }
@@ -102,8 +135,10 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
   for (Heap* heap : pools_.heaps_of(id)) {
-    // The segments of one size class hold no block of the other.
-    const bool may_hold = is_paged(heap->kind()) || heap->kind() == segment_kind(request.size);
+    // Small and large blocks do not share memory.
+    const bool may_hold = heap->kind() == arena_kind(request) ||
+                          heap->kind() == HeapKind::kKeptPages ||
+                          heap->kind() == segment_kind(request.size);
     if (heap->stream() != stream || !may_hold) {
       continue;
     }
@@ -120,7 +155,7 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
   }
   const Driver::Session session(driver_);
   check_granularity();
-  ArenaHeap& arena = pools_.arena(id, stream, arena_kind(id, request));
+  ArenaHeap& arena = pools_.arena(id, stream, arena_kind(request));
   if (!arena.try_reserve_at(ptr, request.size)) {
     return {};
   }
@@ -242,7 +277,7 @@ ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules 
     }
   }
   if (wanted) {
-    const bool busy = *wanted == ExportResult::kOk && !driver_.comes_to_rest(kLongestRest);
+    const bool busy = *wanted == ExportResult::kOk && !timeline_.wait_for_all(kLongestRest);
     rules.exchange = busy ? ExportResult::kBusy : *wanted;
   }
   return rules;

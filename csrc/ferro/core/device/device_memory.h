@@ -23,6 +23,7 @@
 #include "ferro/core/device/segment_ladder.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
+#include "ferro/core/streams/device_timeline.h"
 
 #include <atomic>
 #include <chrono>
@@ -50,6 +51,7 @@ class DeviceMemory {
   Driver& driver() { return driver_; }
   PageStore& store() { return store_; }
   StaleMappings& stale() { return stale_; }
+  DeviceTimeline& timeline() { return timeline_; }
   DeviceStats& stats() { return stats_; }
   SegmentStats& segment_stats() { return segment_stats_; }
   // As configured, unless the device leaves no choice.
@@ -63,8 +65,8 @@ class DeviceMemory {
   AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
   // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
   // object. Null where requests need more than an arena.
-  ArenaHeap* arena_of_default_pool(StreamId stream) {
-    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, HeapKind::kPages)
+  ArenaHeap* arena_of_default_pool(StreamId stream, const Request& request) {
+    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, arena_kind(request))
                                      : nullptr;
   }
   // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
@@ -92,9 +94,10 @@ class DeviceMemory {
     return config_.stream_lasts == nullptr || config_.stream_lasts(driver_.device(), stream);
   }
 
-  // How many captures run on this device: to be said before they begin (capture_count.h). While
-  // there are any, private pools give nothing back.
-  void set_captures(int count) { captures_.set(count); }
+  // How many captures run on this device, announced before they begin (capture_count.h). While there
+  // are any, private pools give nothing back, and what is freed stays in its arena. For one thread at
+  // a time.
+  void set_captures(int count);
 
   // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
   // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
@@ -139,11 +142,12 @@ class DeviceMemory {
 
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
       FERRO_EXCLUDES(climb_mutex_);
-  // The pages of a graph's pool stay where they are. A small block between two holes would keep them
-  // apart for good: eight captures from small to large held 850 MiB instead of 514.
-  static HeapKind arena_kind(const PoolId& pool, const Request& request) {
-    return pool != kDefaultPool && request.size <= kSmallRequest ? HeapKind::kSmallPages
-                                                                 : HeapKind::kPages;
+  // Small and large blocks of a stream have arenas of their own, as they have segments of their own
+  // under the native allocator: a program may rely on a small request not taking what a large block
+  // has left. Besides, a small block between two holes of a graph's pool would keep them apart for
+  // good: eight captures from small to large held 850 MiB instead of 514.
+  static HeapKind arena_kind(const Request& request) {
+    return is_large(request.size) ? HeapKind::kPages : HeapKind::kSmallPages;
   }
   // Asked before the lock is taken that says whether a capture into that pool borrows.
   bool may_borrow(const PoolId& pool) const {
@@ -161,6 +165,8 @@ class DeviceMemory {
   AllocateResult climb(ArenaHeap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
   AllocateResult allocate_in_segments(const PoolId& pool, StreamId stream, const Request& request)
       FERRO_EXCLUDES(climb_mutex_);
+  std::vector<StreamId> known_streams();
+  CaptureLedger& ledger() { return config_.ledger != nullptr ? *config_.ledger : own_ledger_; }
   void check_granularity() FERRO_REQUIRES(climb_mutex_);
   void read_rejection_limit() FERRO_REQUIRES(climb_mutex_);
   // `wanted`: bytes that the driver was to give.
@@ -170,7 +176,10 @@ class DeviceMemory {
   AllocatorConfig config_;  // what `adjust` changes: under the climb lock
   Driver driver_;
   const std::size_t total_memory_;
-  EventPool events_;  // before those whose fences give their events back
+  EventPool events_;
+  CaptureCount captures_;
+  CaptureLedger own_ledger_;
+  DeviceTimeline timeline_;
   PageStore store_;
   StaleMappings stale_;
   ExportTable exports_;
@@ -178,7 +187,6 @@ class DeviceMemory {
   SegmentStats segment_stats_;
   std::atomic<std::uint32_t> searches_{0};
   const Layout layout_;
-  CaptureCount captures_;
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   PoolTable pools_;

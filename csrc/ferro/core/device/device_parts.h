@@ -12,6 +12,7 @@
 #include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
+#include "ferro/core/streams/device_timeline.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
@@ -25,6 +26,7 @@ struct DeviceParts {
   Driver& driver;
   PageStore& store;
   StaleMappings& stale;
+  DeviceTimeline& timeline;
   PoolTable& pools;
   ScratchSharing& scratch;    // under the climb lock
   ScratchEviction& eviction;  // the same

@@ -88,14 +88,17 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
         heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
     return hit ? 0 : segment_bytes(request.size, rules);
   }
-  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, HeapKind::kPages);
+  const HeapKind kind = is_large(request.size) ? HeapKind::kPages : HeapKind::kSmallPages;
+  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, kind);
   PageRequest wanted;
   wanted.pages = heap.pages_missing_for(request);
-  wanted.stream = stream;
+  wanted.taker = &heap;
+  parts_.timeline.record();
+  parts_.timeline.update();
   std::size_t at_hand = parts_.store.available(wanted);
   parts_.pools.for_each_with_free_pages([&](ArenaHeap& giver) {
     if (&giver != &heap) {
-      at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kNothing);
+      at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kPassed);
     }
     return at_hand < wanted.pages;
   });
@@ -109,7 +112,7 @@ DeviceCounters DeviceReport::counters() {
   counters.pages_created = pages.created - pages_at_reset_.created;
   counters.pages_released = pages.released - pages_at_reset_.released;
   const StaleMappings::Counts unmaps = parts_.stale.counts();
-  counters.unmapped_by_requests = unmaps.by_requests;
+  counters.unmapped_by_requests = unmaps.removed;
   counters.unmaps_refused = unmaps.refused;
   return counters;
 }

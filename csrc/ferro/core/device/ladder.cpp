@@ -17,7 +17,7 @@ const std::array<Ladder::Step, 13> Ladder::kSteps = {{
     {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
     {LadderStep::kMovePages, &Ladder::move_pages},
     {LadderStep::kIdlePages, &Ladder::take_idle_pages},
-    {LadderStep::kIdleStreams, &Ladder::take_pages_of_idle_streams},
+    {LadderStep::kPassedPages, &Ladder::take_passed_pages},
     {LadderStep::kStreamWait, &Ladder::wait_rather_than_grow},
     {LadderStep::kTransfer, &Ladder::transfer_rather_than_grow},
     {LadderStep::kGrow, &Ladder::grow},
@@ -38,6 +38,11 @@ DevicePtr Ladder::climb(Climb& climb) {
     return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
   for (const Step& step : kSteps) {
+    // From here on memory comes from elsewhere, and what was freed until now may go elsewhere later.
+    if (step.name == LadderStep::kMovePages) {
+      parts_.timeline.record();
+      parts_.timeline.update();
+    }
     const std::uint64_t pages = pages_so_far();
     climb.request.step = step.name;
     ptr = (this->*step.make_room_and_allocate)(climb);
@@ -85,9 +90,7 @@ std::size_t Ladder::missing_pages(Climb& climb) {
   const std::size_t pages = climb.heap.pages_missing_for(climb.request);
   PageRequest wanted;
   wanted.pages = pages;
-  if (climb.heap.pool() == kDefaultPool) {
-    wanted.stream = climb.heap.stream();
-  }
+  wanted.taker = &climb.heap;
   return pages - parts_.store.available(wanted);
 }
 
@@ -111,7 +114,7 @@ std::vector<ArenaHeap*> Ladder::givers_for(const Climb& climb, std::size_t at_mo
 }
 
 // Where they are not enough they are in the store afterwards, and fewer are created.
-DevicePtr Ladder::take_pages_of_idle_streams(Climb& climb) {
+DevicePtr Ladder::take_passed_pages(Climb& climb) {
   const std::vector<ArenaHeap*> givers = givers_for(climb, kMaxGivers);
   if (givers.empty() || !may_transfer()) {
     return kNull;
@@ -120,7 +123,7 @@ DevicePtr Ladder::take_pages_of_idle_streams(Climb& climb) {
   std::size_t released = 0;
   for (std::size_t i = 0; i < givers.size() && released < missing; ++i) {
     released +=
-        givers[i]->release_pages(missing - released, ReleaseAfter::kNothing, climb.request.context);
+        givers[i]->release_pages(missing - released, ReleaseAfter::kPassed, climb.request.context);
   }
   if (released == 0) {
     return kNull;
@@ -190,25 +193,25 @@ DevicePtr Ladder::transfer_pages(Climb& climb) {
   return climb.heap.pool() == kDefaultPool ? transfer(climb, kAllGivers) : kNull;
 }
 
-// Free pages of other heaps, for whose last use this heap's stream waits. None leaves unless they
-// are enough.
+// Free pages of other heaps, for whose epochs this heap's stream waits. None leaves unless they are
+// enough.
 DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   if (!climb.heap.may_wait_for_streams()) {
     return kNull;
   }
   PageRequest wanted;
   wanted.pages = climb.heap.pages_missing_for(climb.request);
-  wanted.stream = climb.heap.stream();
+  wanted.taker = &climb.heap;
   if (parts_.store.available(wanted) == wanted.pages) {
     return kNull;  // an earlier step had them, and could not use them
   }
-  wanted.may_wait = true;
+  wanted.waits = climb.heap.stream();
   const std::size_t missing = wanted.pages - parts_.store.available(wanted);
   std::vector<ArenaHeap*> givers = givers_for(climb, max_givers);
   const auto are_enough = [&] {
     std::size_t pages = 0;
     for (std::size_t i = 0; i < givers.size() && pages < missing; ++i) {
-      pages += givers[i]->releasable_pages(missing - pages, ReleaseAfter::kStream);
+      pages += givers[i]->releasable_pages(missing - pages, ReleaseAfter::kStreamWait);
     }
     return pages >= missing;
   };
@@ -225,8 +228,8 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   }
   std::size_t released = 0;
   for (std::size_t i = 0; i < givers.size() && released < missing; ++i) {
-    released +=
-        givers[i]->release_pages(missing - released, ReleaseAfter::kStream, climb.request.context);
+    released += givers[i]->release_pages(missing - released, ReleaseAfter::kStreamWait,
+                                         climb.request.context);
   }
   return allocate_transferred(climb, GrowFrom::kWaitedPages);
 }
@@ -320,8 +323,10 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   if (const DevicePtr ptr = grow(climb); ptr != kNull) {
     return ptr;
   }
-  while (const FenceRef fence = parts_.store.fence_to_wait_for()) {
-    fence->wait(parts_.driver);
+  while (const std::optional<Epoch> freed = parts_.store.epoch_to_wait_for()) {
+    if (!parts_.timeline.wait(*freed)) {
+      break;
+    }
     if (const DevicePtr ptr = grow(climb); ptr != kNull) {
       return ptr;
     }

@@ -53,7 +53,7 @@ class Ladder {
   DevicePtr merge_unmerged(Climb& climb);
   DevicePtr move_pages(Climb& climb);
   DevicePtr take_idle_pages(Climb& climb);
-  DevicePtr take_pages_of_idle_streams(Climb& climb);
+  DevicePtr take_passed_pages(Climb& climb);
   DevicePtr wait_rather_than_grow(Climb& climb);
   DevicePtr transfer_rather_than_grow(Climb& climb);
   DevicePtr grow(Climb& climb);

@@ -65,7 +65,7 @@ std::size_t Reclaimer::release_pages_of(Heap& heap, std::size_t pages, const Cal
     return 0;
   }
   auto& arena = static_cast<ArenaHeap&>(heap);
-  const std::size_t released = arena.release_pages(pages, arena.needed_wait(), context);
+  const std::size_t released = arena.release_pages(pages, ReleaseAfter::kHostWait, context);
   // Exported handles count until their mapping is gone.
   parts_.stale.remove_passed();
   return released;

@@ -30,7 +30,7 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
   const auto known = members_.find(pool);
   const bool again = known != members_.end() && known->second.group == group;
   collect();
-  if (!driver_.try_wait_for_device()) {
+  if (!timeline_.wait_for_all()) {
     return SharingResult::kCapturing;
   }
   Set& set = sets_[group];
@@ -119,7 +119,7 @@ SharingResult ScratchSharing::leave(const PoolId& pool) {
     return SharingResult::kOk;
   }
   collect(News::kLeft);
-  if (member.capturing || !driver_.try_wait_for_device()) {
+  if (member.capturing || !timeline_.wait_for_all()) {
     return SharingResult::kCapturing;
   }
   std::vector<Use*> uses;

@@ -345,7 +345,7 @@ void ScratchSharing::collect(News news) {
     return !entry.second.gone.empty() ||
            (news == News::kShared && has_news(entry.first, entry.second));
   });
-  if ((!any && !doubled_.any_gone()) || !driver_.try_wait_for_device()) {
+  if ((!any && !doubled_.any_gone()) || !timeline_.wait_for_all()) {
     return;
   }
   doubled_.remove_gone();

@@ -83,9 +83,9 @@ class ScratchSharing final : public ScratchLender {
  public:
   using GroupId = std::uint64_t;
 
-  ScratchSharing(Driver& driver, PageStore& store, PoolTable& pools,
+  ScratchSharing(Driver& driver, DeviceTimeline& timeline, PageStore& store, PoolTable& pools,
                  GraphOrder order = GraphOrder::kCaptured)
-      : driver_(driver), store_(store), pools_(pools), order_(order) {}
+      : driver_(driver), timeline_(timeline), store_(store), pools_(pools), order_(order) {}
 
   // What is free in the pool, which its graphs may write, is shared from now on; where the driver
   // fails to map, some of it is not until the pool joins again. Throws DriverError where the host
@@ -263,6 +263,7 @@ class ScratchSharing final : public ScratchLender {
   void trim(Set& set);
 
   Driver& driver_;
+  DeviceTimeline& timeline_;
   PageStore& store_;
   PoolTable& pools_;
   const GraphOrder order_;

@@ -68,9 +68,11 @@ SegmentLadder::Outcome SegmentLadder::climb(Search& search) {
     if (const BlockView block = allocate_in_new_segment(search); block.ptr != kNull) {
       return ended(LadderStep::kWait, block);
     }
-    // Pages that left their heap behind work of its stream.
-    while (const FenceRef fence = parts_.store.fence_to_wait_for()) {
-      fence->wait(parts_.driver);
+    // Pages that have left their heap, and whose epochs have not passed.
+    while (const std::optional<Epoch> freed = parts_.store.epoch_to_wait_for()) {
+      if (!parts_.timeline.wait(*freed)) {
+        break;
+      }
       if (const BlockView block = allocate_in_new_segment(search); block.ptr != kNull) {
         return ended(LadderStep::kWait, block);
       }

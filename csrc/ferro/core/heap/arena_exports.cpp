@@ -98,8 +98,10 @@ Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const 
         to = to + run.bytes;
       }
       // What other streams were given since need not be over.
-      if (const FenceRef copied = Fence::record(context_.events, kLegacyStream)) {
-        copied->wait(driver);
+      const EventId copied = context_.events.record(kLegacyStream);
+      if (copied != kNoEvent) {
+        driver.wait(copied);
+        context_.events.put(copied);
       } else {
         driver.wait_for_device();
       }
@@ -165,6 +167,11 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     const HeapLock lock(mutex_);
     reserved = reserve_free_on(span, begin, begin + bytes);
   }
+  // What was freed beside the block since the host waited for the device may still be in use.
+  Epoch freed = kUnused;
+  for (const Block* block : reserved) {
+    freed = std::max(freed, block->freed);
+  }
   const auto give_up = [&] {
     const HeapLock lock(mutex_);
     for (Block* block : reserved) {
@@ -172,13 +179,17 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     }
     context_.store.retire({{fresh, pages}, nullptr});
   };
+  if (!context_.timeline.wait(freed, kLongestRest)) {
+    give_up();
+    return ExportResult::kBusy;
+  }
   try {
     const HandleRange into{fresh, pages};
     const PageRun from{begin, bytes};
     const bool copied = copy_into({&into, 1}, {&from, 1}) == Status::kOk;
     if (copied) {
-      // The host has waited for the device, so that no handle that leaves keeps an older mapping.
-      // What can fail comes before the exchange, after which nothing may.
+      // The host has waited for the device since these handles moved last, so none of them keeps an
+      // older mapping. What can fail comes before the exchange, after which nothing may.
       context_.stale.remove_passed();
     }
     if (!copied || exchange(begin, bytes, units, fresh) != Status::kOk) {

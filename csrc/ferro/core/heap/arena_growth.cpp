@@ -53,8 +53,8 @@ GrowResult ArenaHeap::grow(const Request& request, std::size_t spare, GrowFrom f
 // `*added`: a span that was reserved for it.
 GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowFrom from,
                                 Span** added, DevicePtr* out) {
-  // Another thread of the stream may have taken what the new pages were to complete, or a capture
-  // may have begun; then there is another plan.
+  // Another thread of the stream may have taken what the new pages were to complete; then there is
+  // another plan.
   for (;;) {
     Growth growth;
     GrowResult begun = GrowResult::kGrown;
@@ -64,7 +64,7 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
       begun = begin_growth(request, spare, from, growth);
     }
     if (begun == GrowResult::kNoAddresses && *added == nullptr) {
-      // Old mappings keep addresses; nobody may have come to them yet.
+      // Old mappings keep addresses.
       const std::size_t needed = request.size + spare * page_bytes_;
       if (is_short_of_addresses(needed) && context_.stale.remove_passed() != 0) {
         continue;
@@ -77,16 +77,13 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
     if (begun != GrowResult::kGrown) {
       return begun;
     }
-    const std::optional<GrowResult> filled = fill(growth, request, from);
-    if (filled && *filled != GrowResult::kGrown) {
-      return *filled;
+    if (const GrowResult filled = fill(growth, request, from); filled != GrowResult::kGrown) {
+      return filled;
     }
-    if (filled) {
-      const HeapLock lock(mutex_);
-      *out = take_best_fit(request);
-      if (*out != kNull) {
-        return GrowResult::kGrown;
-      }
+    const HeapLock lock(mutex_);
+    *out = take_best_fit(request);
+    if (*out != kNull) {
+      return GrowResult::kGrown;
     }
   }
 }
@@ -113,8 +110,8 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
   const bool is_default = pool_ == kDefaultPool;
   if (from != GrowFrom::kStore && (is_default || moves_within_capture())) {
     own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
-    // While the stream captures, a fence on it would become part of the graph. Pages of the graph's
-    // own pool need none, as they stay behind the old addresses.
+    // Work that the stream captures may use memory of the default pool at its old addresses. Pages of
+    // the graph's own pool stay behind them.
     if (own.empty() || is_capturing() == is_default) {
       own.clear();
     }
@@ -207,22 +204,21 @@ TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
     wanted.largest = largest_borrowed_handle(missing);
   }
   wanted.may_create = from != GrowFrom::kIdlePages;
-  wanted.may_wait = from == GrowFrom::kWaitedPages;
-  wanted.taker = this;
   // A graph replays on any stream, not on the one that it was captured on.
   if (pool_ == kDefaultPool && context_.stale.count() != 0 && !is_capturing()) {
-    wanted.stream = stream_;
+    wanted.taker = this;
+    if (from == GrowFrom::kWaitedPages) {
+      wanted.waits = stream_;
+    }
   }
   return context_.store.take(wanted, out);
 }
 
-// None: a capture has begun on the stream, so that its own pages cannot move; nothing changed.
-std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from) {
+GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from) {
   using Clock = std::chrono::steady_clock;
   const auto began = Clock::now();
   Span& span = *growth.gap->span;
   const std::size_t gap_pages = growth.gap->size / page_bytes_;
-  FenceRef fence;
   std::vector<StoredHandle> taken;
   std::vector<HandleRange> lent;
   std::vector<HandleRange> handles;
@@ -239,13 +235,6 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
     undo_growth(growth);
   };
   try {
-    if (!growth.own.holes.empty() && pool_ == kDefaultPool) {
-      fence = Fence::record(context_.events, stream_);
-      if (fence == nullptr) {
-        undo();
-        return std::nullopt;
-      }
-    }
     growth.own_pages = growth.own.pages;
     std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
     if (borrows) {
@@ -288,8 +277,10 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
   const std::size_t bytes = place->pages * page_bytes_;
   std::size_t from_store = keeps ? pages_in(lent) : 0;
+  Epoch freed = growth.own.freed;
   for (const StoredHandle& handle : taken) {
     from_store += handle.range.pages;
+    freed = std::max(freed, handle.freed());
   }
   const DevicePtr grown = growth.gap->ptr + place->first_page * page_bytes_;
   Left left;
@@ -297,7 +288,7 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
   {
     const HeapLock lock(mutex_);
     if (pool_ == kDefaultPool) {
-      left = leave(growth.own, fence, "moved", request.context);
+      left = leave(growth.own, "moved", request.context);
     } else {
       aliased = alias(growth.own);
     }
@@ -313,6 +304,7 @@ std::optional<GrowResult> ArenaHeap::fill(Growth& growth, const Request& request
       tiling_.make_gap(block->next);
     }
     const DevicePtr begin = block->ptr;
+    block->freed = freed;
     tiling_.back(span, begin, handles,
                  borrows ? BlockTiling::Owner::kScratchSet : BlockTiling::Owner::kHeap);
     if (!borrows) {

@@ -2,9 +2,9 @@
 // leave again.
 //
 // There is one way for a page to leave. Whole free handles are set aside: their blocks are in
-// transit, so nobody gets them. Then they are released with a fence: the store has the handles, the
-// mapping stays until the fence has passed (StaleMappings), and then the addresses are a gap. Until
-// the release, setting aside can be undone.
+// transit, so no request gets them. Then they are released: the store has the handles, the mapping
+// stays until the epoch in which they were freed has passed (StaleMappings), and then the addresses
+// are a gap. Until the release, setting aside can be undone.
 //
 // Thread-safe as Heap is. Mappings are made and removed without the heap's lock.
 //
@@ -24,6 +24,7 @@
 #include "ferro/core/types/address_ranges.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -37,7 +38,7 @@ enum class GrowFrom {
   kOwnPages,
   kIdlePages,    // and those of the store that are ready
   kAnyPages,     // and new ones
-  kWaitedPages,  // and, before new ones, those that this heap's stream can wait for
+  kWaitedPages,  // and, before new ones, those for whose epochs this heap's stream can wait
   kStore,        // of the store and new ones, exactly as many as it takes; none of its own
 };
 // kGapTooShort: where the request fits there is no room for the handles at hand, and elsewhere not
@@ -45,12 +46,11 @@ enum class GrowFrom {
 enum class [[nodiscard]] GrowResult{kGrown,       kTooFewPages, kOverLimit,  kRejected,
                                     kOutOfMemory, kGapTooShort, kNoAddresses};
 
-// What has to be over before pages are used elsewhere.
+// Which free pages are released, by the epoch in which they were freed.
 enum class ReleaseAfter {
-  kNothing,      // the stream is idle already; else nothing is released
-  kStream,       // what was given to the heap's stream: a fence is behind it
-  kHostWait,     // the same, and the host waits for it
-  kWholeDevice,  // the host waits for all work of the device, as graphs replay on any stream
+  kPassed,      // those whose epoch has passed
+  kStreamWait,  // also those for whose epoch the requester's stream can wait
+  kHostWait,    // all, after the host has waited for their epochs
 };
 
 class ArenaHeap final : public Heap {
@@ -99,28 +99,21 @@ class ArenaHeap final : public Heap {
   // the stream may be gone.
   void stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
 
-  // May its free pages go to other heaps without a wait for the device? Those of a private pool
-  // stay, because graphs replay on them.
-  bool may_transfer_pages() const {
-    return pool_ == kDefaultPool && is_paged(kind_) && stream_lasts();
-  }
+  // May its free pages go to other heaps without a wait of the host? Those of a private pool stay,
+  // because graphs replay on them.
+  bool may_transfer_pages() const { return pool_ == kDefaultPool; }
   // Can its stream wait for others? Not while it captures.
   bool may_wait_for_streams() { return !is_capturing(); }
   // Releases whole free pages to the store, `wanted` or what the last handle brings beyond them; how
-  // many. None while a capture forbids what has to be waited for, and for kNothing and kStream none
-  // unless `may_transfer_pages()`. After a wait of the host exported units that are free go too, to
-  // the driver. DriverError: nothing was released.
+  // many. None while a capture forbids the point that has to be waited for; without a wait of the
+  // host none unless `may_transfer_pages()`. After a wait of the host exported units that are free go
+  // too, to the driver. DriverError: nothing was released.
   std::size_t release_pages(std::size_t wanted, ReleaseAfter after,
                             const CallContext& context = nullptr) FERRO_EXCLUDES(mutex_);
   // How many pages that would be, looking no further than `at_most`.
   std::size_t releasable_pages(std::size_t at_most, ReleaseAfter after) FERRO_EXCLUDES(mutex_);
   // Pages of whole free handles. O(free blocks of a page and more).
   std::size_t free_pages() FERRO_EXCLUDES(mutex_);
-  // What has to be waited for so that this heap's pages may go anywhere.
-  ReleaseAfter needed_wait() const {
-    return pool_ == kDefaultPool && stream_lasts() ? ReleaseAfter::kHostWait
-                                                   : ReleaseAfter::kWholeDevice;
-  }
   // How many pages a request would take from the store or the driver, if it came now.
   std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
   // On the arena, since construction.
@@ -153,12 +146,16 @@ class ArenaHeap final : public Heap {
  private:
   // More holes than this, beyond those that are enough, are not looked at for one request.
   static constexpr std::size_t kMaxCandidates = 64;
+  static constexpr Epoch kAnyEpoch = ~Epoch{0};
+  // A device that works longer is taken to wait for something.
+  static constexpr std::chrono::milliseconds kLongestRest{1000};
 
   // Whole free handles in transit, still behind their addresses.
   struct SetAside {
     std::vector<Hole> holes;  // `block` is the run
     std::vector<HandleRange> handles;
     std::size_t pages = 0;  // of the handles
+    Epoch freed = kUnused;  // the latest of the blocks
   };
   // A gap in transit that is to get pages.
   struct Growth {
@@ -177,8 +174,7 @@ class ArenaHeap final : public Heap {
       FERRO_REQUIRES(mutex_);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
-  std::optional<GrowResult> fill(Growth& growth, const Request& request, GrowFrom from)
-      FERRO_EXCLUDES(mutex_);
+  GrowResult fill(Growth& growth, const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
   TakeResult take_missing(std::size_t missing, GrowFrom from, std::vector<StoredHandle>& out)
       FERRO_EXCLUDES(mutex_);
   Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
@@ -205,10 +201,11 @@ class ArenaHeap final : public Heap {
   }
 
   // Pages that leave (arena_release.cpp).
-  std::vector<Hole> candidates(std::size_t wanted, const Block* gap) FERRO_REQUIRES(mutex_);
+  std::vector<Hole> candidates(std::size_t wanted, const Block* gap, Epoch freed_by = kAnyEpoch)
+      FERRO_REQUIRES(mutex_);
   std::vector<Hole> choose(const std::vector<Hole>& candidates, std::size_t wanted) const
       FERRO_REQUIRES(mutex_);
-  std::vector<Hole> free_exports() FERRO_REQUIRES(mutex_);
+  std::vector<Hole> free_exports(Epoch freed_by = kAnyEpoch) FERRO_REQUIRES(mutex_);
   SetAside set_aside(const std::vector<Hole>& chosen) FERRO_REQUIRES(mutex_);
   void restore(SetAside& aside) FERRO_REQUIRES(mutex_);
   // What goes to the store, with the mappings that stay behind; `hand_to_store` follows, without the
@@ -218,7 +215,7 @@ class ArenaHeap final : public Heap {
     std::vector<StoredHandle> exported;
     std::vector<StaleMappingRef> mappings;
   };
-  Left leave(SetAside& aside, const FenceRef& fence, const char* reason, const CallContext& context)
+  Left leave(SetAside& aside, const char* reason, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   // What is elsewhere already, from `to` on, and stays mapped here: the blocks are aliased from now on.
   struct Moved {
@@ -229,8 +226,7 @@ class ArenaHeap final : public Heap {
   void tell_lender(std::vector<Moved> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
   enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
-  bool may_release(ReleaseAfter after) FERRO_REQUIRES(mutex_);
-  FenceRef fence_for(ReleaseAfter after) FERRO_EXCLUDES(mutex_);
+  std::optional<Epoch> latest_release(ReleaseAfter after) const;
 
   // Exports (arena_exports.cpp).
   struct Unit {

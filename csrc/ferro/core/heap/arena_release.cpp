@@ -12,14 +12,17 @@ bool ArenaHeap::is_capturing() {
   return context_.driver.capture_info(stream_).status != CaptureStatus::kNone;
 }
 
-// Whole free handles that may move, large holes first until they are enough for `wanted` pages and
-// some more to choose among; in order of address. Not those beside `gap`, which growing there uses.
-std::vector<Hole> ArenaHeap::candidates(std::size_t wanted, const Block* gap) {
+// Whole free handles that may move and were freed no later than in epoch `freed_by`, large holes
+// first until they are enough for `wanted` pages and some more to choose among; in order of address.
+// Not those beside `gap`, which growing there uses.
+std::vector<Hole> ArenaHeap::candidates(std::size_t wanted, const Block* gap, Epoch freed_by) {
   std::vector<Hole> found;
   std::size_t pages = 0;
   std::size_t more = 0;
   tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
-    if (gap != nullptr && (hole.block == gap->prev || hole.block == gap->next)) {
+    const bool is_beside_gap =
+        gap != nullptr && (hole.block == gap->prev || hole.block == gap->next);
+    if (is_beside_gap || hole.block->freed > freed_by) {
       return true;
     }
     more += pages >= wanted ? 1 : 0;
@@ -52,14 +55,16 @@ std::vector<Hole> ArenaHeap::choose(const std::vector<Hole>& candidates, std::si
   return chosen;
 }
 
-// The exported units that carry nothing but free memory.
-std::vector<Hole> ArenaHeap::free_exports() {
+// The exported units that carry nothing but memory that was freed no later than in `freed_by`.
+std::vector<Hole> ArenaHeap::free_exports(Epoch freed_by) {
   std::vector<Hole> found;
   if (!exported_.empty()) {
     tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
-      exported_.for_each_inside(hole.block->ptr, hole.block->end(), [&](const PageRun& run) {
-        found.push_back({hole.block, run});
-      });
+      if (hole.block->freed <= freed_by) {
+        exported_.for_each_inside(hole.block->ptr, hole.block->end(), [&](const PageRun& run) {
+          found.push_back({hole.block, run});
+        });
+      }
       return true;
     });
   }
@@ -75,6 +80,7 @@ ArenaHeap::SetAside ArenaHeap::set_aside(const std::vector<Hole>& chosen) {
     const std::vector<HandleRange> handles = tiling_.handles_behind(*block->span, hole.run);
     aside.handles.insert(aside.handles.end(), handles.begin(), handles.end());
     aside.pages += hole.run.bytes / page_bytes_;
+    aside.freed = std::max(aside.freed, block->freed);
   }
   return aside;
 }
@@ -88,8 +94,7 @@ void ArenaHeap::restore(SetAside& aside) {
 
 // Histories are told before the mapping goes: who registered the range with a device must release
 // it while it is there.
-ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const char* reason,
-                                 const CallContext& context) {
+ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const char* reason, const CallContext& context) {
   Left left;
   for (const Hole& hole : aside.holes) {
     const PageRun& run = hole.run;
@@ -101,7 +106,7 @@ ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const FenceRef& fence, const c
     mapping->block = hole.block;
     mapping->begin = run.begin;
     mapping->bytes = run.bytes;
-    mapping->fence = fence;
+    mapping->freed = aside.freed;
     const ExportedUnit* exported = exported_.find(run.begin);
     const std::vector<HandleRange> handles = tiling_.handles_behind(span, run);
     for (const HandleRange& range : handles) {
@@ -151,45 +156,25 @@ void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
   }
 }
 
-// What has to be over, after the host has waited for it where it has to. Null: a capture forbids
-// that. Without the heap's lock.
-FenceRef ArenaHeap::fence_for(ReleaseAfter after) {
-  if (after == ReleaseAfter::kNothing) {
-    return Fence::passed();
-  }
-  if (after == ReleaseAfter::kWholeDevice) {
-    // Nobody may be asked about a stream that may be gone.
-    const std::vector<StreamId> known(stream_lasts() ? 1 : 0, stream_);
-    return context_.driver.try_wait_for_device(known) ? Fence::passed() : nullptr;
-  }
-  FenceRef fence = Fence::record(context_.events, stream_);
-  if (fence != nullptr && after == ReleaseAfter::kHostWait) {
-    fence->wait(context_.driver);
-  }
-  return fence;
-}
-
-bool ArenaHeap::may_release(ReleaseAfter after) {
-  const bool any_capture = context_.captures.load(std::memory_order_relaxed) != 0;
+// The latest epoch in which pages may have been freed so that they leave now; none: none may leave.
+std::optional<Epoch> ArenaHeap::latest_release(ReleaseAfter after) const {
   switch (after) {
-    case ReleaseAfter::kNothing:
-      return may_transfer_pages() && context_.captures.is_true_without_captures(
-                                         [this] { return context_.driver.is_idle(stream_); });
-    case ReleaseAfter::kStream:
-      return may_transfer_pages() && !is_capturing();
+    case ReleaseAfter::kPassed:
+      return may_transfer_pages() ? std::optional(context_.timeline.passed()) : std::nullopt;
+    case ReleaseAfter::kStreamWait:
+      return may_transfer_pages() ? std::optional(context_.timeline.last_orderable())
+                                  : std::nullopt;
     case ReleaseAfter::kHostWait:
-      return !is_capturing();
-    case ReleaseAfter::kWholeDevice:
-      return !any_capture;
+      break;
   }
-  return false;
+  return context_.timeline.last_orderable();
 }
 
 std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
                                      const CallContext& context) {
-  const bool host_waits = after == ReleaseAfter::kHostWait || after == ReleaseAfter::kWholeDevice;
+  const std::optional<Epoch> latest = latest_release(after);
   // A handle that is mapped twice would not free what it holds.
-  if (!remove_leftovers()) {
+  if (!latest || wanted == 0 || !remove_leftovers()) {
     return 0;
   }
   SetAside aside;
@@ -197,20 +182,24 @@ std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
     const HeapLock lock(mutex_);
     collect_locked();
     tiling_.merge_all();
-    std::vector<Hole> holes = candidates(wanted, nullptr);
-    if (host_waits) {
-      const std::vector<Hole> exports = free_exports();
+    std::vector<Hole> holes = candidates(wanted, nullptr, *latest);
+    if (after == ReleaseAfter::kHostWait) {
+      const std::vector<Hole> exports = free_exports(*latest);
       holes.insert(holes.end(), exports.begin(), exports.end());
       std::ranges::sort(holes, {}, [](const Hole& hole) { return hole.run.begin; });
     }
-    if (wanted == 0 || holes.empty() || !may_release(after)) {
+    if (holes.empty()) {
       return 0;
     }
     aside = set_aside(choose(holes, wanted));
+    if (pool_ != kDefaultPool) {
+      // Graphs have replayed on the pages since they were freed.
+      aside.freed = context_.timeline.now();
+    }
   }
-  FenceRef fence;
+  bool may_leave = after != ReleaseAfter::kHostWait;
   try {
-    fence = fence_for(after);
+    may_leave = may_leave || context_.timeline.wait(aside.freed);
   } catch (...) {
     const HeapLock lock(mutex_);
     restore(aside);
@@ -220,26 +209,29 @@ std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
   Left left;
   {
     const HeapLock lock(mutex_);
-    if (fence == nullptr) {
+    if (!may_leave) {
       restore(aside);
       return 0;
     }
-    left =
-        leave(aside, fence, after == ReleaseAfter::kStream ? "transferred" : "released", context);
+    left = leave(aside, after == ReleaseAfter::kHostWait ? "released" : "transferred", context);
   }
   hand_to_store(std::move(left), MovedHandles::kAreFree);
   return pages;
 }
 
 std::size_t ArenaHeap::releasable_pages(std::size_t at_most, ReleaseAfter after) {
+  const std::optional<Epoch> latest = latest_release(after);
+  if (!latest) {
+    return 0;
+  }
   const HeapLock lock(mutex_);
   collect_locked();
   tiling_.merge_all();
   std::size_t pages = 0;
-  for (const Hole& hole : candidates(at_most, nullptr)) {
+  for (const Hole& hole : candidates(at_most, nullptr, *latest)) {
     pages += hole.run.bytes / page_bytes_;
   }
-  return pages != 0 && may_release(after) ? pages : 0;
+  return pages;
 }
 
 std::size_t ArenaHeap::free_pages() {

@@ -61,6 +61,7 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
     return {FreeError::kNotLive, 0};
   }
   context_.stats.note_activity(&stats_, claim_countdown_);
+  block->freed = context_.timeline.now();
   if (block->extra != nullptr || is_observed() || !is_paged(kind_)) [[unlikely]] {
     return free_unusually(block, context);
   }
@@ -258,6 +259,7 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
   });
   for (Block* block : to_free) {
     context_.stats.note_activity(&stats_, claim_countdown_);
+    block->freed = context_.timeline.now();
     used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
     freed->push_back({.ptr = block->ptr,
                       .size = block->size,

@@ -10,6 +10,7 @@
 #include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
+#include "ferro/core/streams/device_timeline.h"
 #include "ferro/core/streams/event_pool.h"
 #include "ferro/core/types/ladder_steps.h"
 #include "ferro/core/types/observer.h"
@@ -26,6 +27,7 @@ struct HeapContext {
   PageStore& store;
   StaleMappings& stale;
   EventPool& events;
+  DeviceTimeline& timeline;
   ExportTable& exports;
   AddressIndex& addresses;
   DeviceStats& stats;

@@ -31,19 +31,15 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
       return result;
     }
   }
-  // A wait that is made in vain costs nothing but order; after it nothing can fail.
-  const Fence* ordered = nullptr;
+  // A redundant wait costs nothing but order; after it nothing can fail. The latest epoch covers the
+  // others.
+  Epoch latest = kUnused;
   for (const std::size_t i : leaving) {
-    Fence& fence = *leaving_[i].mapping->fence;
-    // What left at one time shares a fence, and lies side by side.
-    if (&fence == ordered) {
-      continue;
-    }
-    ordered = &fence;
-    if (!fence.has_passed(driver_) &&
-        !(request.stream && fence.order_before(driver_, *request.stream))) {
-      return TakeResult::kTooFew;
-    }
+    latest = std::max(latest, is_ready(leaving_[i], request) ? kUnused : leaving_[i].freed());
+  }
+  if (!timeline_.has_passed(latest) &&
+      !(request.waits && timeline_.order_before(latest, *request.waits))) {
+    return TakeResult::kTooFew;
   }
   for (const std::size_t i : leaving) {
     const bool own = leaving_[i].mapping->owner == request.taker;
@@ -73,14 +69,21 @@ std::size_t PageStore::available(const PageRequest& request) {
   return std::min(cached + leaving, request.pages);
 }
 
-FenceRef PageStore::fence_to_wait_for() {
+std::optional<Epoch> PageStore::epoch_to_wait_for() {
   const MutexLock lock(mutex_);
+  std::optional<Epoch> first;
   for (const StoredHandle& handle : leaving_) {
-    if (handle.is_mapped() && !handle.mapping->fence->has_passed(driver_)) {
-      return handle.mapping->fence;
+    if (handle.is_mapped() && !timeline_.has_passed(handle.freed())) {
+      first = std::min(first.value_or(handle.freed()), handle.freed());
     }
   }
-  return nullptr;
+  return first;
+}
+
+// Needs no wait of the requester's stream.
+bool PageStore::is_ready(const StoredHandle& handle, const PageRequest& request) const {
+  const bool is_own = request.taker != nullptr && handle.mapping->owner == request.taker;
+  return is_own || timeline_.has_passed(handle.freed());
 }
 
 // Indices, ascending, of handles that leave and that the request may have, until they are `wanted`
@@ -97,22 +100,14 @@ std::vector<std::size_t> PageStore::choose_leaving(const PageRequest& request, s
       *pages += count;
     }
   };
-  const Fence* last = nullptr;
-  bool last_is_ready = false;
   for (std::size_t i = leaving_.size(); i-- > 0 && *pages < wanted;) {
-    Fence* fence = leaving_[i].mapping->fence.get();
-    if (fence != last) {
-      last = fence;
-      const bool is_own = request.stream && fence->stream() == request.stream;
-      last_is_ready = is_own || fence->has_passed(driver_);
-    }
-    if (last_is_ready) {
+    if (is_ready(leaving_[i], request)) {
       choose(i);
     } else {
       after_a_wait.push_back(i);
     }
   }
-  for (std::size_t i = 0; request.may_wait && i < after_a_wait.size(); ++i) {
+  for (std::size_t i = 0; request.waits && i < after_a_wait.size(); ++i) {
     choose(after_a_wait[i]);
   }
   std::ranges::sort(chosen);

@@ -2,9 +2,9 @@
 //
 // A handle of the store is in one of three states:
 //  cached   mapped nowhere, used by no work: anybody may have it, or the driver gets it back;
-//  leaving  where it was its mapping is still there, and maybe the work before its fence is not
-//           over. Who asks may have it when that fence has passed, when it asks for the stream of
-//           the fence, or when its stream may wait for the fence;
+//  leaving  its old mapping is still there, and the epoch in which it was freed may not have passed.
+//           A request gets it when that epoch has passed, when the handle left the requester's own
+//           arena, or when the requester's stream may wait for the epoch;
 //  retired  shared with another process once: it goes to the driver as soon as its mapping is gone.
 //
 // Thread-safe. Invariants, in pages: held == cached + leaving + retired + mapped by heaps;
@@ -49,6 +49,8 @@ struct StoredHandle {
   HandleRange range;
   StaleMappingRef mapping;
 
+  // When its memory was freed, if that matters still.
+  Epoch freed() const { return is_mapped() ? mapping->freed : kUnused; }
   bool is_mapped() const {
     return mapping != nullptr && !mapping->removed.load(std::memory_order_acquire);
   }
@@ -61,11 +63,11 @@ struct PageRequest {
   // Pages of a handle at most; for an exact fit.
   std::size_t largest = ~std::size_t{0};
   bool may_create = false;
-  // Handles that leave: those of this stream are ready for it. With `may_wait` others may be had
-  // too, and the stream waits for their fences; the host does not. None: only what has passed.
-  std::optional<StreamId> stream = std::nullopt;
-  bool may_wait = false;
-  const MappingOwner* taker = nullptr;  // whose own handles do not count as transferred
+  // Handles that left this arena may come back at once, and do not count as transferred.
+  const MappingOwner* taker = nullptr;
+  // This stream may wait for handles whose epochs have not passed; the host does not. None: only
+  // what has passed.
+  std::optional<StreamId> waits = std::nullopt;
 };
 
 class PageStore {
@@ -73,9 +75,13 @@ class PageStore {
   static constexpr std::size_t kNoLimit = ~std::size_t{0};
 
   // `headroom`: bytes of the device that are left to others; what is created leaves them free.
-  PageStore(Driver& driver, std::size_t page_bytes, const HandleRules& handles,
-            std::size_t headroom = 0)
-      : driver_(driver), page_bytes_(page_bytes), handles_(handles), headroom_(headroom) {}
+  PageStore(Driver& driver, DeviceTimeline& timeline, std::size_t page_bytes,
+            const HandleRules& handles, std::size_t headroom = 0)
+      : driver_(driver),
+        timeline_(timeline),
+        page_bytes_(page_bytes),
+        handles_(handles),
+        headroom_(headroom) {}
 
   std::size_t page_bytes() const { return page_bytes_; }
 
@@ -94,8 +100,9 @@ class PageStore {
   std::size_t single_pages_at_hand() FERRO_EXCLUDES(mutex_);
   // How many pages `take` would find for that request without creating any; at most `request.pages`.
   std::size_t available(const PageRequest& request) FERRO_EXCLUDES(mutex_);
-  // A fence that handles of the store still wait for, for the host to wait for it; null: none.
-  FenceRef fence_to_wait_for() FERRO_EXCLUDES(mutex_);
+  // The first epoch that handles of the store still wait for, for the host to wait for it; none: no
+  // handle waits.
+  std::optional<Epoch> epoch_to_wait_for() FERRO_EXCLUDES(mutex_);
   // Gives handles back, mapped nowhere or with what `StoredHandle` says.
   void put(std::span<const StoredHandle> handles) FERRO_EXCLUDES(mutex_);
   // Handles that are mapped nowhere, and no work uses them.
@@ -147,7 +154,10 @@ class PageStore {
   std::size_t release_first(std::size_t handles) FERRO_REQUIRES(mutex_);
   void take_last(std::size_t count, std::vector<StoredHandle>& out) FERRO_REQUIRES(mutex_);
 
+  bool is_ready(const StoredHandle& handle, const PageRequest& request) const;
+
   Driver& driver_;
+  DeviceTimeline& timeline_;
   const std::size_t page_bytes_;
   const HandleRules handles_;
   mutable Mutex mutex_;

@@ -1,47 +1,40 @@
 #include "ferro/core/pages/stale_mappings.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace ferro {
 
-StaleMappings::Queue& StaleMappings::queue_of(std::optional<StreamId> stream) {
-  const auto found = std::ranges::find(queues_, stream, &Queue::stream);
-  return found != queues_.end() ? *found : queues_.emplace_back(Queue{stream, {}});
-}
-
 void StaleMappings::add(StaleMappingRef mapping) {
   const MutexLock lock(mutex_);
-  queue_of(mapping->fence->stream()).mappings.push_back(std::move(mapping));
+  const Epoch freed = mapping->freed;
+  // Equal epochs keep the order in which the mappings were left.
+  mapped_.emplace(freed, std::move(mapping));
   count_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// From `queue` on, which is moved past the queues whose first mapping has not passed.
-bool StaleMappings::unmap_from(std::size_t& queue) {
+bool StaleMappings::remove_first(Epoch passed) {
   StaleMappingRef mapping;
   {
     const MutexLock lock(mutex_);
-    while (queue < queues_.size() && !queues_[queue].mappings.front()->fence->has_passed(driver_)) {
-      ++queue;
-    }
-    if (queue == queues_.size()) {
+    if (mapped_.empty() || mapped_.begin()->first > passed) {
       return false;
     }
-    mapping = queues_[queue].mappings.front();
+    mapping = mapped_.begin()->second;
   }
   if (!driver_.unmap(mapping->begin, mapping->bytes)) {
-    refused_.fetch_add(1, std::memory_order_relaxed);
+    refusals_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  by_requests_.fetch_add(1, std::memory_order_relaxed);
+  removals_.fetch_add(1, std::memory_order_relaxed);
   mapping->removed.store(true, std::memory_order_release);
   const MutexLock lock(mutex_);
-  untold_.push_back(std::move(mapping));
-  std::deque<StaleMappingRef>& mappings = queues_[queue].mappings;
-  mappings.pop_front();
-  if (mappings.empty()) {
-    queues_.erase(queues_.begin() + static_cast<std::ptrdiff_t>(queue));
+  // Another thread may have added one of an earlier epoch meanwhile.
+  auto entry = mapped_.lower_bound(mapping->freed);
+  while (entry->second != mapping) {
+    ++entry;
   }
+  mapped_.erase(entry);
+  removed_.push_back(std::move(mapping));
   return true;
 }
 
@@ -49,27 +42,27 @@ std::size_t StaleMappings::remove_passed() {
   if (count() == 0) {
     return 0;
   }
-  std::size_t queue = 0;
-  while (unmap_from(queue)) {
+  const Epoch passed = timeline_.update();
+  while (remove_first(passed)) {
   }
   return notify_owners();
 }
 
 std::size_t StaleMappings::notify_owners() {
-  std::vector<StaleMappingRef> untold;
+  std::vector<StaleMappingRef> removed;
   {
     const MutexLock lock(mutex_);
-    untold.swap(untold_);
+    removed.swap(removed_);
   }
-  for (const StaleMappingRef& mapping : untold) {
+  for (const StaleMappingRef& mapping : removed) {
     mapping->owner->on_mapping_removed(mapping->block);
   }
-  count_.fetch_sub(untold.size(), std::memory_order_release);
-  return untold.size();
+  count_.fetch_sub(removed.size(), std::memory_order_release);
+  return removed.size();
 }
 
 StaleMappings::Counts StaleMappings::counts() const {
-  return {by_requests_.load(std::memory_order_relaxed), refused_.load(std::memory_order_relaxed)};
+  return {removals_.load(std::memory_order_relaxed), refusals_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace ferro

@@ -28,6 +28,7 @@ struct SegmentRules {
 };
 
 inline constexpr std::size_t kSmallRequest = kMiB;
+constexpr bool is_large(std::size_t size) { return size > kSmallRequest; }
 inline constexpr std::size_t kSmallSegment = 2 * kMiB;
 inline constexpr std::size_t kLargeRequest = 10 * kMiB;
 

@@ -67,11 +67,11 @@ void Imports::collect() noexcept {
 }
 
 void Imports::close_waiting() noexcept {
-  if (waiting_.empty() || captures_.load(std::memory_order_relaxed) != 0) {
+  if (waiting_.empty()) {
     return;
   }
   try {
-    if (!driver_.try_wait_for_device()) {
+    if (!wait_for_device_()) {
       return;
     }
   } catch (const DriverError&) {

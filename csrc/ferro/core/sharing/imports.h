@@ -8,10 +8,11 @@
 #include "ferro/base/mutex.h"
 #include "ferro/driver/driver.h"
 
-#include <atomic>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -25,8 +26,10 @@ struct ForeignUnit {
 
 class Imports {
  public:
-  Imports(Driver& driver, const std::atomic<int>& captures)
-      : driver_(driver), captures_(captures) {}
+  // `wait_for_device`: the host waits for all work that the device was given; false: a capture forbids
+  // that.
+  Imports(Driver& driver, std::function<bool()> wait_for_device)
+      : driver_(driver), wait_for_device_(std::move(wait_for_device)) {}
   // Only tests destroy one, with nothing open.
   ~Imports() { collect(); }
   Imports(const Imports&) = delete;
@@ -47,7 +50,7 @@ class Imports {
   void close_waiting() noexcept FERRO_REQUIRES(mutex_);
 
   Driver& driver_;
-  const std::atomic<int>& captures_;
+  const std::function<bool()> wait_for_device_;
   Mutex mutex_;
   std::map<DevicePtr, std::size_t> open_ FERRO_GUARDED_BY(mutex_);  // bytes by address
   std::vector<DevicePtr> waiting_ FERRO_GUARDED_BY(mutex_);         // a part of open_

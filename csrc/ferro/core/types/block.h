@@ -15,8 +15,10 @@
 //  store     The handles of one device that no heap has.
 //  idle      A page of the store, in whichever state (page_store.h).
 //  cached    A handle of the store that is mapped nowhere and that no work uses.
-//  stale     A mapping that is left where a handle was: work before a fence may still use it.
-//  fence     A point of a stream, behind the last work that may touch some memory.
+//  stale     A mapping that is left where a handle was: work before its epoch ends may still use it.
+//  point     A moment of a device's work: an event behind all that the device was given before.
+//  epoch     The time between two points; a free is stamped with it (streams/device_timeline.h).
+//  passed    Of an epoch: all work that the device was given before its end is over.
 //  pending   Freed by the program while another stream may still use it.
 //  unmerged  Free, and kept apart from its free neighbours for the next request of its size.
 //  retired   Free, and never handed out again: a graph that may replay writes it.
@@ -36,6 +38,7 @@
 //  tag       What the program calls the memory that it asks for, as in "kv cache" (observer.h).
 #pragma once
 
+#include "ferro/core/types/epoch.h"
 #include "ferro/core/types/observer.h"
 #include "ferro/driver/types.h"
 
@@ -90,6 +93,9 @@ struct Block {
   Block* left = nullptr;  // children in an index, or links of a bin
   Block* right = nullptr;
   BlockExtra* extra = nullptr;  // owned; null for most blocks
+  // Pending or free: when the memory was freed, the latest of what was merged; with pages that came
+  // from elsewhere, no earlier than they were freed there (streams/device_timeline.h).
+  Epoch freed = kUnused;
   BlockState state = BlockState::kGap;
   bool oversize = false;         // counted as such when it was handed out (segments only)
   BlockTag tag = 0;              // while live, what the observer put there; else 0

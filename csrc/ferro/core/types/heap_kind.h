@@ -6,9 +6,9 @@
 namespace ferro {
 
 enum class HeapKind : std::uint8_t {
-  kPages,          // an arena of pages; blocks of all sizes
-  kSmallPages,     // the same for blocks of at most 1 MiB, where pages cannot move
-  kKeptPages,      // the same for blocks that a capture is expected to keep; of all sizes
+  kPages,          // an arena of pages for blocks of more than 1 MiB
+  kSmallPages,     // the same for blocks of at most 1 MiB
+  kKeptPages,      // the same for blocks of all sizes that a capture is expected to keep
   kSmallSegments,  // segments of PyTorch's small pool: blocks of at most 1 MiB
   kLargeSegments,  // segments of its large pool
 };

@@ -14,7 +14,7 @@ enum class LadderStep : std::uint8_t {
   kMergeUnmerged,   // 2  merge what was kept unmerged
   kMovePages,       // 3  whole free pages of this heap's own holes
   kIdlePages,       // 4  idle pages of the store
-  kIdleStreams,     // 4  free pages of other heaps whose streams have nothing to do
+  kPassedPages,     // 4  free pages of other heaps that no work uses any more
   kStreamWait,      // 5, 6  the stream, not the host, waits for memory that other streams use
   kGrow,            // 6  create pages while the limit allows
   kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
@@ -28,7 +28,7 @@ inline constexpr std::size_t kLadderSteps = 12;
 constexpr const char* name_of(LadderStep step) {
   constexpr std::array<const char*, kLadderSteps> kNames = {
       "collect_pending", "merge_unmerged", "move_pages",   "idle_pages",
-      "idle_streams",    "stream_wait",    "grow",         "transfer",
+      "passed_pages",    "stream_wait",    "grow",         "transfer",
       "reclaim",         "wait",           "lend_scratch", "out_of_memory"};
   return kNames[static_cast<std::size_t>(step)];
 }

@@ -23,7 +23,8 @@ constexpr std::size_t kDevicePages = 16;
 
 class PageStoreTest : public ::testing::Test {
  protected:
-  explicit PageStoreTest(const HandleRules& handles = {}) : store_(driver_, kPageBytes, handles) {
+  explicit PageStoreTest(const HandleRules& handles = {})
+      : store_(driver_, timeline_, kPageBytes, handles) {
     FaultyApi::reset();
   }
   ~PageStoreTest() override { FaultyApi::reset(); }
@@ -40,6 +41,10 @@ class PageStoreTest : public ::testing::Test {
 
   SimGpu gpu_{kDevicePages};
   Driver driver_{FaultyApi::table(), 0};
+  EventPool events_{driver_};
+  CaptureCount captures_;
+  CaptureLedger ledger_;
+  DeviceTimeline timeline_{driver_, events_, captures_, ledger_, nullptr};
   PageStore store_;
   testing::Handles pages_;
 };
@@ -235,7 +240,7 @@ TEST_F(LargeHandlesInStoreTest, TrimNeverReleasesMoreThanIsAskedFor) {
 
 TEST_F(PageStoreTest, HeadroomIsLeftToOthers) {
   const std::size_t on_device = driver_.memory_info().free_bytes / kPageBytes;
-  PageStore modest(driver_, kPageBytes, HandleRules{}, 2 * kPageBytes);
+  PageStore modest(driver_, timeline_, kPageBytes, HandleRules{}, 2 * kPageBytes);
   testing::Handles pages;
   EXPECT_EQ(take(modest, on_device - 1, Fit::kAtLeast, pages), TakeResult::kOutOfMemory);
   EXPECT_EQ(take(modest, on_device - 2, Fit::kAtLeast, pages), TakeResult::kOk);

@@ -151,7 +151,7 @@ TEST_F(ShortOfAddressesTest, RangesThatNothingIsBehindComeBackForARequest) {
   const DevicePtr a = own_.allocate(kDefaultPool, side_, bytes(512)).ptr;
   auto& arena = static_cast<ArenaHeap&>(*span_of(a).heap());
   free_own(a);
-  arena.release_pages(~std::size_t{0}, arena.needed_wait());
+  arena.release_pages(~std::size_t{0}, ReleaseAfter::kHostWait);
   own_.stale().remove_passed();
   EXPECT_EQ(own_.report().counters().unmapped_by_requests, 1U);
   ASSERT_EQ(SimGpu::reserved_bytes(), kSpanAlignment);

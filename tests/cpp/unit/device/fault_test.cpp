@@ -333,7 +333,7 @@ const std::vector<Scenario>& scenarios() {
        [](World& w) {
          Heap& heap = *w.span_of(w.blocks[0]).heap();
          auto& arena = static_cast<ArenaHeap&>(heap);
-         arena.release_pages(~std::size_t{0}, arena.needed_wait());
+         arena.release_pages(~std::size_t{0}, ReleaseAfter::kHostWait);
          return arena.free_pages() == 0;
        }},
       {"EmptyCache", 16, Promise::kProgramUnharmed,

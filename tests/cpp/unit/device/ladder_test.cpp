@@ -258,11 +258,11 @@ TEST_F(LadderTest, StepsCountTheirTimeAndThePagesThatTheyMoved) {
   free(b);
   expect_ended_by(LadderStep::kMovePages, [this] { allocate(4 * kPageBytes); });
   free(allocate(3 * kPageBytes, side_));
-  expect_ended_by(LadderStep::kIdleStreams, [this] { allocate(2 * kPageBytes); });
+  expect_ended_by(LadderStep::kPassedPages, [this] { allocate(2 * kPageBytes); });
   const LadderCosts costs = device_->report().counters().ladder_costs;
   const auto of = [&](LadderStep step) { return costs[static_cast<std::size_t>(step)]; };
   EXPECT_EQ(of(LadderStep::kMovePages).pages, 4U);
-  EXPECT_EQ(of(LadderStep::kIdleStreams).pages, 2U);
+  EXPECT_EQ(of(LadderStep::kPassedPages).pages, 2U);
   EXPECT_EQ(of(LadderStep::kGrow).pages, 0U);
   std::uint64_t all = 0;
   for (const StepCost& cost : costs) {
@@ -280,7 +280,7 @@ TEST_F(LadderTest, PagesOfIdleStreamsGoToAnyStream) {
   SimGpu::fill(side_, a, 1, 1);
   free(a);
   SimGpu::finish(side_);
-  expect_ended_by(LadderStep::kIdleStreams, [this] { allocate(4 * kPageBytes); });
+  expect_ended_by(LadderStep::kPassedPages, [this] { allocate(4 * kPageBytes); });
   EXPECT_EQ(pages().created, 6U);
   EXPECT_EQ(layout_of(kDefaultPool), "F2p | L4p");
   EXPECT_EQ(device_->report().counters().pages_transferred, 4U);
@@ -305,7 +305,7 @@ TEST_F(LadderTest, PagesOfBusyStreamsAreNotIdle) {
 TEST_F(LadderTest, PagesOfIdleStreamsGoToAPoolAndNotFromOne) {
   device_->pools().hold(kGraphPool);
   free(allocate(2 * kPageBytes, side_));
-  expect_ended_by(LadderStep::kIdleStreams,
+  expect_ended_by(LadderStep::kPassedPages,
                   [&] { free(allocate(2 * kPageBytes, stream_, kGraphPool)); });
   EXPECT_EQ(pages().created, 2U);
   expect_ended_by(LadderStep::kGrow, [&] { allocate(2 * kPageBytes, side_); });

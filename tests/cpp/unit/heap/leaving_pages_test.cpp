@@ -16,7 +16,7 @@ class LeavingPagesTest : public testing::HeapFixture {
     const DevicePtr ptr = grow(heap_, 2 * kPageBytes);
     make_busy(stream_, ptr);
     free(heap_, ptr);
-    EXPECT_EQ(heap_.release_pages(2, ReleaseAfter::kStream), 2U);
+    EXPECT_EQ(heap_.release_pages(2, ReleaseAfter::kStreamWait), 2U);
   }
   ~LeavingPagesTest() override {
     SimGpu::finish_all();

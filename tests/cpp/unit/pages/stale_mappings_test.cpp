@@ -1,4 +1,4 @@
-// Old mappings, which go once their fences have passed.
+// Old mappings, which go once their epochs have passed.
 #include "ferro/core/pages/stale_mappings.h"
 
 #include "ferro/driver/error.h"
@@ -31,8 +31,9 @@ class StaleMappingsTest : public testing::HeapFixture {
     for (const DevicePtr block : blocks) {
       free(*heap_, block);
     }
-    heap_->release_pages(~std::size_t{0}, ReleaseAfter::kStream);
+    heap_->release_pages(~std::size_t{0}, ReleaseAfter::kStreamWait);
     ASSERT_EQ(stale_.count(), holes.size());
+    ASSERT_TRUE(timeline_.record());
   }
   std::uint64_t unmaps() { return driver_.calls().unmap; }
   // Pages of the store that the driver takes back.
@@ -55,7 +56,7 @@ TEST_F(StaleMappingsTest, WhatHasPassedGoesAndItsHandlesAreFree) {
   EXPECT_EQ(stale_.remove_passed(), 2U);
   EXPECT_EQ(unmaps(), 2U);
   EXPECT_EQ(stale_.count(), 0U);
-  EXPECT_EQ(stale_.counts().by_requests, 2U);
+  EXPECT_EQ(stale_.counts().removed, 2U);
   EXPECT_EQ(trim(), 5U);
   check(*heap_);
 }
@@ -68,15 +69,44 @@ TEST_F(StaleMappingsTest, ALargeMappingGoesWithOneCall) {
   EXPECT_EQ(trim(), 35U);
 }
 
-TEST_F(StaleMappingsTest, AHeapIsNotEmptyUntilItHears) {
+TEST_F(StaleMappingsTest, AHeapIsNotEmptyUntilItsMappingsAreGone) {
   const DevicePtr block = grow(*heap_, kPageBytes);
   free(*heap_, block);
   make_busy(stream_, block);
-  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStream), 1U);
+  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStreamWait), 1U);
+  ASSERT_TRUE(timeline_.record());
   SimGpu::finish(stream_);
   EXPECT_FALSE(heap_->is_empty());
   EXPECT_EQ(stale_.remove_passed(), 1U);
   EXPECT_TRUE(heap_->is_empty());
+}
+
+TEST_F(StaleMappingsTest, AMappingStaysWhileAStreamThatWasNeverNamedHasWork) {
+  const DevicePtr block = grow(*heap_, kPageBytes);
+  make_busy(side_, block);
+  free(*heap_, block);
+  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStreamWait), 1U);
+  ASSERT_TRUE(timeline_.record());
+  SimGpu::finish(stream_);
+  EXPECT_EQ(stale_.remove_passed(), 0U);
+  SimGpu::finish(side_);
+  EXPECT_EQ(stale_.remove_passed(), 1U);
+}
+
+TEST_F(StaleMappingsTest, AMergedHoleHasTheLatestStamp) {
+  const DevicePtr first = grow(*heap_, kPageBytes);
+  const DevicePtr second = grow(*heap_, 2 * kPageBytes);
+  make_busy(side_, first);
+  free(*heap_, first);
+  ASSERT_TRUE(timeline_.record());
+  make_busy(stream_, second);
+  free(*heap_, second);
+  ASSERT_EQ(heap_->release_pages(3, ReleaseAfter::kStreamWait), 3U);
+  SimGpu::finish(side_);
+  EXPECT_EQ(stale_.remove_passed(), 0U) << "one hole: its stamp is the later one";
+  ASSERT_TRUE(timeline_.record());
+  SimGpu::finish(stream_);
+  EXPECT_EQ(stale_.remove_passed(), 1U);
 }
 
 TEST_F(StaleMappingsTest, WhatTheDriverRefusesStays) {
