@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -35,16 +36,21 @@ CUresult idle_at_once(CUstream) { return CUDA_SUCCESS; }
 
 // Pages are unmapped behind a fence that was never recorded. Events that are asked for their state
 // guard frees, not pages; those are recorded late, which is always safe.
-std::map<CUevent, CUstream> unrecorded;
+std::map<CUevent, std::function<CUresult()>> unrecorded;
 CUresult postpone_record(CUevent event, CUstream stream) {
   const std::lock_guard lock(mutex);
-  unrecorded[event] = stream;
+  unrecorded[event] = [event, stream] { return original.event_record(event, stream); };
+  return CUDA_SUCCESS;
+}
+CUresult postpone_context_record(CUcontext context, CUevent event) {
+  const std::lock_guard lock(mutex);
+  unrecorded[event] = [context, event] { return original.ctx_record_event(context, event); };
   return CUDA_SUCCESS;
 }
 CUresult record_and_query(CUevent event) {
   const std::lock_guard lock(mutex);
   if (const auto found = unrecorded.find(event); found != unrecorded.end()) {
-    const CUresult result = original.event_record(event, found->second);
+    const CUresult result = found->second();
     if (result != CUDA_SUCCESS) {
       return result;
     }
@@ -79,6 +85,28 @@ CUresult record_elsewhere(CUevent event, CUstream) {
     }
   }
   return original.event_record(event, elsewhere);
+}
+
+// A point of the whole context stands behind the work of its legacy stream alone.
+CUresult record_on_legacy_stream(CUcontext, CUevent event) {
+  return original.event_record(event, CU_STREAM_LEGACY);
+}
+
+// A point of the whole context claims to be complete at once.
+std::set<CUevent> context_points;
+CUresult record_and_note_point(CUcontext context, CUevent event) {
+  const std::lock_guard lock(mutex);
+  context_points.insert(event);
+  return original.ctx_record_event(context, event);
+}
+CUresult record_and_forget_point(CUevent event, CUstream stream) {
+  const std::lock_guard lock(mutex);
+  context_points.erase(event);
+  return original.event_record(event, stream);
+}
+CUresult complete_points_at_once(CUevent event) {
+  const std::lock_guard lock(mutex);
+  return context_points.contains(event) ? CUDA_SUCCESS : original.event_query(event);
 }
 
 // Captures go unnoticed.
@@ -176,6 +204,9 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.stream_query = idle_at_once;
   } else if (is("early_unmap")) {
     api.event_record = postpone_record;
+    if (original.ctx_record_event != nullptr) {
+      api.ctx_record_event = postpone_context_record;
+    }
     api.event_query = record_and_query;
     api.event_synchronize = wait_for_nothing;
   } else if (is("lost_page")) {
@@ -184,6 +215,12 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.mem_map = map_another;
   } else if (is("wrong_stream")) {
     api.event_record = record_elsewhere;
+  } else if (is("own_stream_point")) {
+    api.ctx_record_event = record_on_legacy_stream;
+  } else if (is("early_context_point")) {
+    api.ctx_record_event = record_and_note_point;
+    api.event_record = record_and_forget_point;
+    api.event_query = complete_points_at_once;
   } else if (is("unseen_capture")) {
     api.stream_get_capture_info = see_no_capture;
   } else if (is("missing_unmap")) {

@@ -29,6 +29,8 @@ FAULTS = {
 """Planted faults, and how many programs may be needed to find each."""
 GROUP_FAULTS = {"result_on_scratch": 6, "scratch_twice": 6}
 """The same, of exclusive groups."""
+LATE_FAULTS = {"own_stream_point": 4, "early_context_point": 4}
+"""The same, of points of the whole context; programs with late waits find them."""
 LENDING = ("--without", "empty_cache", "--extras", "groups", "lending")
 
 
@@ -168,6 +170,13 @@ def test_a_planted_fault_is_found(faults: Path, name: str) -> None:
 def test_a_planted_fault_of_groups_is_found(faults: Path, name: str) -> None:
     words = ("--programs", str(GROUP_FAULTS[name]), "--stop-when-caught", "--extras", "groups")
     assert seeded("--mutant", f"{faults}:{name}", *words)["wrong_reads"] > 0
+
+
+@pytest.mark.parametrize("name", LATE_FAULTS)
+def test_a_planted_fault_of_late_waits_is_found(faults: Path, name: str) -> None:
+    words = ("--programs", str(LATE_FAULTS[name]), "--stop-when-caught", "--late-waits", "stream")
+    found = seeded("--mutant", f"{faults}:{name}", *words)
+    assert found["wrong_reads"] or found["errors"]
 
 
 def test_scratch_that_is_lent_during_a_replay_is_found(faults: Path) -> None:
