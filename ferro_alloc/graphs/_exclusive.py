@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
-from ferro_alloc.graphs._groups import exclusive_groups
+from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_pools
 from ferro_alloc.graphs._lending import begin_launch
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
 from ferro_alloc.graphs._replays import exchange
@@ -59,8 +60,8 @@ class GroupSizes:
 class ExclusiveGroup:
     """Members run one after the other on each device, whatever streams they are launched on.
 
-    Its pools stay members until they leave, also when this object is gone; only the order between
-    their replays goes with it. Thread-safe.
+    Its pools stay members until they leave or are gone, and ferro_alloc keeps the group that long:
+    the program need not. Thread-safe.
     """
 
     def __init__(self, name: str, ordered: bool) -> None:
@@ -68,6 +69,8 @@ class ExclusiveGroup:
         self._ordered = ordered
         self._number = next(_numbers)
         self._pools: dict[PoolHandle, CapturePool] = {}
+        self._unused: set[PoolHandle] = set()
+        """Members that nothing has held yet, so they are not gone while nothing holds them."""
         self._last: dict[int, torch.cuda.Event] = {}
         self._lends = False
         self._asks = False
@@ -90,7 +93,8 @@ class ExclusiveGroup:
     @property
     def pools(self) -> tuple[CapturePool, ...]:
         """In the order in which they joined."""
-        return tuple(self._pools.values())
+        with _lock:
+            return tuple(pool for handle, pool in self._pools.items() if not self._is_gone(handle))
 
     def join(self, *members: Member) -> None:
         """Adds graphs and pools; those that are members already stay so.
@@ -108,6 +112,8 @@ class ExclusiveGroup:
         extension = _require()
         pools = [pool_of_member(member) for member in members]
         with _lock:
+            forget_gone_pools()
+            exchange()
             for pool in pools:
                 handle = pool.handle
                 if handle in self._pools:
@@ -115,9 +121,7 @@ class ExclusiveGroup:
                 other = exclusive_groups.get(handle)
                 reason = "member" if other is not None and other is not self else ""
                 self._check(reason or extension.join_scratch(self._number, handle), pool)
-                self._pools[handle] = pool
-                exclusive_groups[handle] = self
-                exchange()
+                self._add(pool)
 
     def leave(self, *members: Member) -> None:
         """Gives the pools of these members scratch of their own again, with all of their graphs.
@@ -128,13 +132,43 @@ class ExclusiveGroup:
         extension = _require()
         pools = [pool_of_member(member) for member in members]
         with _lock:
+            forget_gone_pools()
             for pool in pools:
                 handle = pool.handle
                 self._check("" if handle in self._pools else "no member", pool)
                 self._check(extension.leave_scratch(handle), pool)
-                del self._pools[handle]
-                exclusive_groups.pop(handle, None)
+                self._remove(handle)
             exchange()
+
+    def _add(self, pool: CapturePool) -> None:
+        handle = pool.handle
+        self._pools[handle] = pool
+        if not _exists(handle):
+            self._unused.add(handle)
+        exclusive_groups[handle] = self
+        exchange()
+
+    def _remove(self, handle: PoolHandle) -> None:
+        del self._pools[handle]
+        self._unused.discard(handle)
+        exclusive_groups.pop(handle, None)
+
+    def forget_gone_pools(self) -> None:
+        """Those that cannot leave now, for a capture or the driver, leave with a later call."""
+        extension = _load.load()
+        with _lock:
+            for handle in tuple(self._pools):
+                if self._is_gone(handle):
+                    with contextlib.suppress(RuntimeError):
+                        if not extension.leave_scratch(handle):
+                            self._remove(handle)
+
+    def _is_gone(self, handle: PoolHandle) -> bool:
+        """Whether the member had graphs or a handle, and has neither any more."""
+        if _exists(handle):
+            self._unused.discard(handle)
+            return False
+        return handle not in self._unused
 
     def sizes(self) -> GroupSizes:
         shared, scratch, lent = _require().scratch_bytes(self._number)
@@ -224,6 +258,12 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
             group.leave(*group.pools)
         raise
     return group
+
+
+def _exists(handle: PoolHandle) -> bool:
+    """Whether the program has its handle, or a graph or MemPool holds its memory."""
+    extension = _load.load()
+    return extension.find_open_pool(handle) is not None or extension.is_pool_held(handle)
 
 
 def _require() -> ModuleType:

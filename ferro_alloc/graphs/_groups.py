@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,7 +13,15 @@ class LaunchOrder(Protocol):
 
     def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None: ...
 
+    def forget_gone_pools(self) -> None: ...
 
-exclusive_groups: weakref.WeakValueDictionary[PoolHandle, LaunchOrder] = (
-    weakref.WeakValueDictionary()
-)
+
+exclusive_groups: dict[PoolHandle, LaunchOrder] = {}
+"""The registry owns the groups: the pages of a member stay shared, so its replays stay ordered,
+also when the program has dropped the group."""
+
+
+def forget_gone_pools() -> None:
+    """Pools that are gone leave their groups, and a group goes with its last member."""
+    for group in set(exclusive_groups.copy().values()):
+        group.forget_gone_pools()

@@ -181,6 +181,8 @@ def a_result_kept_across_the_replay_of_a_partner():
         source = filled(PAGE, 2)
         partner, other = copied(source, graphs.graph_pool_handle("prefill"))
         group = graphs.exclusive(chain.writer, chain.reader, partner)
+        for pool in group.pools:
+            graphs.release_graph_pool_handle(pool.handle)
         chain.writer.launch()
         fine = complaint(chain.reader.launch)
         partner.launch()
@@ -207,6 +209,7 @@ def a_result_whose_pages_a_later_capture_has():
         source = filled(4 * PAGE, 3)
         with CaptureGuard(handle) as guard:
             source.clone().clone()
+        graphs.release_graph_pool_handle(handle)
         order = (chain.writer, guard.graph, chain.reader)
         for graph in order[:2]:
             graph.launch()
@@ -263,6 +266,8 @@ def two_members(ordered, by_handle=False):
         made.append((guard.graph, source, result))
     graphs_of = [graph for graph, *_ in made]
     group = graphs.exclusive(*(handles if by_handle else graphs_of), ordered=ordered)
+    for handle in handles:
+        graphs.release_graph_pool_handle(handle)
     return graphs_of, made, group
 
 

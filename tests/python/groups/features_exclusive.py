@@ -3,6 +3,7 @@
 import gc
 import itertools
 import random
+import weakref
 
 from tests.python.feature_checks import (
     GIB,
@@ -216,6 +217,7 @@ def a_pool_with_checkpoints_is_a_member():
     state = torch._C._cuda_getCheckpointState(0, handle)
     seen += [in_random_order(steps), group.sizes().shared_bytes <= 8 * MIB]
     torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+    graphs.release_graph_pool_handle(handle)
     return [*seen, in_random_order(steps), group.sizes().scratch_bytes >= 14 * MIB]
 
 
@@ -266,6 +268,42 @@ def replays_on_several_streams_are_ordered():
 
 
 @check
+def a_group_lives_as_long_as_its_members():
+    steps = [Step(8) for _ in range(3)]
+    kept = weakref.ref(graphs.exclusive(*(step.graph for step in steps)))
+    gc.collect()
+    streams = [torch.cuda.Stream() for _ in steps]
+    wrong = wrong_results(steps, lambda number, step: step.graph.launch(streams[number]))
+    refused = error_of(lambda: graphs.exclusive(steps[0].graph))[0]
+    seen = [wrong, kept() is not None, refused]
+    del steps[1:]
+    return [*seen, len(kept().pools), len(graphs.exclusive().pools)]
+
+
+@check
+def a_group_goes_with_its_last_member():
+    step, left = Step(4), Step(4)
+    groups = [weakref.ref(graphs.exclusive(of.graph)) for of in (step, left)]
+    groups[1]().leave(left.graph)
+    del step
+    gc.collect()
+    graphs.exclusive()  # the next call about groups
+    gc.collect()
+    return [[group() is None for group in groups], torch.cuda.CUDAGraph.replay is OF_TORCH]
+
+
+@check
+def a_pool_without_graphs_stays_a_member():
+    handles = [torch.cuda.graph_pool_handle() for _ in range(2)]
+    group = graphs.exclusive(*handles)
+    graphs.exclusive()
+    steps = [Step(8, handle) for handle in handles]
+    streams = [torch.cuda.Stream() for _ in steps]
+    wrong = wrong_results(steps, lambda number, step: step.graph.launch(streams[number]))
+    return [wrong, len(group.pools)]
+
+
+@check
 def a_missing_order_shows_as_wrong_bytes():
     return on_two_streams(ordered=True) > 0
 
@@ -285,6 +323,8 @@ def a_graph_of_a_pool_that_is_a_member_is_ordered():
         wrong_results(steps, lambda number, step: step.graph.launch(streams[number])),
         wrong_results(steps, replay),
     ]
+    for handle in handles:
+        graphs.release_graph_pool_handle(handle)
     return [wrong, len(group.pools)]
 
 
