@@ -14,7 +14,7 @@ from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
-from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_pools
+from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
 from ferro_alloc.graphs._lending import begin_launch
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
 from ferro_alloc.graphs._replays import exchange
@@ -29,6 +29,7 @@ Member = Any
 
 _numbers = itertools.count(1)
 _lock = threading.RLock()
+"""Of the registry, and of which pools are members."""
 _lending: set[ExclusiveGroup] = set()
 """Whose launches have to ask, also when the program has let go of them."""
 
@@ -60,8 +61,8 @@ class GroupSizes:
 class ExclusiveGroup:
     """Members run one after the other on each device, whatever streams they are launched on.
 
-    Its pools stay members until they leave or are gone, and ferro_alloc keeps the group that long:
-    the program need not. Thread-safe.
+    Its pools stay members until they leave, or until all of them are gone. ferro_alloc keeps the
+    group that long: the program need not. Thread-safe.
     """
 
     def __init__(self, name: str, ordered: bool) -> None:
@@ -71,6 +72,8 @@ class ExclusiveGroup:
         self._pools: dict[PoolHandle, CapturePool] = {}
         self._unused: set[PoolHandle] = set()
         """Members that nothing has held yet, so they are not gone while nothing holds them."""
+        self._order = threading.RLock()
+        """Held for a launch, and while pools join or leave. Taken before the registry's lock."""
         self._last: dict[int, torch.cuda.Event] = {}
         self._lends = False
         self._asks = False
@@ -92,7 +95,7 @@ class ExclusiveGroup:
 
     @property
     def pools(self) -> tuple[CapturePool, ...]:
-        """In the order in which they joined."""
+        """Those that are not gone, in the order in which they joined."""
         with _lock:
             return tuple(pool for handle, pool in self._pools.items() if not self._is_gone(handle))
 
@@ -111,8 +114,8 @@ class ExclusiveGroup:
         """
         extension = _require()
         pools = [pool_of_member(member) for member in members]
-        with _lock:
-            forget_gone_pools()
+        with self._order, _lock:
+            forget_gone_groups()
             exchange()
             for pool in pools:
                 handle = pool.handle
@@ -131,8 +134,8 @@ class ExclusiveGroup:
         """
         extension = _require()
         pools = [pool_of_member(member) for member in members]
-        with _lock:
-            forget_gone_pools()
+        with self._order, _lock:
+            forget_gone_groups()
             for pool in pools:
                 handle = pool.handle
                 self._check("" if handle in self._pools else "no member", pool)
@@ -153,15 +156,18 @@ class ExclusiveGroup:
         self._unused.discard(handle)
         exclusive_groups.pop(handle, None)
 
-    def forget_gone_pools(self) -> None:
-        """Those that cannot leave now, for a capture or the driver, leave with a later call."""
+    def forget_if_gone(self) -> None:
+        """Lets all members leave once each of them is gone. Until then they stay: a pool that leaves
+        exchanges pages of the others, which may run. What cannot leave now, for a capture or the
+        driver, leaves with a later call."""
         extension = _load.load()
         with _lock:
+            if not all(map(self._is_gone, self._pools)):
+                return
             for handle in tuple(self._pools):
-                if self._is_gone(handle):
-                    with contextlib.suppress(RuntimeError):
-                        if not extension.leave_scratch(handle):
-                            self._remove(handle)
+                with contextlib.suppress(RuntimeError):
+                    if not extension.leave_scratch(handle):
+                        self._remove(handle)
 
     def _is_gone(self, handle: PoolHandle) -> bool:
         """Whether the member had graphs or a handle, and has neither any more."""
@@ -207,7 +213,7 @@ class ExclusiveGroup:
         if self._ordered:
             replay()
             return
-        with _lock:
+        with self._order:
             stream = torch.cuda.current_stream(device)
             last = self._last.get(stream.device_index)
             if last is None:

@@ -13,7 +13,7 @@ class LaunchOrder(Protocol):
 
     def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None: ...
 
-    def forget_gone_pools(self) -> None: ...
+    def forget_if_gone(self) -> None: ...
 
 
 exclusive_groups: dict[PoolHandle, LaunchOrder] = {}
@@ -21,7 +21,7 @@ exclusive_groups: dict[PoolHandle, LaunchOrder] = {}
 also when the program has dropped the group."""
 
 
-def forget_gone_pools() -> None:
-    """Pools that are gone leave their groups, and a group goes with its last member."""
+def forget_gone_groups() -> None:
+    """A group goes when its last member has left or is gone."""
     for group in set(exclusive_groups.copy().values()):
-        group.forget_gone_pools()
+        group.forget_if_gone()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_pools
+from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
 from ferro_alloc.graphs._pools import PoolHandle
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_replays(check: Check | None) -> None:
     """From now on `check` launches each graph, with PyTorch's own replay, or refuses to."""
     global _check
     _check = check
-    forget_gone_pools()
+    forget_gone_groups()
     exchange()
 
 

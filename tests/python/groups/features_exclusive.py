@@ -3,6 +3,7 @@
 import gc
 import itertools
 import random
+import threading
 import weakref
 
 from tests.python.feature_checks import (
@@ -301,6 +302,27 @@ def a_pool_without_graphs_stays_a_member():
     streams = [torch.cuda.Stream() for _ in steps]
     wrong = wrong_results(steps, lambda number, step: step.graph.launch(streams[number]))
     return [wrong, len(group.pools)]
+
+
+@check
+def groups_launch_beside_each_other():
+    """A launch of one group begins while another group's has not returned."""
+    steps = [Step(4) for _ in range(2)]
+    groups = [graphs.exclusive(step.graph) for step in steps]
+    begun, done = threading.Event(), threading.Event()
+    outcomes = []
+
+    def replay():
+        begun.set()
+        outcomes.append(done.wait(10))
+
+    handles = [pool_of(step).handle for step in steps]
+    thread = threading.Thread(target=groups[0].launch, args=(replay, handles[0]))
+    thread.start()
+    begun.wait()
+    groups[1].launch(done.set, handles[1])
+    thread.join()
+    return outcomes
 
 
 @check

@@ -25,6 +25,7 @@ EXPECTED: dict[str, Any] = {
     "a_group_lives_as_long_as_its_members": [0, True, "FerroError", 1, 0],
     "a_group_goes_with_its_last_member": [[True, True], True],
     "a_pool_without_graphs_stays_a_member": [0, 2],
+    "groups_launch_beside_each_other": [True],
     "a_missing_order_shows_as_wrong_bytes": True,
     "a_graph_of_a_pool_that_is_a_member_is_ordered": [[0, 0], 2],
     "graphs_of_another_device_are_ordered_there": [0, 2],
