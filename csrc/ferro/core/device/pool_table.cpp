@@ -28,16 +28,27 @@ void PoolTable::note_flags(const PoolId& id, const Pool& pool) {
   }
 }
 
+Pool& PoolTable::find_or_make_pool(const PoolId& id) {
+  const auto [entry, is_new] = pools_.try_emplace(id);
+  Pool& pool = entry->second;
+  if (is_new) {
+    pool.no_split = early_no_split_.erase(id) != 0;
+    pool.use_on_oom = early_use_on_oom_.erase(id) != 0;
+    note_flags(id, pool);
+  }
+  return pool;
+}
+
 bool PoolTable::hold(const PoolId& id, std::shared_ptr<SegmentSource> source) {
   const MutexLock lock(mutex_);
   if (source != nullptr && pools_.contains(id)) {
     return false;
   }
-  Pool& pool = pools_[id];
+  Pool& pool = find_or_make_pool(id);
   ++pool.use_count;
   if (source != nullptr) {
+    special_.fetch_add(pool.is_special() ? 0 : 1, std::memory_order_relaxed);
     pool.source = std::move(source);
-    special_.fetch_add(1, std::memory_order_relaxed);
   }
   note_flags(id, pool);
   return true;
@@ -69,26 +80,34 @@ void PoolTable::count_bytes(const PoolId& id, std::int64_t change) {
 
 void PoolTable::set_no_split(const PoolId& id) {
   const MutexLock lock(mutex_);
-  Pool& pool = pools_[id];
-  special_.fetch_add(pool.is_special() ? 0 : 1, std::memory_order_relaxed);
-  pool.no_split = true;
-  note_flags(id, pool);
+  const auto pool = pools_.find(id);
+  if (pool == pools_.end()) {
+    special_.fetch_add(early_no_split_.insert(id).second ? 1 : 0, std::memory_order_relaxed);
+    return;
+  }
+  special_.fetch_add(pool->second.is_special() ? 0 : 1, std::memory_order_relaxed);
+  pool->second.no_split = true;
 }
 
 void PoolTable::set_use_on_oom(const PoolId& id, bool use) {
   const MutexLock lock(mutex_);
-  const auto pool = pools_.find(id);
-  if (pool != pools_.end() || use) {
-    Pool& known = pool != pools_.end() ? pool->second : pools_[id];
-    known.use_on_oom = use;
-    note_flags(id, known);
+  if (const auto pool = pools_.find(id); pool != pools_.end()) {
+    pool->second.use_on_oom = use;
+    note_flags(id, pool->second);
+  } else if (use) {
+    early_use_on_oom_.insert(id);
+  } else {
+    early_use_on_oom_.erase(id);
   }
 }
 
 PoolTable::Traits PoolTable::traits(const PoolId& id) {
   const MutexLock lock(mutex_);
-  const auto pool = pools_.find(id);
-  return pool == pools_.end() ? Traits{} : Traits{pool->second.no_split, pool->second.is_special()};
+  if (const auto pool = pools_.find(id); pool != pools_.end()) {
+    return {pool->second.no_split, pool->second.is_special()};
+  }
+  const bool no_split = early_no_split_.contains(id);
+  return {no_split, no_split};
 }
 
 std::shared_ptr<SegmentSource> PoolTable::source(const PoolId& id) {
@@ -99,13 +118,10 @@ std::shared_ptr<SegmentSource> PoolTable::source(const PoolId& id) {
 
 Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
   const MutexLock lock(mutex_);
-  const auto [pool, is_new] = pools_.try_emplace(id);
-  if (is_new) {
-    note_flags(id, pool->second);
-  }
-  std::unique_ptr<Heap>& heap = pool->second.heaps[key];
+  Pool& pool = find_or_make_pool(id);
+  std::unique_ptr<Heap>& heap = pool.heaps[key];
   if (heap == nullptr) {
-    PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool->second.bytes;
+    PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool.bytes;
     if (is_paged(key.kind)) {
       heap = std::make_unique<ArenaHeap>(*context_, id, key.stream, key.kind, bytes);
     } else {

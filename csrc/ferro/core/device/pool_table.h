@@ -49,7 +49,8 @@ class PoolTable {
   bool release(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // -1: unknown.
   int use_count(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // Flags may be set before the pool exists.
+  // Flags may be set before the pool exists, which they do not make: it takes them over when it is
+  // made. They go with it.
   void set_no_split(const PoolId& id) FERRO_EXCLUDES(mutex_);
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(mutex_);
   // Is there a pool with segments in a layout of pages?
@@ -146,6 +147,7 @@ class PoolTable {
   void fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, HeapKind kind)
       FERRO_EXCLUDES(mutex_);
   Heap& find_or_make(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
+  Pool& find_or_make_pool(const PoolId& id) FERRO_REQUIRES(mutex_);
   bool try_drop(std::map<PoolId, Pool>::iterator pool) FERRO_REQUIRES(mutex_);
   void forget_heap(Heap* heap) FERRO_REQUIRES(mutex_);
   void note_flags(const PoolId& id, const Pool& pool) FERRO_REQUIRES(mutex_);
@@ -164,10 +166,13 @@ class PoolTable {
 
   Mutex mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // the default pool is always there
+  // Flags of pools that do not exist yet.
+  std::set<PoolId> early_no_split_ FERRO_GUARDED_BY(mutex_);
+  std::set<PoolId> early_use_on_oom_ FERRO_GUARDED_BY(mutex_);
   std::set<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
   std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // but the default pool (gives_what_is_free)
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
-  std::atomic<int> special_{0};
+  std::atomic<int> special_{0};  // pools, and ids in early_no_split_
   std::atomic<std::uint64_t> generation_{1};
 };
 

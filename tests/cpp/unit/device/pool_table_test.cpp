@@ -34,6 +34,32 @@ TEST_F(PoolTableTest, HeapsOfAPoolThatIsGoneAreNotAskedForTheirSmallBlocks) {
   EXPECT_TRUE(device_->pools().heaps_apart().empty());
 }
 
+TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
+  device_->pools().set_use_on_oom(kGraphPool, true);
+  device_->pools().set_no_split(kGraphPool);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);  // a flag makes no pool
+  device_->empty_cache();
+  EXPECT_TRUE(device_->pools().traits(kGraphPool).no_split);
+  device_->pools().hold(kGraphPool);
+  EXPECT_TRUE(device_->pools().traits(kGraphPool).no_split);
+  free(allocate(4 * kMiB, stream_, kGraphPool));
+  EXPECT_EQ(device_->pools().heaps_that_allow().size(), 1U);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+  device_->empty_cache();
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
+  EXPECT_FALSE(device_->pools().has_special());
+  EXPECT_FALSE(device_->pools().traits(kGraphPool).no_split);
+}
+
+TEST_F(PoolTableTest, AFlagMayBeTakenBackBeforeThePoolExists) {
+  device_->pools().set_use_on_oom(kGraphPool, true);
+  device_->pools().set_use_on_oom(kGraphPool, false);
+  device_->pools().hold(kGraphPool);
+  free(allocate(4 * kMiB, stream_, kGraphPool));
+  EXPECT_TRUE(device_->pools().heaps_that_allow().empty());
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
 TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().hold(kGraphPool);
