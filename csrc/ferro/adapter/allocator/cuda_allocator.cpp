@@ -251,13 +251,20 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
   return allocate_here(owner, index, kDefaultPool, stream.handle, request);
 }
 
-void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
-                                   StreamId stream, const Request& request) {
-  const AllocateResult result =
+AllocateResult CudaAllocator::allocate_quietly(Device& owner, c10::DeviceIndex index,
+                                               const PoolId& pool, StreamId stream,
+                                               const Request& request) {
+  AllocateResult result =
       with_torch_errors([&] { return owner.core.allocate(pool, stream, request); });
   if (result.ptr == kNull) [[unlikely]] {
     fail_allocation(owner, index, pool, stream, request, *result.failure);
   }
+  return result;
+}
+
+void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                   StreamId stream, const Request& request) {
+  const AllocateResult result = allocate_quietly(owner, index, pool, stream, request);
   void* ptr = to_void_ptr(result.ptr);
   announce(owner, index, ptr, result.size);
   return ptr;

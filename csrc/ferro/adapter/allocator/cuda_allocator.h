@@ -230,6 +230,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                            std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);
+  // Without `announce`.
+  AllocateResult allocate_quietly(Device& device, c10::DeviceIndex index, const PoolId& pool,
+                                  StreamId stream, const Request& request);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);

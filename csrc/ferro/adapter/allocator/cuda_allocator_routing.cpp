@@ -71,13 +71,16 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
     if (to.route != Route::kOurs) {
       return allocate_in_previous(index, stream, request.requested);
     }
-    void* ptr = allocate_here(owner, index, to.pool, stream, request);
-    if (to.pool != kDefaultPool) {
-      while (!owner.core.scratch().note(to.pool, to_device_ptr(ptr))) {
-        ptr = allocate_here(owner, index, to.pool, stream, request);
-      }
-      note_captured(owner, to.pool, stream, ptr, request.size);
+    if (to.pool == kDefaultPool) {
+      return allocate_here(owner, index, to.pool, stream, request);
     }
+    AllocateResult result = allocate_quietly(owner, index, to.pool, stream, request);
+    while (!owner.core.scratch().note(to.pool, result.ptr)) {
+      result = allocate_quietly(owner, index, to.pool, stream, request);
+    }
+    void* ptr = to_void_ptr(result.ptr);
+    note_captured(owner, to.pool, stream, ptr, request.size);
+    announce(owner, index, ptr, result.size);
     return ptr;
   };
   const Serving grows = to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious;
