@@ -93,6 +93,11 @@ std::string join_scratch(std::uint64_t group, const Handle& handle) {
   return allocator == nullptr ? "" : allocator->join_scratch(group, to_pool_id(handle));
 }
 
+bool is_in_group(std::uint64_t group, const Handle& handle) {
+  const CudaAllocator* allocator = installed_allocator();
+  return allocator != nullptr && allocator->is_in_group(group, to_pool_id(handle));
+}
+
 std::string leave_scratch(const Handle& handle) {
   CudaAllocator* allocator = installed_allocator();
   return allocator == nullptr ? "" : allocator->leave_scratch(to_pool_id(handle));
@@ -217,6 +222,8 @@ void bind_pools(py::module_& module) {
   module.def("close_pool", &close_pool, py::arg("handle"),
              py::call_guard<py::gil_scoped_release>());
   module.def("join_scratch", wrap_pybind_function_no_gil(&join_scratch), py::arg("group"),
+             py::arg("handle"));
+  module.def("is_in_group", wrap_pybind_function_no_gil(&is_in_group), py::arg("group"),
              py::arg("handle"));
   module.def("leave_scratch", wrap_pybind_function_no_gil(&leave_scratch), py::arg("handle"));
   module.def("expect_checkpoints", wrap_pybind_function_no_gil(&expect_checkpoints),

@@ -106,13 +106,13 @@ class ExclusiveGroup:
         free by now is scratch from now on; later captures share theirs when they end. The host
         waits for the device, and nothing of a member may be launched meanwhile. Raises
         `FerroError` while a capture runs, for a member of another group, and for what is no member
-        at all.
+        at all; the message says where a pool has become a member all the same.
 
         `compiled_pool()` is a member like others. What its graphs carry to one another stays
         theirs: inputs, results and what a backward pass needs. They share their other scratch after
         each recording, for which the host waits for the device.
         """
-        extension = _require()
+        _require()
         pools = [pool_of_member(member) for member in members]
         with self._order, _lock:
             forget_gone_groups()
@@ -123,8 +123,8 @@ class ExclusiveGroup:
                     continue
                 other = exclusive_groups.get(handle)
                 reason = "member" if other is not None and other is not self else ""
-                self._check(reason or extension.join_scratch(self._number, handle), pool)
-                self._add(pool)
+                self._check(reason, pool)
+                self._join(pool)
 
     def leave(self, *members: Member) -> None:
         """Gives the pools of these members scratch of their own again, with all of their graphs.
@@ -143,6 +143,20 @@ class ExclusiveGroup:
                 self._remove(handle)
             exchange()
 
+    def _join(self, pool: CapturePool) -> None:
+        extension = _load.load()
+        try:
+            self._check(extension.join_scratch(self._number, pool.handle), pool)
+        except (FerroError, RuntimeError) as error:
+            if not extension.is_in_group(self._number, pool.handle):
+                raise
+            self._add(pool)
+            raise FerroError(
+                f"{pool} joined the exclusive group {self._name!r} on some devices and could not "
+                f"leave them again, so it is a member there until leave() succeeds. {error}"
+            ) from error
+        self._add(pool)
+
     def _add(self, pool: CapturePool) -> None:
         handle = pool.handle
         self._pools[handle] = pool
@@ -157,9 +171,9 @@ class ExclusiveGroup:
         exclusive_groups.pop(handle, None)
 
     def forget_if_gone(self) -> None:
-        """Lets all members leave once each of them is gone. Until then they stay: a pool that leaves
-        exchanges pages of the others, which may run. What cannot leave now, for a capture or the
-        driver, leaves with a later call."""
+        """Lets all members leave once each of them is gone. Until then they stay: a pool that
+        leaves exchanges pages of the others, which may run. What cannot leave now, for a capture
+        or the driver, leaves with a later call."""
         extension = _load.load()
         with _lock:
             if not all(map(self._is_gone, self._pools)):
@@ -259,9 +273,11 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
     group = ExclusiveGroup(name, ordered)
     try:
         group.join(*members)
-    except BaseException:
-        if group.pools:
+    except BaseException as error:
+        try:
             group.leave(*group.pools)
+        except (FerroError, RuntimeError) as left:
+            raise FerroError(f"{error} What joined before is still a member: {left}") from error
         raise
     return group
 

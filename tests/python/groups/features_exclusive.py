@@ -21,11 +21,12 @@ from tests.python.feature_checks import (
 
 import torch
 
-from ferro_alloc import graphs
+from ferro_alloc import graphs, sim
 from ferro_alloc.graphs import CaptureGuard
 
 SIZES = (16, 12, 8, 4)
 RESULT = 2 * MIB
+UNKNOWN = 999  # a CUresult
 OF_TORCH = torch.cuda.CUDAGraph.replay
 
 
@@ -208,6 +209,30 @@ def a_pool_joins_on_all_devices_or_on_none():
 
 
 @check
+def profilers_hear_of_blocks_that_stay():
+    """A capture is given no memory that an earlier graph writes: such a block is given up again."""
+    handle, stream = graphs.graph_pool_handle(), torch.cuda.Stream()
+    graphs.exclusive(handle)
+    kept = []
+    for _ in range(2):
+        with CaptureGuard(handle, stream=stream) as first:
+            kept.append(take(RESULT).zero_())
+    with (
+        torch.profiler.profile(profile_memory=True) as profile,
+        CaptureGuard(handle, stream=stream) as second,
+    ):
+        kept.clear()
+        taken = take(RESULT)
+    changes = [
+        event.nbytes()
+        for event in profile.profiler.kineto_results.events()
+        if event.name() == "[memory]" and abs(event.nbytes()) == taken.nbytes
+    ]
+    graphs.release_graph_pool_handle(handle)
+    return [first.graph.pool == second.graph.pool, changes]
+
+
+@check
 def a_pool_with_checkpoints_is_a_member():
     handle = graphs.graph_pool_handle()
     steps = [Step(8), Step(4, handle)]
@@ -261,6 +286,22 @@ def on_two_streams(ordered):
     wrong = wrong_results(steps, launch)
     del group
     return wrong
+
+
+@check
+def a_pool_that_cannot_leave_one_device_stays_a_member():
+    """The driver refuses the wait of the second device, and then that for undoing the first one."""
+    steps = [Step(4) for _ in range(2)]
+    group = graphs.exclusive(steps[0].graph)
+    torch.cuda.synchronize()
+    sim.fault("cuCtxSynchronize", after=1, result=UNKNOWN)
+    kind, text = error_of(lambda: group.join(steps[1].graph))
+    sim.clear_faults()
+    streams = [torch.cuda.Stream() for _ in steps]
+    wrong = wrong_results(steps, lambda number, step: step.graph.launch(streams[number]))
+    seen = [kind, "is a member" in text, len(group.pools), wrong]
+    group.leave(steps[1].graph)
+    return [*seen, len(group.pools)]
 
 
 @check

@@ -20,6 +20,8 @@ EXPECTED: dict[str, Any] = {
     "pools_beside_a_group_fill_their_pages": [[True, 12], True],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],
     "a_pool_joins_on_all_devices_or_on_none": ["FerroError", 0, 0],
+    "a_pool_that_cannot_leave_one_device_stays_a_member": ["FerroError", True, 2, 0, 1],
+    "profilers_hear_of_blocks_that_stay": [True, [-(2 << 20), -(2 << 20), 2 << 20]],
     "replay_is_restored_on_leave": [False, True],
     "replays_on_several_streams_are_ordered": 0,
     "a_group_lives_as_long_as_its_members": [0, True, "FerroError", 1, 0],

@@ -146,7 +146,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Exclusive groups (core/device/scratch_sharing.h), on all devices. Empty, or why not: "member" of
   // a group, "no member", "capturing", "no memory".
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
-  std::string leave_scratch(const PoolId& pool);
+  std::string leave_scratch(const PoolId& pool);  // where it is a member
+  // On any device: also after a failed `join_scratch` that could not be undone everywhere.
+  bool is_in_group(std::uint64_t group, const PoolId& pool) const;
   // Of the pool, on all devices: captures into it borrow nothing from now on.
   void expect_checkpoints(const PoolId& pool);
   // Were any taken or expected?

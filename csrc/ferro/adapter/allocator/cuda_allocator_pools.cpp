@@ -164,12 +164,16 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
     result = device(i).core.scratch().may_join(group, pool);
   }
-  // On all devices or on none: nothing orders the replays of what is refused.
+  // On all devices or on none: nothing orders the replays of what is refused. `is_in_group` tells of
+  // a device that the pool could not leave.
   c10::DeviceIndex joined = 0;
   const auto leave = [&] {
     while (joined > 0) {
-      static_cast<void>(
-          with_torch_errors([&] { return device(--joined).core.scratch().leave(pool); }));
+      --joined;
+      try {
+        static_cast<void>(device(joined).core.scratch().leave(pool));
+      } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): it is still a member there
+      }
     }
   };
   try {
@@ -189,9 +193,21 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
 std::string CudaAllocator::leave_scratch(const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
-    result = with_torch_errors([&] { return device(i).core.scratch().leave(pool); });
+    const SharingResult left =
+        with_torch_errors([&] { return device(i).core.scratch().leave(pool); });
+    // A join that failed may have left it a member on some devices.
+    result = left == SharingResult::kNoMember ? SharingResult::kOk : left;
   }
   return text_of(result);
+}
+
+bool CudaAllocator::is_in_group(std::uint64_t group, const PoolId& pool) const {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    if (device(i).core.scratch().is_in_group(group, pool)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void CudaAllocator::expect_checkpoints(const PoolId& pool) {

@@ -93,6 +93,11 @@ SharingResult GraphScratch::leave(const PoolId& pool) {
   return parts_.scratch.leave(pool);
 }
 
+bool GraphScratch::is_in_group(GroupId group, const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.is_in_group(group, pool);
+}
+
 GroupBytes GraphScratch::bytes_of(GroupId group) {
   const RecursiveMutexLock lock(climb_mutex_);
   return parts_.scratch.bytes_of(group);
@@ -175,7 +180,7 @@ void GraphScratch::on_checkpoint(const PoolId& pool) {
 
 bool GraphScratch::is_of_tree(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  return parts_.scratch.carried_of(pool).is_of_tree();
+  return parts_.scratch.is_of_tree(pool);
 }
 
 AddressRanges GraphScratch::follow_moves(const PoolId& pool, AddressRanges ranges) {

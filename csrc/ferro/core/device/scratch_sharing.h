@@ -99,7 +99,16 @@ class ScratchSharing final : public ScratchLender {
   // The pool is a tree's from now on. False: a capture into it borrows now, or what the last one left
   // alive has no pages of its own.
   bool expect_checkpoints(const PoolId& pool);
+  bool is_in_group(GroupId group, const PoolId& pool) const {
+    const auto member = members_.find(pool);
+    return member != members_.end() && member->second.group == group;
+  }
+  // Made where it is missing; to ask, see `is_of_tree`.
   CarriedMemory& carried_of(const PoolId& pool) { return carried_[pool]; }
+  bool is_of_tree(const PoolId& pool) const {
+    const auto found = carried_.find(pool);
+    return found != carried_.end() && found->second.is_of_tree();
+  }
   // Are there members, or graphs that were captured into pools? Without the lock.
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   GroupBytes bytes_of(GroupId group) const;
@@ -246,10 +255,6 @@ class ScratchSharing final : public ScratchLender {
   void take_unsettled(const PoolId& pool, Member& member);
   bool remove_uses(Set& set, std::vector<Use>& uses);
   AddressRanges backed_ranges_of(const PoolId& pool);
-  bool is_of_tree(const PoolId& pool) const {
-    const auto found = carried_.find(pool);
-    return found != carried_.end() && found->second.is_of_tree();
-  }
   void check_doubled() const;
   bool has_news(const PoolId& pool, const Member& member) const;
   User share_what_is_not_carried(const PoolId& pool, Member& member);
