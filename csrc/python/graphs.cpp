@@ -17,7 +17,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -114,33 +113,17 @@ bool is_tree_pool(const Handle& handle) {
   return allocator != nullptr && allocator->is_of_tree(to_pool_id(handle));
 }
 
-// (bytes of pages, bytes of addresses of scratch, bytes of pages that are lent)
-std::tuple<std::size_t, std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
+// (bytes of pages, bytes of addresses of scratch)
+std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
   const CudaAllocator* allocator = installed_allocator();
   const GroupBytes bytes = allocator == nullptr ? GroupBytes{} : allocator->scratch_bytes(group);
-  return {bytes.set, bytes.scratch, bytes.lent};
-}
-
-// Do launches of the group have to ask from now on?
-bool lend_scratch(std::uint64_t group, bool lends) {
-  CudaAllocator* allocator = installed_allocator();
-  return allocator != nullptr && allocator->lend_scratch(group, lends);
+  return {bytes.set, bytes.scratch};
 }
 
 // -1: on several devices, or on none yet.
 int pool_device(const Handle& handle) {
   const CudaAllocator* allocator = installed_allocator();
   return allocator == nullptr ? -1 : allocator->device_of(to_pool_id(handle)).value_or(-1);
-}
-
-// -1: `end_launch` follows, for the same device, or for all. Else so many bytes are missing.
-std::int64_t begin_launch(std::uint64_t group, std::optional<c10::DeviceIndex> device) {
-  const std::optional<std::size_t> missing = installed_allocator()->begin_launch(group, device);
-  return missing ? static_cast<std::int64_t>(*missing) : -1;
-}
-
-void end_launch(std::optional<c10::DeviceIndex> device) {
-  installed_allocator()->end_launch(device);
 }
 
 std::pair<std::size_t, std::size_t> scratch_bytes_if_joined(const std::vector<Handle>& handles) {
@@ -232,12 +215,7 @@ void bind_pools(py::module_& module) {
   module.def("scratch_bytes", wrap_pybind_function_no_gil(&scratch_bytes), py::arg("group"));
   module.def("scratch_bytes_if_joined", wrap_pybind_function_no_gil(&scratch_bytes_if_joined),
              py::arg("handles"));
-  module.def("lend_scratch", wrap_pybind_function_no_gil(&lend_scratch), py::arg("group"),
-             py::arg("lends"));
   module.def("pool_device", &pool_device, py::arg("handle"));
-  module.def("begin_launch", wrap_pybind_function_no_gil(&begin_launch), py::arg("group"),
-             py::arg("device"));
-  module.def("end_launch", &end_launch, py::arg("device"));
   module.def("private_pools", &private_pools, py::arg("device"));
 }
 

@@ -25,8 +25,6 @@ from ferro_alloc.graphs._device_scalar import DeviceScalar
 from ferro_alloc.graphs._dry_run import plan
 from ferro_alloc.graphs._exclusive import ExclusiveGroup, GroupSizes, exclusive
 from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
-from ferro_alloc.graphs._lend import lend
-from ferro_alloc.graphs._lending import LentScratchError
 from ferro_alloc.graphs._misuse import GraphMisuseError, MisuseKind
 from ferro_alloc.graphs._plan import Plan, PlannedCapture, PlannedSet
 from ferro_alloc.graphs._pools import (
@@ -51,7 +49,6 @@ __all__ = [
     "GraphSizes",
     "GraphedCallable",
     "GroupSizes",
-    "LentScratchError",
     "MisuseKind",
     "Plan",
     "PlannedCapture",
@@ -68,7 +65,6 @@ __all__ = [
     "exclusive",
     "graph_pool_handle",
     "is_stream_capturing",
-    "lend",
     "make_graphed_callable",
     "plan",
     "release_graph_pool_handle",

@@ -15,7 +15,6 @@ from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
-from ferro_alloc.graphs._lending import begin_launch
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
 from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._streams import require_device
@@ -30,8 +29,6 @@ Member = Any
 _numbers = itertools.count(1)
 _lock = threading.RLock()
 """Of the registry, and of which pools are members."""
-_lending: set[ExclusiveGroup] = set()
-"""Whose launches have to ask, also when the program has let go of them."""
 
 _REASONS = {
     "no memory": "there is no memory for scratch of its own. Free some and try again",
@@ -53,9 +50,6 @@ class GroupSizes:
     """Of the pages that the members share: about the largest scratch of one graph."""
     scratch_bytes: int
     """Of the addresses that these pages are behind: what the scratch would take without a group."""
-    lent_bytes: int
-    """Of pages that serve eager work until the next launch (`graphs.lend`), and are not among the
-    shared ones."""
 
 
 class ExclusiveGroup:
@@ -75,9 +69,6 @@ class ExclusiveGroup:
         self._order = threading.RLock()
         """Held for a launch, and while pools join or leave. Taken before the registry's lock."""
         self._last: dict[int, torch.cuda.Event] = {}
-        self._lends = False
-        self._asks = False
-        """Whether scratch may be lent, or still is: launches take it back."""
 
     @property
     def name(self) -> str:
@@ -87,11 +78,6 @@ class ExclusiveGroup:
     def is_ordered_by_user(self) -> bool:
         """Whether it was made with `ordered=True`."""
         return self._ordered
-
-    @property
-    def lends(self) -> bool:
-        """Whether its scratch serves eager work between replays (`graphs.lend`)."""
-        return self._lends
 
     @property
     def pools(self) -> tuple[CapturePool, ...]:
@@ -191,42 +177,20 @@ class ExclusiveGroup:
         return handle not in self._unused
 
     def sizes(self) -> GroupSizes:
-        shared, scratch, lent = _require().scratch_bytes(self._number)
-        return GroupSizes(shared_bytes=shared, scratch_bytes=scratch, lent_bytes=lent)
-
-    def _lend(self, lends: bool) -> None:
-        extension = _require() if lends else require_device("lending")
-        with _lock:
-            self._lends = lends
-            if lends:
-                self._asks = True  # before anything is lent
-                _lending.add(self)
-            self._asks = extension.lend_scratch(self._number, lends)
-            if not self._asks:
-                _lending.discard(self)
+        shared, scratch = _require().scratch_bytes(self._number)
+        return GroupSizes(shared_bytes=shared, scratch_bytes=scratch)
 
     def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None:
         """Calls `replay`, which launches a graph of that pool on the current stream of its device:
         behind the last launch of the group there and before the next one. The host waits for
-        neither. What the group has lent comes back first, or `LentScratchError` says what is
-        missing."""
-        found = _load.load().pool_device(handle)
-        device = None if found < 0 else found  # of several the current one counts
-        if not self._asks:
-            self._launch(replay, device)
-            return
-        end_launch = begin_launch(self._number, self, device)
-        try:
-            self._launch(replay, device)
-        finally:
-            end_launch()
-
-    def _launch(self, replay: Callable[[], None], device: int | None) -> None:
+        neither."""
         import torch
 
         if self._ordered:
             replay()
             return
+        found = _load.load().pool_device(handle)
+        device = None if found < 0 else found  # of several the current one counts
         with self._order:
             stream = torch.cuda.current_stream(device)
             last = self._last.get(stream.device_index)

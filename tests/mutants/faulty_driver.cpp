@@ -25,9 +25,6 @@ CUresult complete_at_once(CUevent) { return CUDA_SUCCESS; }
 // The host goes on without waiting.
 CUresult wait_for_nothing(CUevent) { return CUDA_SUCCESS; }
 
-// The host goes on while graphs replay whose scratch is lent.
-CUresult wait_for_no_device() { return CUDA_SUCCESS; }
-
 // A stream goes on without waiting for another one.
 CUresult hold_back_nothing(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
 
@@ -196,8 +193,6 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.event_query = complete_at_once;
   } else if (is("missing_wait")) {
     api.event_synchronize = wait_for_nothing;
-  } else if (is("missing_device_wait")) {
-    api.ctx_synchronize = wait_for_no_device;
   } else if (is("missing_stream_wait")) {
     api.stream_wait_event = hold_back_nothing;
   } else if (is("never_busy")) {

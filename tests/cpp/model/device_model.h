@@ -9,14 +9,13 @@
 //
 // The instructions are in device_model_blocks.h (allocate, free, use), device_model_pools.h (pools,
 // checkpoints, sources), device_model_groups.h (exclusive groups), device_model_replays.h (their
-// graphs), device_model_lending.h (what they lend), device_model_sharing.h (other processes, peers, streams that go) and
+// graphs), device_model_sharing.h (other processes, peers, streams that go) and
 // device_model_shortage.h (limits, callbacks, when a request may fail).
 #pragma once
 
 #include "ferro/core/device/device_memory.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
-#include "model/planted.h"
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/instructions.h"
@@ -65,14 +64,9 @@ class DeviceModel {
   // A look inside merges what is unmerged, so usually it does not follow every step.
   static constexpr unsigned kLookEvery = 8;
 
-  DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery,
-              Planted planted = Planted::kNone)
-      : gpu_(kPages, settings + ",devices=2"),
-        world_(world),
-        look_every_(look_every),
-        planted_(planted) {
+  DeviceModel(const World& world, const std::string& settings, unsigned look_every = kLookEvery)
+      : gpu_(kPages, settings + ",devices=2"), world_(world), look_every_(look_every) {
     FaultyApi::reset();
-    FaultyApi::skip(planted == Planted::kNoWait ? "cuCtxSynchronize" : nullptr);
     FaultyApi::keep(&ledger_);
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config(),
                                              [this] { return relieve(); });
@@ -80,7 +74,6 @@ class DeviceModel {
   // A model that failed leaves its device behind, whose destructor needs a sound one.
   ~DeviceModel() {
     FaultyApi::reset();
-    FaultyApi::skip(nullptr);
     if (device_ != nullptr) {
       // Never destroyed, so that they count as no leak.
       static auto& left = *new std::vector<std::pair<DeviceMemory*, AddressIndex*>>();
@@ -100,7 +93,6 @@ class DeviceModel {
       check_everything();
     }
   }
-  const LendingCounts& lending() const { return lending_counts_; }
   // Ends captures and work, frees everything, and expects an empty device.
   void finish();
 
@@ -139,10 +131,6 @@ class DeviceModel {
   void operator()(const BeginGraph& i);
   void operator()(const EndGraph& i);
   void operator()(const Replay& i);
-  void operator()(const CaptureGraph& i);
-  void operator()(const DropPool& i);
-  void operator()(const FreeLargest&);
-  void operator()(const SetLends& i);
   void operator()(const Export& i);
   void operator()(const AddPeer&);
   void operator()(const DestroyStream&);
@@ -211,8 +199,6 @@ class DeviceModel {
     unsigned stream = 0;  // of the capture
     bool of_member = false;
     std::vector<std::pair<std::uint64_t, std::size_t>> ranges = {};
-    // Of these, what was on pages of the group.
-    std::vector<std::pair<std::uint64_t, std::size_t>> borrowed = {};
   };
 
   // One for all models: it is large, and empty when a model is finished. One that fails keeps it.
@@ -302,24 +288,6 @@ class DeviceModel {
   void check_groups();
   void check_owners();
 
-  // Lending.
-  bool asks_before_launch(const Graph& graph) const {
-    return world_.lends && is_member(graph.pool) && groups_.at(graph.pool) < kGroups;
-  }
-  bool begin_launch(const Graph& graph);
-  void launch_around(const Graph& graph, const Replay& i);
-  Pages pages_of_members() const;
-  void read_eager_work();
-  bool may_lack(unsigned group) const { return lends_.contains(group) || lacking_.contains(group); }
-  void expect_complete(unsigned group);
-  static bool are_same_where_mapped(const Pages& before, const Pages& after);
-  std::size_t lent_bytes(unsigned group) { return device_->scratch().bytes_of(group).lent; }
-  std::size_t all_lent_bytes();
-  std::size_t idle_bytes(unsigned but);
-  bool is_short_of(std::size_t bytes);
-  void check_refused(unsigned group, std::size_t missing);
-  void count_lent();
-
   // Shortage.
   bool relieve();
   std::size_t budget() const;
@@ -347,7 +315,6 @@ class DeviceModel {
   SimGpu gpu_;
   const World world_;
   const unsigned look_every_;
-  const Planted planted_;
   DriverLedger ledger_;
   std::set<std::uint64_t> source_segments_;  // that the source's pool has
   Traffic traffic_;
@@ -370,11 +337,6 @@ class DeviceModel {
   std::set<PoolId> excluded_;   // had a checkpoint
   std::set<PoolId> captured_;   // no members, with a graph that has pages
   std::set<PoolId> unsettled_;  // the end of their last capture failed
-  std::set<unsigned> lends_;    // groups
-  std::set<unsigned> lacking_;  // groups that do not lend any more, and have not got all back
-  std::size_t lent_before_ = 0;
-  LendingCounts lending_counts_;
-  bool is_launching_ = false;
   unsigned next_graph_ = 0;
   unsigned next_lone_ = kGroups;
   std::size_t limit_ = PageStore::kNoLimit;
@@ -398,7 +360,6 @@ class DeviceModel {
 #include "model/device_model_blocks.h"
 #include "model/device_model_checks.h"
 #include "model/device_model_groups.h"
-#include "model/device_model_lending.h"
 #include "model/device_model_pools.h"
 #include "model/device_model_program.h"
 #include "model/device_model_replays.h"

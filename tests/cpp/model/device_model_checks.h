@@ -15,7 +15,6 @@ inline void DeviceModel::check_step() {
   }
   check_pages();
   check_order();
-  count_lent();
   expect(traffic_.captures_are_sound(), "captures go on");
 }
 

@@ -43,11 +43,6 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     guarded([&] { result = device_->scratch().join(group, pool); });
     return result;
   };
-  const auto lacks = [&] { return may_lack(group) || (member && may_lack(before->second)); };
-  const auto lent = [&] {
-    return lent_bytes(group) +
-           (member && before->second < kGroups ? lent_bytes(before->second) : std::size_t{0});
-  };
   std::optional<SharingResult> result = join();
   if (!result) {
     FaultyApi::reset();
@@ -66,15 +61,8 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     expect(*result == SharingResult::kMember, "a pool is a member of one group");
     return;
   }
-  if (*result == SharingResult::kOutOfMemory) {
-    expect(lacks() && (fault_struck() || ever_failed_ || is_short_of(lent())),
-           "a pool joins, but where scratch that is lent cannot come back");
-    return;
-  }
   expect(*result == SharingResult::kOk, "a pool joins");
   groups_[pool] = group;
-  lacking_.erase(group);
-  expect_complete(group);
   check_owners();
 }
 
@@ -84,9 +72,7 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
   std::optional<SharingResult> result;
   guarded([&] { result = device_->scratch().leave(pool); });
   if (!result || *result != SharingResult::kOk) {
-    const Pages after = pages_of(graphs_);
-    expect(world_.lends ? are_same_where_mapped(before, after) : before == after,
-           "a pool that cannot leave stays as it was");
+    expect(before == pages_of(graphs_), "a pool that cannot leave stays as it was");
   }
   if (!result) {
     return;
@@ -100,8 +86,7 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
     case SharingResult::kOutOfMemory:
       expect(fault_struck() || std::min(budget(), rejection_limit_before_) <
                                    device_->report().held_bytes() +
-                                       device_->scratch().bytes_of(groups_.at(pool)).set +
-                                       lent_bytes(groups_.at(pool)),
+                                       device_->scratch().bytes_of(groups_.at(pool)).set,
              "only without pages of its own");
       return;
     case SharingResult::kCapturing: {
@@ -158,14 +143,11 @@ inline void DeviceModel::check_groups() {
 // A page of a block that lives has no other graph than its own at another address.
 inline void DeviceModel::check_owners() {
   using Handle = DriverLedger::Handle;
-  const auto for_each_page = [this](std::uint64_t begin, std::size_t size, bool may_lack,
-                                    auto function) {
+  const auto for_each_page = [this](std::uint64_t begin, std::size_t size, auto function) {
     for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
       const auto [first, handle] = ledger_.mapping_behind(at);
-      expect(handle != 0 || may_lack, "what is in use is mapped");
-      if (handle != 0) {
-        function(first, handle);
-      }
+      expect(handle != 0, "what is in use is mapped");
+      function(first, handle);
     }
   };
   // What has left its pool may be mapped still.
@@ -189,14 +171,13 @@ inline void DeviceModel::check_owners() {
       continue;
     }
     // clang 14 captures no structured binding.
-    for_each_page(begin, block.size, false,
-                  [&, of = block.graph](std::uint64_t first, Handle handle) {
-                    const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, of});
-                    expect(is_new || known->second.first == first, "a live page has one address");
-                    if (known->second.graph != of) {
-                      known->second.graph = 0;  // of nobody alone
-                    }
-                  });
+    for_each_page(begin, block.size, [&, of = block.graph](std::uint64_t first, Handle handle) {
+      const auto [known, is_new] = of_blocks.try_emplace(handle, Page{first, of});
+      expect(is_new || known->second.first == first, "a live page has one address");
+      if (known->second.graph != of) {
+        known->second.graph = 0;  // of nobody alone
+      }
+    });
   }
   for (const Graph& graph : graphs_) {
     if (!graph.of_member && !is_member(graph.pool)) {
@@ -210,8 +191,7 @@ inline void DeviceModel::check_owners() {
       if (!is_paged(heap_of(begin).kind())) {
         continue;
       }
-      const bool lacks = may_lack(groups_.at(graph.pool));
-      for_each_page(begin, size, lacks, [&](std::uint64_t first, Handle handle) {
+      for_each_page(begin, size, [&](std::uint64_t first, Handle handle) {
         const auto live = of_blocks.find(handle);
         // What was let go after its capture, the graph writes there too, and anybody may have it.
         expect(live == of_blocks.end() || live->second.first == first ||

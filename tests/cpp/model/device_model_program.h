@@ -6,20 +6,16 @@
 namespace ferro::testing {
 
 // Performs a program; a failure is thrown again with the program up to it.
-inline LendingCounts run_program(const Program& program,
-                                 const std::string& settings = SimGpu::kManual,
-                                 unsigned look_every = DeviceModel::kLookEvery,
-                                 Planted planted = Planted::kNone) {
+inline void run_program(const Program& program, const std::string& settings = SimGpu::kManual,
+                        unsigned look_every = DeviceModel::kLookEvery) {
   std::size_t done = 0;
   try {
-    DeviceModel model(program.world, settings, look_every, planted);
+    DeviceModel model(program.world, settings, look_every);
     for (const Instruction& instruction : program.instructions) {
       ++done;
       model.perform(instruction);
     }
-    const LendingCounts counts = model.lending();
     model.finish();
-    return counts;
   } catch (const std::exception& error) {
     throw ModelError(std::string(error.what()) + "\nafter\n" + to_code(program, done) + ", \"" +
                      settings + "\", " + std::to_string(look_every) + ");\n");

@@ -30,20 +30,12 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
   SharingResult result = SharingResult::kOutOfMemory;
   guarded([&] { result = device_->scratch().begin_capture(pool); });
   if (result != SharingResult::kOk) {
-    const unsigned group = is_member(pool) ? groups_.at(pool) : kGroups;
-    const bool lacks =
-        may_lack(group) && (fault_struck() || ever_failed_ || is_short_of(lent_bytes(group)));
-    expect(result == SharingResult::kOutOfMemory &&
-               (unsettled_.contains(pool) || fault_struck() || lacks),
-           "a capture begins, but after one that failed or without scratch that is lent");
+    expect(result == SharingResult::kOutOfMemory && (unsettled_.contains(pool) || fault_struck()),
+           "a capture begins, but after one that failed");
     expect(let_go(pool), "it was held");
     return;
   }
   settle_blocks(pool);
-  if (is_member(pool)) {
-    lacking_.erase(groups_.at(pool));
-    expect_complete(groups_.at(pool));
-  }
   if (captured_.contains(pool) && !is_member(pool) && !excluded_.contains(pool)) {
     // Nobody declared it; what its graph keeps is its own from now on.
     groups_[pool] = next_lone_++;
@@ -78,14 +70,6 @@ inline void DeviceModel::note_captured(const PoolId& pool, std::uint64_t begin, 
   // Segments are shared with nobody.
   if (is_paged(heap_of(begin).kind())) {
     graph.ranges.emplace_back(begin, size);
-    const Span& span = *addresses().find(DevicePtr{begin});
-    bool borrowed = graph.of_member;
-    for (std::uint64_t at = begin / kPageBytes * kPageBytes; at < begin + size; at += kPageBytes) {
-      borrowed = borrowed && span.is_borrowed(span.page_slot(DevicePtr{at}));
-    }
-    if (borrowed) {
-      graph.borrowed.emplace_back(begin, size);
-    }
     live_.at(begin).graph = graph.number;
   }
 }
@@ -120,26 +104,6 @@ inline void DeviceModel::wait_for_replays(const Block& block) {
   if (last != last_replay_.end()) {
     last->second->hold_back(traffic_.stream(block.stream));
   }
-}
-
-inline void DeviceModel::operator()(const CaptureGraph& i) {
-  const PoolId pool = private_pool(i.pool);
-  const unsigned before = next_graph_;
-  (*this)(BeginGraph{i.pool, i.stream});
-  if (next_graph_ == before) {
-    return;
-  }
-  for (const std::size_t pages : {i.scratch, i.results}) {
-    if (pages != 0) {
-      allocate(pool, {i.pool, i.stream, pages * kPageBytes});
-    }
-  }
-  const auto& ranges = running_.at(pool).ranges;
-  const auto first = ranges.empty() ? live_.end() : live_.find(ranges.front().first);
-  if (first != live_.end()) {
-    free(first);
-  }
-  end_graph(pool, true);
 }
 
 inline void DeviceModel::operator()(const EndGraph& i) {
@@ -223,12 +187,7 @@ inline void DeviceModel::operator()(const Replay& i) {
   if (graphs_.empty() || !may_replay(graphs_[i.graph % graphs_.size()], stream)) {
     return;
   }
-  const Graph& graph = graphs_[i.graph % graphs_.size()];
-  if (asks_before_launch(graph)) {
-    launch_around(graph, i);
-  } else {
-    replay(graph, stream);
-  }
+  replay(graphs_[i.graph % graphs_.size()], stream);
 }
 
 inline void DeviceModel::replay(const Graph& graph, unsigned stream) {

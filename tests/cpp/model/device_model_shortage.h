@@ -19,7 +19,6 @@ inline AllocatorConfig DeviceModel::config() {
       return stream == traffic_.stream(0) || stream == traffic_.stream(1);
     };
   }
-  config.longest_launch = std::chrono::milliseconds(0);  // one thread launches and asks
   config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
   return config;
 }
@@ -144,10 +143,10 @@ inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& reque
   if (is_undisturbed && groups_.empty()) {
     expect(budget() < bytes_in_use() + needed, "out of memory only when memory is in use");
   }
-  if (is_undisturbed && !in_segments && !has_peer_ && !is_launching_) {
-    const std::size_t in_use = device_->report().held_bytes() -
-                               device_->store().counts().idle * kPageBytes - idle_bytes(~0U);
-    expect(budget() < in_use + needed, "out of memory only when idle scratch is too little");
+  if (is_undisturbed && !in_segments && !has_peer_) {
+    const std::size_t in_use =
+        device_->report().held_bytes() - device_->store().counts().idle * kPageBytes;
+    expect(budget() < in_use + needed, "out of memory only when what is idle is too little");
   }
 }
 

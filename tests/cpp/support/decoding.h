@@ -31,17 +31,12 @@ struct Profile {
   bool large_only = false;  // requests of half a page and more
   bool faults = true;       // calls of the driver that fail
   bool groups = false;
-  bool lends = false;
 };
 
 inline Profile next_profile(ByteReader& in, const World& world) {
   const unsigned bits = in.byte();
-  return {(bits & 1) == 0 || world.groups,
-          1 + bits / 2 % 3,
-          (bits & 128) != 0,
-          (bits & 64) == 0,
-          world.groups,
-          world.lends};
+  return {(bits & 1) == 0 || world.groups, 1 + bits / 2 % 3, (bits & 128) != 0, (bits & 64) == 0,
+          world.groups};
 }
 
 inline World next_world(ByteReader& in) {
@@ -53,8 +48,7 @@ inline World next_world(ByteReader& in) {
           (bits & 16) != 0,
           headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
           (bits & 128) != 0,
-          headroom % 8 < 4,
-          (bits & 128) != 0 && (headroom & 16) != 0};
+          headroom % 8 < 4};
 }
 
 // Sizes on both sides of every limit that matters: alignment, small and large, pages, what is
@@ -102,32 +96,8 @@ inline Instruction next_group_instruction(ByteReader& in) {
   return Replay{in.byte(), in.byte()};
 }
 
-// Graphs with scratch, eager work that takes whatever there is, and launches.
-inline Instruction next_lending_instruction(ByteReader& in) {
-  const unsigned kind = in.below(32);
-  if (kind < 1) return SetLends{in.byte(), in.below(4) != 0};
-  if (kind < 3) return JoinGroup{in.byte(), in.byte()};
-  if (kind < 5) return CaptureGraph{in.byte(), in.byte(), 1 + in.below(12), in.below(3)};
-  if (kind < 7) return EndGraph{in.byte(), true};
-  if (kind < 9) return EndCapture{in.byte()};
-  if (kind < 10) {
-    const unsigned limit = in.byte();
-    if (limit < 128) return DropPool{limit};
-    return limit < 176   ? Instruction{SetLimit{0}}
-           : limit < 224 ? Instruction{SetRejectionLimit{0}}
-                         : Instruction{OthersHold{0}};
-  }
-  if (kind < 13) return Allocate{0, in.byte(), (4 + in.below(28)) * kPageBytes};
-  if (kind < 17) return FreeLargest{};
-  if (kind < 21) return Free{in.byte()};
-  const unsigned graph = in.byte();
-  const unsigned stream = in.byte();
-  return Replay{graph, stream, stream < 64 ? 4 + stream % 24 : 0};
-}
-
 inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
-  const unsigned kind = in.below(profile.lends ? 220 : profile.groups ? 120 : 88);
-  if (kind >= 120) return next_lending_instruction(in);
+  const unsigned kind = in.below(profile.groups ? 120 : 88);
   if (kind >= 100) return next_group_instruction(in);
   if (kind < 24 || kind > 84) {
     const unsigned pool = next_pool(in, profile);
@@ -156,10 +126,7 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
   if (kind < 69) return next_allocate_at(in, profile);
   if (kind < 75) return Export{in.byte()};
   if (kind < 76) return SetUseOnOom{in.byte(), in.below(2) == 0};
-  if (kind < 77) {
-    // Nothing is lent any more where a peer has access.
-    return in.below(profile.lends ? 32 : 4) == 0 ? Instruction{AddPeer{}} : CollectPending{};
-  }
+  if (kind < 77) return in.below(4) == 0 ? Instruction{AddPeer{}} : CollectPending{};
   if (kind < 79) return OthersHold{in.below(2) == 0 ? 0U : in.below(24)};
   if (kind < 81) return DestroyStream{};
   if (kind < 84) {
@@ -170,14 +137,9 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
   return SetRejectionLimit{in.below(2) == 0 ? 0U : 8 + in.below(24)};
 }
 
-// `lends`: in a world that does, whatever the bytes say.
-inline Program decode(const std::uint8_t* data, std::size_t size, bool lends = false) {
+inline Program decode(const std::uint8_t* data, std::size_t size) {
   ByteReader in(data, size);
   Program program{next_world(in), {}};
-  if (lends) {
-    program.world.segments = false;
-    program.world.groups = program.world.lends = true;
-  }
   const Profile profile = next_profile(in, program.world);
   while (!in.empty()) {
     program.instructions.push_back(next_instruction(in, profile));

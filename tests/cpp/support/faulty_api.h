@@ -46,8 +46,6 @@ class FaultyApi {
   static const char* failed() { return failed_; }
   // Who keeps count of what is taken and given back; null: nobody.
   static void keep(DriverLedger* ledger) { ledger_ = ledger; }
-  // Each call of this function succeeds and does nothing: the allocator forgot it. Null: none.
-  static void skip(const char* symbol) { skipped_ = symbol; }
   // Called with the symbol before each call, in the thread that makes it; null: nobody.
   static void set_watcher(std::function<void(const char*)> watcher) {
     watcher_ = std::move(watcher);
@@ -68,9 +66,6 @@ class FaultyApi {
       if ((symbol_.empty() || symbol_ == kSymbol) && ++calls_ == trap_) {
         failed_ = kSymbol;
         return result_;
-      }
-      if (skipped_ != nullptr && std::string_view(skipped_) == kSymbol) {
-        return CUDA_SUCCESS;
       }
       const CUresult result = (sim::sim_cuda_api().*kMember)(args...);
       if (ledger_ != nullptr && result == CUDA_SUCCESS) {
@@ -113,7 +108,6 @@ class FaultyApi {
   static inline std::atomic<std::uint64_t> trap_{0};
   static inline std::atomic<std::uint64_t> calls_{0};
   static inline std::atomic<const char*> failed_{""};
-  static inline const char* skipped_ = nullptr;
   static inline DriverLedger* ledger_ = nullptr;
   static inline std::function<void(const char*)> watcher_;
 };

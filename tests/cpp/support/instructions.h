@@ -111,19 +111,6 @@ struct EndGraph {
 };
 struct Replay {
   unsigned graph, stream;
-  std::size_t meanwhile = 0;  // pages that are asked for while the launch is under way
-};
-struct CaptureGraph {  // with pages of scratch, which die within it, and of results
-  unsigned pool, stream;
-  std::size_t scratch, results;
-};
-struct DropPool {  // all its graphs go
-  unsigned pool;
-};
-struct FreeLargest {};  // of the default pool
-struct SetLends {       // in worlds that lend
-  unsigned group;
-  bool lends;
 };
 
 using Instruction =
@@ -131,7 +118,7 @@ using Instruction =
                  EmptyCache, EmptyPool, CollectPending, HoldPool, ReleasePool, TakeCheckpoint,
                  RestoreCheckpoint, SetLimit, FailNext, AllocateAt, Export, SetUseOnOom, AddPeer,
                  OthersHold, DestroyStream, OnShortage, SetRejectionLimit, JoinGroup, LeaveGroup,
-                 BeginGraph, EndGraph, Replay, CaptureGraph, DropPool, FreeLargest, SetLends>;
+                 BeginGraph, EndGraph, Replay>;
 
 inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuMemSetAccess",       "cuMemUnmap",
@@ -154,7 +141,6 @@ struct World {
   unsigned headroom = 0;        // pages
   bool groups = false;          // pools share the pages of their graphs' scratch
   bool any_order = false;       // those that nobody declared are groups of their own
-  bool lends = false;           // declared ones lend their scratch
 };
 
 struct Program {
@@ -223,16 +209,7 @@ inline std::string to_code(const Instruction& instruction) {
       out << "EndGraph{" << i.pool << ", " << i.succeeds << "}";
     }
     void operator()(const Replay& i) const {
-      out << "Replay{" << i.graph << ", " << i.stream << ", " << i.meanwhile << "}";
-    }
-    void operator()(const CaptureGraph& i) const {
-      out << "CaptureGraph{" << i.pool << ", " << i.stream << ", " << i.scratch << ", " << i.results
-          << "}";
-    }
-    void operator()(const DropPool& i) const { out << "DropPool{" << i.pool << "}"; }
-    void operator()(const FreeLargest&) const { out << "FreeLargest{}"; }
-    void operator()(const SetLends& i) const {
-      out << "SetLends{" << i.group << ", " << i.lends << "}";
+      out << "Replay{" << i.graph << ", " << i.stream << "}";
     }
   };
   std::visit(Print{out}, instruction);
@@ -244,8 +221,7 @@ inline std::string to_code(const World& world) {
   out << std::boolalpha << "{.coarse_handles = " << world.coarse_handles
       << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
-      << ", .groups = " << world.groups << ", .any_order = " << world.any_order
-      << ", .lends = " << world.lends << "}";
+      << ", .groups = " << world.groups << ", .any_order = " << world.any_order << "}";
   return out.str();
 }
 

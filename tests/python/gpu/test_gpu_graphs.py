@@ -10,9 +10,7 @@ import pytest
 
 from tests.conftest import RunProgram
 from tests.python.graphs.test_graph_debug import EXPECTED
-from tests.python.groups import test_graph_lending
 from tests.python.torch_programs import assert_as_native
-from tools.gpu import gpu_count
 
 pytestmark = pytest.mark.gpu
 
@@ -73,17 +71,6 @@ def test_misuses_are_found_with_real_kernels(run_program: RunProgram) -> None:
     by_chance = {"overlapping_replays_of_a_group", "a_freed_workspace"}
     expected = {name: {"value": EXPECTED[name]} for name in set(EXPECTED) - by_chance}
     assert {name: found[name] for name in expected} == expected
-
-
-def test_idle_graphs_lend_with_real_kernels(run_program: RunProgram) -> None:
-    # As much as the simulated device has.
-    env = {"FERRO_ALLOC_CONF": "memory_limit_mb:128"}
-    done = run_program("features_lend.py", "ferro", env=env, timeout=120)
-    found = json.loads(done.stdout.splitlines()[-1])
-    expected = {name: {"value": value} for name, value in test_graph_lending.EXPECTED.items()}
-    if gpu_count() < 2:
-        expected["a_launch_asks_its_own_device"] = {"value": "one device"}
-    assert found == expected
 
 
 def test_compiled_functions_and_their_trees_of_graphs(

@@ -46,7 +46,7 @@ arguments.add_argument("--judge-log", type=Path)
 options = arguments.parse_args()
 # These change what all threads are given, call Python under a lock (own pools), or free with
 # cudaFree while another thread captures (uncached).
-IN_TURNS = {"groups", "lending", "limits", "own_pools", "switches", "uncached"}
+IN_TURNS = {"groups", "limits", "own_pools", "switches", "uncached"}
 if options.at_once and IN_TURNS & set(options.extras):
     arguments.error("some of these extras are for threads that take turns")
 if options.late_waits and (options.extras or options.at_once):
@@ -172,7 +172,6 @@ result = {
     "captured_on": sorted(total.captured_on),
     "replayed_on": sorted(total.replayed_on),
     "replays_of_scalars": total.replays_of_scalars,
-    "times_lent": total.times_lent,
     "bytes_checked": total.bytes_checked,
     "wrong_reads": total.wrong_reads,
     "wrong_bytes": total.wrong_bytes,

@@ -32,7 +32,6 @@ CHOICES = {
     "checkpoints": [(6, "tree")],
     "clones": [(1, "clone")],
     "groups": [(3, "group"), (3, "capture"), (8, "replay")],
-    "lending": [(3, "lend")],
     "limits": [(1, "too_much")],
     "metadata": [(1, "entries"), (2, "metadata"), (4, "phase")],
     "peers": [

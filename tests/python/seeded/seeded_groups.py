@@ -7,7 +7,6 @@ from seeded_operations import (
     FailCapture,
     JoinGroup,
     LeaveGroup,
-    Lend,
     MIB,
     Shape,
 )
@@ -51,11 +50,6 @@ class Groups(Trees):
             graph = self._random.choice(graphs)
             self._members.remove(graph.pool)
             self._out.append(LeaveGroup(graph.number))
-
-    def _plan_lend(self) -> None:
-        """On any stream, also while graphs run whose results nobody has read."""
-        if self._members:
-            self._out.append(Lend(self._stream()))
 
     def _race(self) -> None:
         """Pools replay one after the other, each on a stream that waits for no other pool."""

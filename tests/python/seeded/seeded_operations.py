@@ -31,7 +31,6 @@ EXTRAS = (
     "clones",
     "groups",
     "history",
-    "lending",
     "limits",
     "metadata",
     "own_pools",
@@ -395,13 +394,6 @@ class LeaveGroup:
 
 
 @dataclass(frozen=True)
-class Lend:
-    """The group lends its scratch, and a stream works on more memory than there is without it."""
-
-    stream: int
-
-
-@dataclass(frozen=True)
 class FailCapture:
     """Begins a capture, asks for memory, and gives up; half of the memory is freed after that."""
 
@@ -461,7 +453,6 @@ Operation = (
     | FailCapture
     | JoinGroup
     | LeaveGroup
-    | Lend
     | Replay
     | DropGraph
 )

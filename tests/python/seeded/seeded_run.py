@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-import ferro_alloc
 import seeded_operations as ops
 import seeded_plan as plan
-from ferro_alloc.graphs import lend
 from seeded_calls import Calls
 from seeded_own_pools import OwnAllocator
 from seeded_statistics import statistics
@@ -50,8 +48,6 @@ class Tally:
     replayed_on: Counter[int] = field(default_factory=Counter)
     replays_of_scalars: int = 0
     """Of graphs that read device scalars."""
-    times_lent: int = 0
-    """How often eager work had scratch of the group."""
     bytes_checked: int = 0
     wrong_reads: int = 0
     wrong_bytes: int = 0
@@ -62,7 +58,6 @@ class Tally:
         self.captured_on += other.captured_on
         self.replayed_on += other.replayed_on
         self.replays_of_scalars += other.replays_of_scalars
-        self.times_lent += other.times_lent
         self.bytes_checked += other.bytes_checked
         self.wrong_reads += other.wrong_reads
         self.wrong_bytes += other.wrong_bytes
@@ -241,28 +236,6 @@ class Executor(Calls):
             self._graphs[op.graph].replay()
         self.tally.replayed_on[op.stream] += 1
         self.tally.replays_of_scalars += op.graph in self._read_scalars
-
-    def _run_lend(self, op: ops.Lend) -> None:
-        if self._group is None or not ferro_alloc.is_installed():
-            return
-        lend(self._group)
-        stream = self._streams[op.stream]
-        device = stream.device
-        reserved = torch.cuda.memory_reserved(device)
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(reserved / total, device)
-        size = reserved - torch.cuda.memory_allocated(device)
-        data = None
-        while data is None and size > ops.MIB:
-            try:
-                with torch.cuda.stream(stream):
-                    data = torch.empty(size, dtype=torch.uint8, device=device)
-            except torch.OutOfMemoryError:
-                size -= size // 8
-        if data is not None and self._memset(data.data_ptr(), 0xA5, size, stream.cuda_stream):
-            raise RuntimeError("cudaMemsetAsync was refused")
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-        self.tally.times_lent += self._group.sizes().lent_bytes != 0
 
     def _run_drop_graph(self, op: ops.DropGraph) -> None:
         with self._alone:

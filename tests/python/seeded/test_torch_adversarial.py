@@ -31,7 +31,6 @@ GROUP_FAULTS = {"result_on_scratch": 6, "scratch_twice": 6}
 """The same, of exclusive groups."""
 LATE_FAULTS = {"own_stream_point": 4, "early_context_point": 4}
 """The same, of points of the whole context; programs with late waits find them."""
-LENDING = ("--without", "empty_cache", "--extras", "groups", "lending")
 
 
 def assert_clean(result: Result, operations: int) -> None:
@@ -133,12 +132,6 @@ def test_groups_replay_in_any_order(words: tuple[str, ...]) -> None:
     assert min(done[kind] for kind in ("JoinGroup", "LeaveGroup", "FailCapture")) > 2
 
 
-def test_groups_lend_their_scratch() -> None:
-    result = seeded("--seed", "9600", "--programs", "3", *LENDING)
-    assert_clean(result, 10_000)
-    assert result["times_lent"] > 20
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -176,10 +169,4 @@ def test_a_planted_fault_of_groups_is_found(faults: Path, name: str) -> None:
 def test_a_planted_fault_of_late_waits_is_found(faults: Path, name: str) -> None:
     words = ("--programs", str(LATE_FAULTS[name]), "--stop-when-caught", "--late-waits", "stream")
     found = seeded("--mutant", f"{faults}:{name}", *words)
-    assert found["wrong_reads"] or found["errors"]
-
-
-def test_scratch_that_is_lent_during_a_replay_is_found(faults: Path) -> None:
-    words = ("--programs", "4", "--stop-when-caught", *LENDING)
-    found = seeded("--mutant", f"{faults}:missing_device_wait", *words)
     assert found["wrong_reads"] or found["errors"]

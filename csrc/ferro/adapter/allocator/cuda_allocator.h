@@ -155,12 +155,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool is_of_tree(const PoolId& pool) const;
   GroupBytes scratch_bytes(std::uint64_t group) const;
   GroupBytes scratch_bytes_if_joined(std::span<const PoolId> pools) const;
-  // Lending of scratch (GraphScratch), on all devices. A launch is on one, or on all where that is not
-  // known: `end_launch` follows where no bytes are missing.
-  bool lend_scratch(std::uint64_t group, bool lends);
-  std::optional<std::size_t> begin_launch(std::uint64_t group,
-                                          std::optional<c10::DeviceIndex> only);
-  void end_launch(std::optional<c10::DeviceIndex> only);
   // Where the pool is held; none: nowhere, or on several.
   std::optional<c10::DeviceIndex> device_of(const PoolId& pool) const;
 

@@ -97,48 +97,6 @@ void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block
   }
 }
 
-bool CudaAllocator::lend_scratch(std::uint64_t group, bool lends) {
-  bool asks = false;
-  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    asks |= with_torch_errors([&] { return device(i).core.scratch().lend(group, lends); });
-  }
-  return asks;
-}
-
-std::optional<std::size_t> CudaAllocator::begin_launch(std::uint64_t group,
-                                                       std::optional<c10::DeviceIndex> only) {
-  const c10::DeviceIndex first = only.value_or(0);
-  const c10::DeviceIndex end = only ? static_cast<c10::DeviceIndex>(*only + 1) : device_count();
-  c10::DeviceIndex begun = first;
-  const auto end_begun = [&] {
-    while (begun > first) {
-      device(--begun).core.scratch().end_launch();
-    }
-  };
-  try {
-    for (; begun < end; ++begun) {
-      const std::optional<std::size_t> missing =
-          with_torch_errors([&] { return device(begun).core.scratch().begin_launch(group); });
-      if (missing) {
-        end_begun();
-        return missing;
-      }
-    }
-  } catch (...) {
-    end_begun();
-    throw;
-  }
-  return std::nullopt;
-}
-
-void CudaAllocator::end_launch(std::optional<c10::DeviceIndex> only) {
-  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    if (!only || *only == i) {
-      device(i).core.scratch().end_launch();
-    }
-  }
-}
-
 std::optional<c10::DeviceIndex> CudaAllocator::device_of(const PoolId& pool) const {
   std::optional<c10::DeviceIndex> found;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {

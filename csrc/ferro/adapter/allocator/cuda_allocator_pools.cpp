@@ -135,8 +135,7 @@ void CudaAllocator::check_sharing(SharingResult result) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, result != SharingResult::kOutOfMemory,
       "CUDA out of memory. What the capture left alive needs pages that no other graph "
-      "of its exclusive group uses, or scratch of the group is lent, and there are no "
-      "pages. Free memory and capture again.");
+      "of its exclusive group uses, and there are no pages. Free memory and capture again.");
 }
 
 namespace {

@@ -9,7 +9,6 @@
 #include "ferro/core/streams/capture_ledger.h"
 #include "ferro/driver/types.h"
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -64,9 +63,6 @@ struct AllocatorConfig {
   // By the bytes of the device: those beyond which a request is refused at once, before anything is
   // given back or waited for. Asked on every miss; null: no such limit.
   std::function<std::size_t(std::size_t)> rejection_limit = nullptr;
-  // That a launch of a graph is taken to be under way at most, by a request that wants idle scratch
-  // (scratch_eviction.h).
-  std::chrono::milliseconds longest_launch{1000};
 };
 
 // Called when memory is short and no lock of a heap is held. True: something was freed.

@@ -24,15 +24,14 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
       scratch_(driver_, timeline_, store_, pools_, config.graph_order),
-      eviction_(scratch_, config.longest_launch),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,   driver_,   store_,       stale_,         timeline_, pools_,
-             scratch_,  eviction_, stats_,       segment_stats_, imports_,  searches_,
-             captures_, layout_,   on_shortage_, counters_},
+      parts_{config_,   driver_,   store_,  stale_,         timeline_,
+             pools_,    scratch_,  stats_,  segment_stats_, imports_,
+             searches_, captures_, layout_, on_shortage_,   counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_),
-      graph_scratch_(parts_, reclaimer_, ladder_, addresses, climb_mutex_),
+      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_),
       segment_ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
   pools_.set_context(std::make_unique<const HeapContext>(HeapContext{

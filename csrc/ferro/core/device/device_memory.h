@@ -190,8 +190,7 @@ class DeviceMemory {
   Imports imports_;
   std::atomic<MemoryObserver*> observer_{nullptr};
   PoolTable pools_;
-  ScratchSharing scratch_;    // under the climb lock
-  ScratchEviction eviction_;  // the same
+  ScratchSharing scratch_;  // under the climb lock
   const MemoryShortageCallback on_shortage_;
 
   RecursiveMutex climb_mutex_;

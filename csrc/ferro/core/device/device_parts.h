@@ -3,7 +3,6 @@
 
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/pool_table.h"
-#include "ferro/core/device/scratch_eviction.h"
 #include "ferro/core/device/scratch_sharing.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/pages/stale_mappings.h"
@@ -28,8 +27,7 @@ struct DeviceParts {
   StaleMappings& stale;
   DeviceTimeline& timeline;
   PoolTable& pools;
-  ScratchSharing& scratch;    // under the climb lock
-  ScratchEviction& eviction;  // the same
+  ScratchSharing& scratch;  // under the climb lock
   DeviceStats& stats;
   SegmentStats& segment_stats;
   Imports& imports;

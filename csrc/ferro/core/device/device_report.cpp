@@ -213,7 +213,6 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   facts.headroom = parts_.config.headroom;
   facts.held = held_bytes();
   facts.scratch = parts_.scratch.pages() * parts_.store.page_bytes();
-  facts.idle_scratch = parts_.eviction.pages_not_lent() * parts_.store.page_bytes();
   std::map<StreamId, StreamShare> streams;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView view = heap->view();
@@ -261,7 +260,6 @@ void DeviceReport::check_invariants() {
   FERRO_CHECK(pages.held * parts_.store.page_bytes() ==
               backed + (parts_.scratch.pages() + pages.idle) * parts_.store.page_bytes());
   parts_.scratch.check_invariants();
-  parts_.eviction.check_invariants();
   FERRO_CHECK(pages.charged_bytes == in_segments);
   const SegmentTable segments = parts_.segment_stats.read();
   FERRO_CHECK(segments.of[kSegmentBytes][kAll].current == static_cast<std::int64_t>(in_segments));

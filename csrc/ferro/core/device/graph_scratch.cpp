@@ -8,70 +8,10 @@
 
 namespace ferro {
 
-bool GraphScratch::lend(GroupId group, bool lends) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  parts_.eviction.set_lends(group, lends);
-  return lends || refill(group) != SharingResult::kOk;
-}
-
-std::optional<std::size_t> GraphScratch::begin_launch(GroupId group) {
-  LaunchGate& gate = parts_.eviction.gate();
-  gate.enter();
-  if (!parts_.eviction.is_any_incomplete()) {
-    return std::nullopt;
-  }
-  gate.leave();
-  const RecursiveMutexLock lock(climb_mutex_);
-  if (refill(group) == SharingResult::kOk) {
-    gate.enter();  // which is open, as an eviction has the lock
-    return std::nullopt;
-  }
-  const std::size_t pages = parts_.eviction.evicted_pages(group);
-  const std::size_t at_hand = std::min(pages, parts_.store.single_pages_at_hand());
-  return (pages - at_hand) * parts_.store.page_bytes();
-}
-
-// Where memory lacks, as for a request that would fail.
-SharingResult GraphScratch::refill(GroupId group) {
-  ScratchEviction& eviction = parts_.eviction;
-  if (!eviction.is_incomplete(group)) {
-    return SharingResult::kOk;
-  }
-  const Driver::Session session(parts_.driver);
-  parts_.stale.remove_passed();
-  SharingResult result = eviction.refill(group);
-  const std::size_t pages = eviction.evicted_pages(group);
-  if (result == SharingResult::kOutOfMemory) {
-    reclaimer_.empty_cache(nullptr);
-    for (Heap* heap : parts_.pools.heaps_of(kDefaultPool)) {
-      reclaimer_.empty_heap(*heap, Reclaimer::kAllPages, nullptr);
-    }
-    result = eviction.refill(group);
-  }
-  if (result == SharingResult::kOutOfMemory && ladder_.evict_scratch_for(pages, group)) {
-    result = eviction.refill(group);
-  }
-  return result;
-}
-
-SharingResult GraphScratch::refill_group_of(const PoolId& pool) {
-  const std::optional<GroupId> group = parts_.eviction.group_of(pool);
-  return group ? refill(*group) : SharingResult::kOk;
-}
-
 SharingResult GraphScratch::join(GroupId group, const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
-  }
-  if (const SharingResult result = parts_.scratch.may_join(group, pool);
-      result != SharingResult::kOk) {
-    return result;
-  }
-  // Of a pool alone in another group too; one may have lent to the other just now.
-  if (refill_group_of(pool) != SharingResult::kOk || refill(group) != SharingResult::kOk ||
-      refill_group_of(pool) != SharingResult::kOk || parts_.eviction.is_incomplete(group)) {
-    return SharingResult::kOutOfMemory;
   }
   return parts_.scratch.join(group, pool);
 }
@@ -86,9 +26,6 @@ SharingResult GraphScratch::leave(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
-  }
-  if (const SharingResult result = refill_group_of(pool); result != SharingResult::kOk) {
-    return result;
   }
   return parts_.scratch.leave(pool);
 }
@@ -110,9 +47,6 @@ GroupBytes GraphScratch::bytes_if_joined(std::span<const PoolId> pools) {
 
 SharingResult GraphScratch::begin_capture(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
-  if (const SharingResult result = refill_group_of(pool); result != SharingResult::kOk) {
-    return result;
-  }
   return parts_.scratch.begin_capture(pool);
 }
 

@@ -6,7 +6,6 @@
 #include "ferro/base/mutex.h"
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/device/device_parts.h"
-#include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/device/scratch_sharing.h"
 
@@ -20,25 +19,9 @@ class GraphScratch {
  public:
   using GroupId = ScratchSharing::GroupId;
 
-  GraphScratch(const DeviceParts& parts, Reclaimer& reclaimer, Ladder& ladder,
-               const AddressIndex& addresses, RecursiveMutex& climb_mutex)
-      : parts_(parts),
-        reclaimer_(reclaimer),
-        ladder_(ladder),
-        addresses_(addresses),
-        climb_mutex_(climb_mutex) {}
-
-  // Does the group lend its scratch (scratch_eviction.h) from now on? Where it does no longer, what
-  // serves others comes back, if there is memory. False: it does not lend, and nothing has to come
-  // back, so launches need no `begin_launch`.
-  bool lend(GroupId group, bool lends) FERRO_EXCLUDES(climb_mutex_);
-  // A graph of the group is about to be launched. None: it may be, and `end_launch` follows, also
-  // where it fails. Else nothing has to follow: so many bytes are missing to take back what serves
-  // others; 0 where it was not for want of memory. Before that free memory of others goes to the
-  // driver, live bytes move if they may, and other groups lend. Throws DriverError; a later call
-  // tries again.
-  std::optional<std::size_t> begin_launch(GroupId group) FERRO_EXCLUDES(climb_mutex_);
-  void end_launch() { parts_.eviction.gate().leave(); }
+  GraphScratch(const DeviceParts& parts, Reclaimer& reclaimer, const AddressIndex& addresses,
+               RecursiveMutex& climb_mutex)
+      : parts_(parts), reclaimer_(reclaimer), addresses_(addresses), climb_mutex_(climb_mutex) {}
 
   SharingResult join(GroupId group, const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   SharingResult may_join(GroupId group, const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
@@ -79,12 +62,8 @@ class GraphScratch {
   }
 
  private:
-  SharingResult refill(GroupId group) FERRO_REQUIRES(climb_mutex_);
-  SharingResult refill_group_of(const PoolId& pool) FERRO_REQUIRES(climb_mutex_);
-
   const DeviceParts& parts_;
   Reclaimer& reclaimer_;
-  Ladder& ladder_;
   const AddressIndex& addresses_;
   RecursiveMutex& climb_mutex_;
 };

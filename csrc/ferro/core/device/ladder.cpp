@@ -12,7 +12,7 @@ struct Ladder::Step {
   DevicePtr (Ladder::*make_room_and_allocate)(Climb&);
 };
 
-const std::array<Ladder::Step, 13> Ladder::kSteps = {{
+const std::array<Ladder::Step, 12> Ladder::kSteps = {{
     {LadderStep::kCollectPending, &Ladder::collect_pending_frees},
     {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
     {LadderStep::kMovePages, &Ladder::move_pages},
@@ -25,7 +25,6 @@ const std::array<Ladder::Step, 13> Ladder::kSteps = {{
     {LadderStep::kTransfer, &Ladder::transfer_pages},
     {LadderStep::kReclaim, &Ladder::reclaim},
     {LadderStep::kWait, &Ladder::wait_for_memory},
-    {LadderStep::kLendScratch, &Ladder::evict_scratch},
 }};
 
 DevicePtr Ladder::climb(Climb& climb) {

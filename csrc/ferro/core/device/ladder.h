@@ -9,7 +9,6 @@
 
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/reclaimer.h"
-#include "ferro/core/policy/report.h"
 
 #include <array>
 #include <cstddef>
@@ -36,13 +35,9 @@ class Ladder {
   // kNull: nothing helped, or the request is beyond the rejection limit.
   DevicePtr climb(Climb& climb);
 
-  // For `pages` that somebody beside the requests takes from the store or the driver: idle graphs of
-  // groups that lend their scratch give it, but for one. True: some have.
-  bool evict_scratch_for(std::size_t pages, ScratchEviction::GroupId but);
-
  private:
   struct Step;
-  static const std::array<Step, 13> kSteps;
+  static const std::array<Step, 12> kSteps;
   // Other heaps that are asked for pages where the request could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
   // Also those whose free pages are not merged yet.
@@ -61,7 +56,6 @@ class Ladder {
   DevicePtr transfer_pages(Climb& climb);
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
-  DevicePtr evict_scratch(Climb& climb);
 
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
@@ -73,7 +67,6 @@ class Ladder {
   // plain requests left, stay during captures, as PyTorch's do.
   bool release_segments_of(const std::vector<Heap*>& heaps, const CallContext& context);
   std::size_t pages_beyond_limits() const;
-  std::vector<StreamId> lasting_streams();
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
   std::size_t missing_pages(Climb& climb);

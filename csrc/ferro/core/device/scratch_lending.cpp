@@ -179,7 +179,6 @@ GroupBytes ScratchSharing::bytes_of(GroupId group) const {
   }
   for (const auto& [handle, shared] : set->second.handles) {
     bytes.set += shared.held_pages() * store_.page_bytes();
-    bytes.lent += shared.evicted ? shared.pages * store_.page_bytes() : 0;
   }
   for (const PoolId& pool : set->second.members) {
     for (const Use& use : members_.at(pool).uses) {
@@ -334,12 +333,9 @@ bool ScratchSharing::expect_checkpoints(const PoolId& pool) {
   return true;
 }
 
-// Pools that nobody declared, and such as have left, are left as they are; and all while pages of the
-// group are lent, as these are not there to be shared.
+// Pools that nobody declared, and such as have left, are left as they are.
 bool ScratchSharing::has_news(const PoolId& pool, const Member& member) const {
-  const auto is_evicted = [](const auto& entry) { return entry.second.evicted; };
-  return member.group < kFirstLone && is_of_tree(pool) && carried_.at(pool).has_news() &&
-         std::ranges::none_of(sets_.at(member.group).handles, is_evicted);
+  return member.group < kFirstLone && is_of_tree(pool) && carried_.at(pool).has_news();
 }
 
 // Once the device has come to rest, as the program's own work in the pool is ordered behind nobody.

@@ -36,7 +36,7 @@
 //  * a handle of a set has a user;
 //  * a doubled handle of a pool that is no member's use is its pool's, or serves its captures alone;
 //  * pages(id) of the first member of a group that has any == pages of its set - pages that are
-//    kept or evicted, of others 0.
+//    kept, of others 0.
 #pragma once
 
 #include "ferro/core/device/config.h"
@@ -70,12 +70,10 @@ enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, k
 struct GroupBytes {
   std::size_t set = 0;      // of the handles of the set, each once
   std::size_t scratch = 0;  // of addresses of scratch, which they are behind
-  std::size_t lent = 0;     // of handles that serve others until the next launch; not in `set`
 
   void add(const GroupBytes& more) {
     set += more.set;
     scratch += more.scratch;
-    lent += more.lent;
   }
 };
 
@@ -166,8 +164,6 @@ class ScratchSharing final : public ScratchLender {
   bool lends_to(const PoolId& pool) const override;
 
  private:
-  friend class ScratchEviction;
-
   // ScratchLender.
   std::vector<HandleRange> lend(const PoolId& pool, StreamId stream, std::size_t pages,
                                 bool exactly) override;
@@ -190,11 +186,9 @@ class ScratchSharing final : public ScratchLender {
     // An arena of this pool owns it, and takes it into account; it is lent to nobody. Its users are
     // of one graph, which writes there before it writes what it keeps.
     std::optional<PoolId> kept_by;
-    // Serves others (scratch_eviction.h): the handle is a name alone, and behind no address of here.
-    bool evicted = false;
 
     // That the set takes into account.
-    std::size_t held_pages() const { return kept_by || evicted ? 0 : pages; }
+    std::size_t held_pages() const { return kept_by ? 0 : pages; }
   };
   struct Set {
     std::map<PageHandle, Shared> handles;

@@ -427,7 +427,7 @@ void ArenaHeap::grant(DeviceId to) {
       }
       for (const Block* block = span->first; block != nullptr; block = block->next) {
         if (block->state == BlockState::kAliased) {
-          std::ranges::move(mapped_parts(*block), std::back_inserter(mapped));
+          mapped.push_back({block->ptr, block->size});
         }
       }
     }

@@ -21,7 +21,6 @@
 #include "ferro/core/policy/export_units.h"
 #include "ferro/core/policy/relocation.h"
 #include "ferro/core/policy/span_sizes.h"
-#include "ferro/core/types/address_ranges.h"
 
 #include <atomic>
 #include <chrono>
@@ -255,13 +254,10 @@ class ArenaHeap final : public Heap {
   Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from)
       FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
-  // Of an aliased block, in order (arena_scratch.cpp).
-  std::vector<PageRun> mapped_parts(const Block& block) FERRO_REQUIRES(mutex_);
 
   friend class ArenaScratch;
 
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
-  AddressRanges absent_ FERRO_GUARDED_BY(mutex_);  // of aliased blocks, with nothing behind them
   // Temporary mappings that the driver refused to remove when it should have.
   std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs

@@ -67,13 +67,6 @@ class ArenaScratch {
   // Unmaps an aliased block, which nobody uses any more. False: the driver refused, and some of it
   // is still there.
   bool remove_alias(Block* block);
-  // Unmaps whole handles of an aliased block, whose addresses stay: they are *absent*. False: the
-  // driver refused, and nothing changed.
-  bool make_absent(DevicePtr begin, std::size_t bytes, const char* reason);
-  // Maps whole handles behind absent addresses. On failure, also when it throws, nothing changed.
-  Status make_present(DevicePtr begin, std::span<const HandleRange> handles);
-  bool is_absent(DevicePtr begin);
-  bool is_all_absent(const Block& block);
 
  private:
   void collect_locked() FERRO_REQUIRES(heap_.mutex_);

@@ -50,16 +50,6 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
   return TakeResult::kOk;
 }
 
-std::size_t PageStore::single_pages_at_hand() {
-  const MutexLock lock(mutex_);
-  complete_unmapped();
-  const std::size_t cached = cached_pages_ * page_bytes_;
-  const std::size_t limit = std::min(limit_, rejection_limit_);
-  const std::size_t room = limit - std::min(limit, used_bytes() - cached);
-  const std::size_t on_device = driver_.memory_info().free_bytes + cached;
-  return std::min(on_device - std::min(on_device, headroom_), room) / page_bytes_;
-}
-
 std::size_t PageStore::available(const PageRequest& request) {
   const MutexLock lock(mutex_);
   complete_unmapped();

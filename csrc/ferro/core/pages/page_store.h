@@ -96,8 +96,6 @@ class PageStore {
   // instead. kTooFew: there are fewer, and none may be created.
   TakeResult take(const PageRequest& request, std::vector<StoredHandle>& out)
       FERRO_EXCLUDES(mutex_);
-  // How many handles of one page each it could give at most, as far as the driver tells.
-  std::size_t single_pages_at_hand() FERRO_EXCLUDES(mutex_);
   // How many pages `take` would find for that request without creating any; at most `request.pages`.
   std::size_t available(const PageRequest& request) FERRO_EXCLUDES(mutex_);
   // The first epoch that handles of the store still wait for, for the host to wait for it; none: no

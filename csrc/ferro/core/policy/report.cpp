@@ -94,13 +94,6 @@ std::string streams_text(const OutOfMemoryFacts& facts) {
   return text + (more == 0 ? "." : ", and " + std::to_string(more) + " more streams the rest.");
 }
 
-std::string idle_scratch_text(const OutOfMemoryFacts& facts) {
-  return facts.idle_scratch == 0
-             ? ""
-             : " Exclusive groups of graphs hold " + SizeText(facts)(facts.idle_scratch) +
-                   " of scratch, which graphs.lend(group) lets serve between replays.";
-}
-
 }  // namespace
 
 Verdict diagnose(const OutOfMemoryFacts& facts) {
@@ -218,7 +211,7 @@ std::string explain(const OutOfMemoryFacts& facts) {
           "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
           ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
           size(other_memory(facts)) + ".";
-  return text + idle_scratch_text(facts) + streams_text(facts);
+  return text + streams_text(facts);
 }
 
 }  // namespace ferro

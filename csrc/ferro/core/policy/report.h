@@ -33,7 +33,6 @@ struct OutOfMemoryFacts {
   std::size_t live_private = 0;  // part of `live` in private pools
   std::size_t free_private = 0;  // free in private pools
   std::size_t scratch = 0;       // of graphs that share it, by page
-  std::size_t idle_scratch = 0;  // part of `scratch`, of exclusive groups that do not lend it
   // What the allocator before ours holds, and what of that the program uses.
   std::size_t previous_held = 0;
   std::size_t previous_live = 0;

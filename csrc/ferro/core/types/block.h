@@ -27,8 +27,6 @@
 //  set       The handles that several graphs have as their scratch.
 //  aliased   A block of scratch: the handles behind it belong to a set. Always whole handles.
 //  borrowed  A handle of a set behind an arena of a pool that captures, until the capture ends.
-//  evicted   A handle of a set whose pages serve others until the next launch of the group
-//            (scratch_eviction.h); the addresses of scratch that it was behind are absent meanwhile.
 //  unit      A handle that stays behind its addresses: other processes may map it, or the program
 //            pinned it (exported_units.h).
 //  capture   CUDA's recording of a graph. CaptureOrder is its order, CapturePool its memory,

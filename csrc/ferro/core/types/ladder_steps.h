@@ -20,16 +20,15 @@ enum class LadderStep : std::uint8_t {
   kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
   kReclaim,         // 7  callbacks; free pages of pools that allow it
   kWait,            // 8  the host waits for what covers the deficit
-  kLendScratch,     // 9  scratch of idle graphs whose group lends it
-  kOutOfMemory,     // 10 nothing helped
+  kOutOfMemory,     // 9  nothing helped
 };
-inline constexpr std::size_t kLadderSteps = 12;
+inline constexpr std::size_t kLadderSteps = 11;
 
 constexpr const char* name_of(LadderStep step) {
   constexpr std::array<const char*, kLadderSteps> kNames = {
       "collect_pending", "merge_unmerged", "move_pages",   "idle_pages",
       "passed_pages",    "stream_wait",    "grow",         "transfer",
-      "reclaim",         "wait",           "lend_scratch", "out_of_memory"};
+      "reclaim",         "wait",           "out_of_memory"};
   return kNames[static_cast<std::size_t>(step)];
 }
 

@@ -33,7 +33,7 @@ enum class MemoryEvent : std::uint8_t {
 struct RangeFacts {
   // Static text; null for segments. Of mapped pages the ladder's step that got them; of unmapped
   // ones what became of them: moved, transferred or released. Pages of a block that other processes
-  // open are "shared"; scratch that serves others and comes back is "lent" and "taken_back"; what a failure put
+  // open are "shared"; what a failure put
   // back where it was, "put_back".
   const char* reason = nullptr;
   std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap

@@ -140,23 +140,6 @@ bool join(World& w) {
 
 std::size_t shared_pages(World& w) { return w.device->scratch().bytes_of(kGroup).set / kPageBytes; }
 
-// Two graphs of a group that lends, on a device of which all is in use but so many pages.
-void fill_but(World& w, std::size_t pages) {
-  w.device->pools().hold(kPool);
-  w.device->pools().hold(kOtherPool);
-  FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
-  FERRO_CHECK(w.device->scratch().lend(kGroup, true));
-  w.device->store().set_limit(w.device->report().held_bytes() + pages * kPageBytes);
-}
-
-bool launch(World& w) {
-  const bool may = !w.device->scratch().begin_launch(kGroup);
-  if (may) {
-    w.device->scratch().end_launch();
-  }
-  return may;
-}
-
 enum class Promise {
   kNothingChanged,   // a failure leaves the arena as it was
   kProgramUnharmed,  // a failure may have moved pages that carry no live byte
@@ -525,34 +508,6 @@ const std::vector<Scenario>& scenarios() {
        [](World& w) {
          w.device->empty_cache();
          return shared_pages(w) == 0;
-       }},
-      {"ScratchServesARequest", 64, Promise::kProgramUnharmed, [](World& w) { fill_but(w, 1); },
-       [](World& w) {
-         const DevicePtr eager = w.allocate(3 * kPageBytes, w.stream);
-         if (eager != kNull) {
-           w.free(eager);
-         }
-         return eager != kNull && launch(w);
-       }},
-      {"ScratchComesBack", 64, Promise::kProgramUnharmed,
-       [](World& w) {
-         fill_but(w, 1);
-         w.free(w.allocate(3 * kPageBytes, w.stream));
-         FERRO_CHECK(w.device->scratch().bytes_of(kGroup).lent != 0);
-       },
-       [](World& w) { return launch(w) && w.device->scratch().bytes_of(kGroup).lent == 0; }},
-      {"LentScratchOfPoolsThatNobodyHolds", 64, Promise::kProgramUnharmed,
-       [](World& w) {
-         fill_but(w, 1);
-         w.free(w.allocate(3 * kPageBytes, w.stream));
-         for (const PoolId& pool : {kPool, kOtherPool}) {
-           FERRO_CHECK(w.device->pools().release(pool));
-           w.device->scratch().on_unheld(pool);
-         }
-       },
-       [](World& w) {
-         w.device->empty_cache();
-         return w.device->scratch().bytes_of(kGroup).lent == 0;
        }},
   };
   return all;

@@ -433,34 +433,5 @@ TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
 INSTANTIATE_TEST_SUITE_P(Seeds, TreePoolsRandom,
                          ::testing::Range(1U, kAddressSanitizer ? 3U : 31U));
 
-// Trees are recorded and taken back to their checkpoints while pages of the group are lent.
-TEST_F(TreePoolsTest, APoolOfAGroupThatHasLentIsTakenBackToItsCheckpoints) {
-  GraphScratch& scratch = device_->scratch();
-  ASSERT_EQ(scratch.join(kGroup, kOther), SharingResult::kOk);
-  const Graph partner = capture(16 * kPageBytes, kPageBytes);
-  const Node root = record(nullptr, 8 * kPageBytes, kPageBytes);
-  ASSERT_EQ(scratch.join(kGroup, kTree), SharingResult::kOk);
-  scratch.lend(kGroup, true);
-  device_->empty_cache();
-  const std::size_t used = SimGpu::used_pages();
-  const DevicePtr eager = allocate((512 - used + 4) * kPageBytes);
-  ASSERT_NE(eager, kNull);
-  const std::size_t lent = scratch.bytes_of(kGroup).lent;
-  EXPECT_GT(lent, 0U);
-  // A run that warms up.
-  free(take(kTree, kPageBytes).ptr);
-  checkpoint();
-  go_to(root);
-  EXPECT_EQ(scratch.bytes_of(kGroup).lent, lent);
-  free(eager);
-  const Node child = record(&root, 12 * kPageBytes, kPageBytes);
-  EXPECT_EQ(scratch.bytes_of(kGroup).lent, 0U);
-  go_to(root);
-  go_to(child);
-  ASSERT_EQ(scratch.begin_launch(kGroup), std::nullopt);
-  scratch.end_launch();
-  EXPECT_EQ(partner.scratch.size(), 1U);
-}
-
 }  // namespace
 }  // namespace ferro
