@@ -21,7 +21,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -115,23 +114,11 @@ class Driver {
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);
-  // Has all work of the stream finished? Not while it captures. These are two questions to the
-  // driver, and a capture that another thread begins between them is invalidated: who asks of a
-  // stream that other threads use keeps them from beginning one (core/streams/capture_count.h).
-  bool is_idle(StreamId stream);
   // Does the stream capture, or any blocking stream of the device, if it is the legacy stream?
   // Disturbs no capture.
   bool captures(StreamId stream);
   // The host waits for all work on the device. Invalidates every capture that runs on it.
   void wait_for_device();
-  // The same, unless a capture is seen on a blocking stream of the device or on one of `known`:
-  // then false, and nothing was waited for or disturbed. The driver tells of no other: a capture on
-  // a non-blocking stream that is not among them is invalidated.
-  [[nodiscard]] bool try_wait_for_device(const std::vector<StreamId>& known = {});
-  // Waits until the device has nothing left to do, but no longer than that; false: it has. Asks in
-  // a thread of its own, which stays until the device comes to rest. To be asked where a wait for
-  // the device is allowed.
-  [[nodiscard]] bool comes_to_rest(std::chrono::milliseconds at_most);
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
   // The nodes that a node of a graph comes directly after.

@@ -2,12 +2,6 @@
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
 
-#include <algorithm>
-#include <future>
-#include <memory>
-#include <system_error>
-#include <thread>
-
 namespace ferro {
 namespace {
 
@@ -114,18 +108,6 @@ bool Driver::stream_wait(EventId event, StreamId stream) {
   return true;
 }
 
-bool Driver::is_idle(StreamId stream) {
-  const CallScope scope(*this);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // Asked first: the question below would invalidate the capture.
-  if (api_.stream_is_capturing(raw(stream), &status) != CUDA_SUCCESS ||
-      status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return false;
-  }
-  count(DriverCall::kEventQuery);
-  return is_done(api_.stream_query(raw(stream)), "cuStreamQuery");
-}
-
 bool Driver::is_done(CUresult answer, const char* function) const {
   if (answer == CUDA_ERROR_NOT_READY) {
     return false;
@@ -138,38 +120,6 @@ void Driver::wait_for_device() {
   const CallScope scope(*this);
   count(DriverCall::kEventWait);
   expect(api_.ctx_synchronize(), "cuCtxSynchronize");
-}
-
-bool Driver::try_wait_for_device(const std::vector<StreamId>& known) {
-  const CallScope scope(*this);
-  if (captures(kLegacyStream) ||
-      std::ranges::any_of(known, [this](StreamId stream) { return captures(stream); })) {
-    return false;
-  }
-  wait_for_device();
-  return true;
-}
-
-bool Driver::comes_to_rest(std::chrono::milliseconds at_most) {
-  const CallScope scope(*this);
-  const auto result = std::make_shared<std::promise<CUresult>>();
-  std::future<CUresult> at_rest = result->get_future();
-  try {
-    std::thread([&api = api_, context = context(), result] {
-      CUresult outcome = api.ctx_set_current(context);
-      if (outcome == CUDA_SUCCESS) {
-        outcome = api.ctx_synchronize();
-      }
-      result->set_value(outcome);
-    }).detach();
-  } catch (const std::system_error&) {
-    return false;
-  }
-  if (at_rest.wait_for(at_most) != std::future_status::ready) {
-    return false;
-  }
-  expect(at_rest.get(), "cuCtxSynchronize");
-  return true;
 }
 
 CaptureInfo Driver::capture_info(StreamId stream) {

@@ -104,13 +104,11 @@ class DeviceModel {
       free(nth_live(i.block));
     }
   }
+  void operator()(const FreeInUse& i);
   void operator()(const RecordStream& i);
   void operator()(const Advance& i) { traffic_.advance(i.stream); }
   void operator()(const Finish& i) { traffic_.finish(i.stream); }
-  void operator()(const BeginCapture& i) {
-    traffic_.begin_capture(i.stream);
-    device_->set_captures(traffic_.captures());
-  }
+  void operator()(const BeginCapture& i) { begin_capture(i.stream); }
   void operator()(const EndCapture& i);
   void operator()(const EmptyCache&) {
     guarded([this] { device_->empty_cache(); });
@@ -245,6 +243,17 @@ class DeviceModel {
   }
   void allocate(const PoolId& pool, const Allocate& request);
   void free(Live::iterator found);
+  // Of blocks of the default pool, by the stream of the block and its size class.
+  using Owner = std::pair<unsigned, bool>;
+  static Owner owner_of(unsigned stream, std::size_t size) {
+    return {stream % Traffic::kStreams, is_large(size)};
+  }
+  void wait_for_late_uses(const PoolId& pool, const Owner& owner);
+  // Captures are announced before they begin.
+  void begin_capture(unsigned stream) {
+    device_->set_captures(traffic_.captures() + (traffic_.capturing(stream) ? 0 : 1));
+    traffic_.begin_capture(stream);
+  }
   unsigned number_of(StreamId stream) const;
   bool is_capturing(unsigned stream) const { return stream != kGone && traffic_.capturing(stream); }
   void check_size(const PoolId& pool, std::size_t asked, const AllocateResult& result);
@@ -322,7 +331,12 @@ class DeviceModel {
   Live live_;
   std::vector<Quarantined> quarantine_;
   std::vector<Promise> promises_;
-  std::deque<Freed> freed_;  // the last ones
+  struct LateUse {
+    std::shared_ptr<Event> last;
+    bool host_waits;
+  };
+  std::map<Owner, std::vector<LateUse>> late_uses_;  // of freed blocks
+  std::deque<Freed> freed_;                          // the last ones
   std::map<PoolId, int> holds_;
   std::set<PoolId> lenders_;  // pools that serve the default pool before it fails
   std::weak_ptr<SegmentSource> source_;

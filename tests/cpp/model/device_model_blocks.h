@@ -7,6 +7,7 @@ namespace ferro::testing {
 
 inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
   be_held(pool);
+  wait_for_late_uses(pool, owner_of(i.stream, i.size));
   const StreamId stream = traffic_.stream(i.stream);
   const auto capture = running_.find(pool);
   const bool borrows = capture != running_.end() && capture->second.of_member;
@@ -112,6 +113,7 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   if (number == kGone) {
     return;  // a program does not ask for memory of a stream that is gone
   }
+  wait_for_late_uses(pool, owner_of(number, i.size));
   const bool expected = is_free_range(pool, stream, ptr, i.size);
   AllocateResult result;
   guarded([&] { result = device_->allocate_at(pool, stream, ptr, {i.size, i.size}); });
@@ -174,6 +176,37 @@ inline void DeviceModel::free(Live::iterator found) {
   expect(freed.error == FreeError::kNone && freed.size == block.size, "a free never fails");
   expect(span.heap()->free(span, ptr).error == FreeError::kNotLive, "nothing is freed twice");
   live_.erase(found);
+}
+
+inline void DeviceModel::operator()(const FreeInUse& i) {
+  if (live_.empty()) {
+    return;
+  }
+  const auto found = nth_live(i.block);
+  const Block& block = found->second;
+  const unsigned user = i.stream % Traffic::kStreams;
+  if (block.pool == kDefaultPool && block.stream != kGone && block.stream != user &&
+      block.tag != 0 && !is_capturing(user) && !is_capturing(block.stream)) {
+    traffic_.order(block.stream, user);
+    traffic_.read(user, DevicePtr{found->first}, block.size, block.tag);
+    late_uses_[owner_of(block.stream, block.size)].push_back(
+        {traffic_.last_place(user), i.host_waits});
+  }
+  free(found);
+}
+
+// A program waits before each request, whether it then gets that memory or not.
+inline void DeviceModel::wait_for_late_uses(const PoolId& pool, const Owner& owner) {
+  if (pool != kDefaultPool) {
+    return;
+  }
+  for (const LateUse& use : std::exchange(late_uses_[owner], {})) {
+    if (use.host_waits || is_capturing(owner.first)) {
+      use.last->wait();
+    } else {
+      use.last->hold_back(traffic_.stream(owner.first));
+    }
+  }
 }
 
 inline void DeviceModel::operator()(const RecordStream& i) {

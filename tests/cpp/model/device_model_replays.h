@@ -44,8 +44,7 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
     }
   }
   running_[pool] = {++next_graph_, pool, stream, is_member(pool) && !excluded_.contains(pool)};
-  traffic_.begin_capture(stream);
-  device_->set_captures(traffic_.captures());
+  begin_capture(stream);
 }
 
 // What an earlier capture left alive has its own pages now.

@@ -169,6 +169,9 @@ inline void DeviceModel::operator()(const DestroyStream&) {
       block.last_work = last_work;
     }
   }
+  for (const bool large : {false, true}) {
+    late_uses_.erase({Traffic::kShortStream, large});  // that stream requests nothing more
+  }
   ledger_.lose(raw(traffic_.replace_short_stream()));
 }
 

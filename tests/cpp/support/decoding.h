@@ -104,7 +104,12 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
     const unsigned stream = in.below(profile.streams);
     return Allocate{pool, stream, next_size(in, profile), kind > 84 && kind < 88};
   }
-  if (kind < 40) return Free{in.byte()};
+  if (kind < 33) return Free{in.byte()};
+  if (kind < 40) {
+    const unsigned block = in.byte();
+    const unsigned stream = in.byte();
+    return FreeInUse{block, stream, stream % 4 == 0};
+  }
   if (kind < 45) return RecordStream{in.byte(), in.byte()};
   if (kind < 49) return Advance{in.byte()};
   if (kind < 50) return Finish{in.byte()};

@@ -22,6 +22,12 @@ struct Allocate {
 struct Free {
   unsigned block;
 };
+// A block is freed while another stream still reads it, and no use was recorded. The block's own
+// stream waits for the reader right before its next request of that size class, or the host does.
+struct FreeInUse {
+  unsigned block, stream;
+  bool host_waits;
+};
 struct RecordStream {
   unsigned block, stream;
 };
@@ -114,22 +120,33 @@ struct Replay {
 };
 
 using Instruction =
-    std::variant<Allocate, Free, RecordStream, Advance, Finish, BeginCapture, EndCapture,
+    std::variant<Allocate, Free, FreeInUse, RecordStream, Advance, Finish, BeginCapture, EndCapture,
                  EmptyCache, EmptyPool, CollectPending, HoldPool, ReleasePool, TakeCheckpoint,
                  RestoreCheckpoint, SetLimit, FailNext, AllocateAt, Export, SetUseOnOom, AddPeer,
                  OthersHold, DestroyStream, OnShortage, SetRejectionLimit, JoinGroup, LeaveGroup,
                  BeginGraph, EndGraph, Replay>;
 
-inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
-                                           "cuMemSetAccess",       "cuMemUnmap",
-                                           "cuMemRelease",         "cuEventRecord",
-                                           "cuEventQuery",         "cuEventSynchronize",
-                                           "cuMemGetInfo_v2",      "cuEventCreate",
-                                           "cuMemAddressReserve",  "cuStreamGetCaptureInfo_v3",
-                                           "cuMemAddressFree",     "cuMemAlloc_v2",
-                                           "cuMemFree_v2",         "cuMemExportToShareableHandle",
-                                           "cuMemcpyDtoDAsync_v2", "cuCtxSynchronize",
-                                           "cuStreamWaitEvent",    "cuStreamQuery",
+inline constexpr const char* kFailing[] = {"cuMemCreate",
+                                           "cuMemMap",
+                                           "cuMemSetAccess",
+                                           "cuMemUnmap",
+                                           "cuMemRelease",
+                                           "cuEventRecord",
+                                           "cuEventQuery",
+                                           "cuEventSynchronize",
+                                           "cuMemGetInfo_v2",
+                                           "cuEventCreate",
+                                           "cuMemAddressReserve",
+                                           "cuStreamGetCaptureInfo_v3",
+                                           "cuMemAddressFree",
+                                           "cuMemAlloc_v2",
+                                           "cuMemFree_v2",
+                                           "cuMemExportToShareableHandle",
+                                           "cuMemcpyDtoDAsync_v2",
+                                           "cuCtxSynchronize",
+                                           "cuStreamWaitEvent",
+                                           "cuCtxRecordEvent",
+                                           "cuStreamBeginCapture_v2",
                                            "cuStreamIsCapturing"};
 
 // What a program runs in.
@@ -158,6 +175,9 @@ inline std::string to_code(const Instruction& instruction) {
       out << (i.plain ? ", true}" : "}");
     }
     void operator()(const Free& i) const { out << "Free{" << i.block << "}"; }
+    void operator()(const FreeInUse& i) const {
+      out << "FreeInUse{" << i.block << ", " << i.stream << ", " << i.host_waits << "}";
+    }
     void operator()(const RecordStream& i) const {
       out << "RecordStream{" << i.block << ", " << i.stream << "}";
     }

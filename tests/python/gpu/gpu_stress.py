@@ -1,10 +1,17 @@
 """Threads that take, fill, lend, check and free memory on many streams, under a limit.
 
-Arguments: the allocator, seconds, a mistake ("none"; "record_stream": it is left out). Every tensor
-is filled with a number of its own, and whoever gets it checks all of it on the device, on whatever
-stream, with nothing but events between the streams. The limit leaves little more room than what is
-live, so pages have to move all the time.
+Arguments: the allocator, seconds, how uses on other streams are kept apart from reuse:
+
+* `record`: `record_stream`; `forget`: that is left out, which is a mistake;
+* `wait`: without `record_stream`; the memory's stream waits right before its own next request;
+  `forget_wait`: that is left out, which is a mistake.
+
+Every tensor is filled with a number of its own, and the device checks all of it, on any stream,
+with nothing but events between the streams. The limit leaves little more room than what is live, so
+pages have to move all the time.
 """
+
+import contextlib
 
 import json
 import random
@@ -14,7 +21,7 @@ import time
 
 from benchmarks.harness.processes import use_allocator
 
-allocator, seconds, mistake = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+allocator, seconds, uses = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 use_allocator(allocator, simulated=False)
 
 import torch
@@ -32,6 +39,28 @@ SIZES = ((512, 4096), (4096, MIB), (MIB, 8 * MIB), (8 * MIB, 64 * MIB), (64 * MI
 LONGEST_SLEEP = 4_000_000
 """Cycles, 2 ms, that a stream idles before it looks at what it was lent. Without that the device is
 done before the host asks for more."""
+
+
+class Late:
+    """Uses of a stream's freed memory on other streams; it waits for them before it asks again."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.uses = []
+
+    def wait(self, stream):
+        for use in self.uses:
+            if uses == "wait":
+                stream.wait_event(use)
+        self.uses.clear()
+
+
+@contextlib.contextmanager
+def requests_on(stream):
+    """May ask for memory of the stream, after it has waited."""
+    with late[stream].lock, torch.cuda.stream(stream):
+        late[stream].wait(stream)
+        yield
 
 
 class Worker:
@@ -67,14 +96,14 @@ class Worker:
     def take(self):
         elements = self.random.randint(*self.random.choice(SIZES)) // 4
         tag, home = self.random.getrandbits(30), self.random.choice(streams)
-        with torch.cuda.stream(home):
+        with requests_on(home):
             tensor = torch.full((elements,), tag, dtype=torch.int32, device="cuda")
         self.tensors.append((tensor, tag, home))
         self.live += tensor.nbytes
         self.counts["allocated"] += 1
 
     def check(self, tensor, tag, stream):
-        with torch.cuda.stream(stream):
+        with requests_on(stream):
             wrong[stream] += (tensor != tag).sum()
         self.counts["checked"] += 1
 
@@ -87,12 +116,16 @@ class Worker:
         with torch.cuda.stream(other):
             torch.cuda._sleep(self.random.randrange(LONGEST_SLEEP))
         self.check(tensor, tag, other)
-        if mistake != "record_stream":
+        if uses == "record":
             tensor.record_stream(other)
         self.counts["transferred"] += 1
-        if self.random.random() < 0.8:
-            self.live -= tensor.nbytes
-            self.tensors.pop(place)
+        # Only what is freed needs a wait of its stream; what is kept is checked by that stream.
+        with late[home].lock:
+            late[home].uses.append(other.record_event())
+            if self.random.random() < 0.8:
+                self.live -= tensor.nbytes
+                self.tensors.pop(place)
+            del tensor
 
     def drop(self, count):
         for _ in range(min(count, len(self.tensors))):
@@ -112,6 +145,7 @@ class Worker:
 torch.cuda.set_per_process_memory_fraction(LIMIT / torch.cuda.mem_get_info()[1])
 streams = [torch.cuda.Stream() for _ in range(THREADS * STREAMS)]
 wrong = {stream: torch.zeros((), dtype=torch.int64, device="cuda") for stream in streams}
+late = {stream: Late() for stream in streams}
 torch.cuda.synchronize()
 workers = [Worker(number) for number in range(THREADS)]
 end = time.monotonic() + seconds

@@ -33,10 +33,11 @@ def test_memory_of_streams_that_are_gone(run_program: RunProgram) -> None:
         assert json.loads(done.stdout.splitlines()[-1])["reserved"] <= 20
 
 
-def test_many_streams_and_threads_under_a_limit(run_program: RunProgram) -> None:
+@pytest.mark.parametrize("uses", ["record", "wait"])
+def test_many_streams_and_threads_under_a_limit(run_program: RunProgram, uses: str) -> None:
     """For FERRO_STRESS_SECONDS, 15 unless it is set; every byte is checked on the device."""
     seconds = int(os.environ.get("FERRO_STRESS_SECONDS", "15"))
-    words = ("gpu_stress.py", "ferro_alloc", str(seconds), "none")
+    words = ("gpu_stress.py", "ferro_alloc", str(seconds), uses)
     done = run_program(*words, timeout=seconds + 120)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["failures"] == []
@@ -46,11 +47,12 @@ def test_many_streams_and_threads_under_a_limit(run_program: RunProgram) -> None
     device = found["device"]
     assert device["moved"] > 100
     assert device["transferred"] > 100
-    assert device["ladder"]["stream_wait"] > 0
+    assert (device["ladder"]["stream_wait"] > 0) == (uses == "record")
 
 
-def test_the_stress_would_notice(run_program: RunProgram) -> None:
-    words = ("gpu_stress.py", "ferro_alloc", "10", "record_stream")
+@pytest.mark.parametrize("mistake", ["forget", "forget_wait"])
+def test_the_stress_would_notice(run_program: RunProgram, mistake: str) -> None:
+    words = ("gpu_stress.py", "ferro_alloc", "10", mistake)
     done = run_program(*words, check=False, timeout=120)
     if done.returncode == 0:
         assert json.loads(done.stdout.splitlines()[-1])["wrong"] > 0
@@ -90,7 +92,7 @@ def test_compute_sanitizer_finds_nothing_while_pages_move() -> None:
     noticed = check_memory("-c", READS_BEYOND_ITS_PAGES)
     assert noticed.returncode != 0
     assert "Invalid __global__ read" in noticed.stdout
-    done = check_memory(str(find_program("gpu_stress.py")), "ferro_alloc", "15", "none")
+    done = check_memory(str(find_program("gpu_stress.py")), "ferro_alloc", "15", "record")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "ERROR SUMMARY: 0 errors" in done.stdout
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("{"))

@@ -2,7 +2,6 @@
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_heap.h"
 #include "ferro/core/policy/export_units.h"
-#include "ferro/core/streams/fence.h"
 #include "ferro/driver/error.h"
 
 #include <algorithm>

@@ -133,7 +133,7 @@ TEST_F(DriverTest, AContextPointStandsBehindEveryStream) {
   EXPECT_FALSE(driver_.is_complete(point));
   driver_.wait(point);
   EXPECT_TRUE(driver_.is_complete(point));
-  EXPECT_TRUE(driver_.is_idle(stream_));
+  EXPECT_EQ(SimGpu::peek(memory), 7);
   EXPECT_TRUE(driver_.free(memory));
 }
 
@@ -190,24 +190,13 @@ TEST_F(DriverTest, ASessionThatCannotBeginLeavesNone) {
   EXPECT_EQ(current_context(), nullptr);
 }
 
-TEST_F(DriverTest, TheHostWaitsForTheDeviceWhenNothingCaptures) {
-  const DevicePtr memory = driver_.allocate(kPageBytes);
-  SimGpu::fill(stream_, memory, 7, 1);
-  EXPECT_TRUE(driver_.try_wait_for_device({stream_}));
-  EXPECT_EQ(SimGpu::peek(memory), 7);
-  EXPECT_EQ(driver_.calls().event_wait, 1U);
-  EXPECT_TRUE(driver_.free(memory));
-}
-
-TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnABlockingStream) {
+TEST_F(DriverTest, TheLegacyStreamTellsOfACaptureOnABlockingStream) {
   const StreamId blocking = make_blocking_stream();
   SimGpu::begin_capture(blocking);
   EXPECT_TRUE(driver_.captures(StreamId{0}));
-  EXPECT_FALSE(driver_.try_wait_for_device());
-  EXPECT_EQ(driver_.calls().event_wait, 0U);
   EXPECT_TRUE(captures_still(blocking));
   SimGpu::end_capture(blocking);
-  EXPECT_TRUE(driver_.try_wait_for_device());
+  EXPECT_FALSE(driver_.captures(StreamId{0}));
 }
 
 TEST_F(DriverTest, ARefusedCallIsNamedWithTheDriversWords) {
@@ -223,6 +212,15 @@ TEST_F(DriverTest, ARefusedCallIsNamedWithTheDriversWords) {
   FaultyApi::reset();
 }
 
+TEST_F(DriverTest, CaptureNumbersAscendByOneAndDrawingOneDisturbsNoCapture) {
+  const std::uint64_t first = driver_.draw_capture_id();
+  SimGpu::begin_capture(stream_);
+  EXPECT_EQ(driver_.draw_capture_id(), first + 2);
+  EXPECT_TRUE(captures_still(stream_));
+  SimGpu::end_capture(stream_);
+  EXPECT_EQ(second_.draw_capture_id(), first + 3) << "one row of numbers for all devices";
+}
+
 TEST_F(DriverTest, TheLegacyStreamCountsAsCapturingWhileABlockingStreamDoes) {
   const StreamId blocking = make_blocking_stream();
   EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kNone);
@@ -232,26 +230,13 @@ TEST_F(DriverTest, TheLegacyStreamCountsAsCapturingWhileABlockingStreamDoes) {
   EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kNone);
 }
 
-TEST_F(DriverTest, TheHostDoesNotWaitDuringACaptureOnAKnownStream) {
+TEST_F(DriverTest, ACaptureOnANonBlockingStreamShowsOnItAlone) {
   SimGpu::begin_capture(stream_);
   EXPECT_FALSE(driver_.captures(StreamId{0})) << "a non-blocking stream does not show there";
-  EXPECT_FALSE(driver_.try_wait_for_device({SimGpu::make_stream(), stream_}));
-  EXPECT_FALSE(driver_.try_wait_for_device({stream_}));
-  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  EXPECT_TRUE(driver_.captures(stream_));
+  EXPECT_FALSE(driver_.captures(SimGpu::make_stream()));
   EXPECT_TRUE(captures_still(stream_));
   SimGpu::end_capture(stream_);
-}
-
-TEST_F(DriverTest, ACapturingStreamIsNotAskedWhetherItIsIdle) {
-  EXPECT_TRUE(driver_.is_idle(stream_));
-  EXPECT_EQ(driver_.calls().event_query, 1U);
-  SimGpu::begin_capture(stream_);
-  EXPECT_FALSE(driver_.is_idle(stream_));
-  EXPECT_EQ(driver_.calls().event_query, 1U);
-  EXPECT_EQ(SimGpu::calls("cuStreamQuery"), 1U);
-  EXPECT_TRUE(captures_still(stream_));
-  SimGpu::end_capture(stream_);
-  EXPECT_TRUE(driver_.is_idle(stream_));
 }
 
 TEST_F(DriverTest, AnEventFromBeforeTheCaptureTellsWhetherTheWorkIsDone) {

@@ -28,7 +28,7 @@ class HeapExportsTest : public testing::HeapFixture {
   ExportResult try_share(DevicePtr ptr, SharedRange* out) {
     Span& span = *addresses_.find(ptr);
     if (heap_.wants_exchange(span, ptr) == ExportResult::kOk) {
-      driver_.wait_for_device();
+      EXPECT_TRUE(timeline_.wait_for_all());
     }
     const ExportResult result = heap_.export_block(span, ptr, {}, out);
     check(heap_);
@@ -302,7 +302,7 @@ class ImportsTest : public HeapExportsTest {
     SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(ptr)));
     return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
-  Imports imports_{driver_, captures_.value()};
+  Imports imports_{driver_, [this] { return timeline_.wait_for_all(); }};
 };
 
 TEST_F(ImportsTest, UnitsAreMappedSideBySide) {

@@ -37,8 +37,8 @@ class JoinTest : public testing::HeapFixture {
 
   Driver hooked_{BeforeCopy::table(), 0};
   const HeapContext hooked_context_{
-      hooked_,   store_,    stale_,    events_,   exports_,         addresses_,   stats_,
-      captures_, observer_, segments_, searches_, with_free_pages_, with_pending_};
+      hooked_, store_,    stale_,    events_,   timeline_, exports_,         addresses_,
+      stats_,  captures_, observer_, segments_, searches_, with_free_pages_, with_pending_};
   ArenaHeap heap_{hooked_context_, kDefaultPool, stream_};
 };
 
