@@ -20,7 +20,7 @@ from ferro_alloc._failures import explain
 from ferro_alloc._own_lines import LIBRARIES, NO_LINE
 from ferro_alloc._status import DeviceStatus, Status
 from ferro_alloc._version import __version__
-from ferro_alloc.config import Config, differences
+from ferro_alloc.config import Config, differences, without_effect
 
 _log = logging.getLogger("ferro_alloc")
 _NO_CACHE = (
@@ -146,7 +146,7 @@ def _displaced() -> str:
 
 
 def _ignored(config: Config) -> tuple[str, ...]:
-    return ignored_options(layout=config.layout) + config.without_effect
+    return ignored_options(layout=config.layout) + without_effect(config)
 
 
 def _tell(config: Config) -> None:

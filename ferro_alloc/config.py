@@ -85,11 +85,6 @@ class Config:
                 raise ValueError(_refusal(key, value))
 
     @property
-    def without_effect(self) -> tuple[str, ...]:
-        """The removed settings that were given, as `key:value`."""
-        return self._without_effect
-
-    @property
     def page_size_bytes(self) -> int:
         return self.page_size_mb * _MIB
 
@@ -143,6 +138,11 @@ class Config:
     def __str__(self) -> str:
         pairs = ((option.name, getattr(self, option.name)) for option in dataclasses.fields(self))
         return ",".join(f"{key}:{_text_of(value)}" for key, value in pairs)
+
+
+def without_effect(config: Config) -> tuple[str, ...]:
+    """The removed settings that were given, as `key:value`."""
+    return config._without_effect
 
 
 def differences(config: Config, other: Config) -> str:

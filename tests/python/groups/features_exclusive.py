@@ -148,7 +148,7 @@ def graphs_that_exist_join_and_leave():
 
 
 @check
-def results_on_large_handles_leave_them_to_the_group():
+def handles_with_results_stay_whole():
     held = take(GIB)  # so that handles have several pages
     before = reserved()
     steps = [StepOnOneRange(16) for _ in range(3)]

@@ -16,7 +16,7 @@ EXPECTED: dict[str, Any] = {
     "graphs_that_exist_join_and_leave": [*[True] * 4, 0],
     # Three results of a page each, and one scratch of seven; beside the three sources, and what
     # PyTorch keeps as long as there is a graph.
-    "results_on_large_handles_leave_them_to_the_group": [48 + 8, 20 + 8, 14, True, 20, True],
+    "handles_with_results_stay_whole": [48 + 8, 32 + 8, 8, True, 32, True],
     "pools_beside_a_group_fill_their_pages": [[True, 12], True],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],
     "a_pool_joins_on_all_devices_or_on_none": ["FerroError", 0, 0],

@@ -1,4 +1,4 @@
-// The cache: emptying it, its limits, its numbers, and the scratch that graphs lend.
+// The cache: emptying it, its limits, its numbers, and where pools are held.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"

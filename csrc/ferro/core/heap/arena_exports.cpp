@@ -60,62 +60,6 @@ std::size_t ArenaHeap::pages_of(std::span<const Unit> units) {
   return pages;
 }
 
-// Copies mapped ranges into handles, one behind the other, which are mapped nowhere before and after.
-// The host waits for the copies.
-Status ArenaHeap::copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from) {
-  Driver& driver = context_.driver;
-  const std::size_t bytes = pages_in(fresh) * page_bytes_;
-  const std::optional<DevicePtr> base = driver.reserve(bytes, 0);
-  if (!base) {
-    return Status::kOutOfMemory;
-  }
-  bool mapped = false;
-  bool copying = false;
-  const auto close = [&] {
-    if (mapped && !driver.unmap(*base, bytes)) {
-      const HeapLock lock(mutex_);
-      leftovers_.push_back({*base, bytes});
-    } else {
-      driver.unreserve(*base, bytes);
-    }
-  };
-  // What was begun writes to pages that others may have next. A driver that refuses a wait twice has
-  // lost its context, and all memory with it.
-  const auto await_copies = [&] {
-    try {
-      driver.wait_for_device();
-    } catch (const DriverError&) {
-    }
-  };
-  try {
-    mapped = map(*base, fresh) == Status::kOk;
-    if (mapped) {
-      DevicePtr to = *base;
-      for (const PageRun& run : from) {
-        copying = true;
-        driver.copy(to, run.begin, run.bytes);
-        to = to + run.bytes;
-      }
-      // What other streams were given since need not be over.
-      const EventId copied = context_.events.record(kLegacyStream);
-      if (copied != kNoEvent) {
-        driver.wait(copied);
-        context_.events.put(copied);
-      } else {
-        driver.wait_for_device();
-      }
-    }
-  } catch (const DriverError&) {
-    if (copying) {
-      await_copies();
-    }
-    close();
-    throw;
-  }
-  close();
-  return mapped ? Status::kOk : Status::kOutOfMemory;
-}
-
 // So that nobody is given memory that is about to be copied.
 std::vector<Block*> ArenaHeap::reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end) {
   std::vector<Block*> reserved;
@@ -185,7 +129,7 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   try {
     const HandleRange into{fresh, pages};
     const PageRun from{begin, bytes};
-    const bool copied = copy_into({&into, 1}, {&from, 1}) == Status::kOk;
+    const bool copied = copy_into(into, from) == Status::kOk;
     if (copied) {
       // The host has waited for the device since these handles moved last, so none of them keeps an
       // older mapping. What can fail comes before the exchange, after which nothing may.

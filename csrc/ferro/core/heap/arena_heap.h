@@ -251,8 +251,7 @@ class ArenaHeap final : public Heap {
   // Unmaps windows through which live bytes were copied and that the driver refused to unmap; false:
   // it refuses still.
   bool remove_leftovers() FERRO_EXCLUDES(mutex_);
-  Status copy_into(std::span<const HandleRange> fresh, std::span<const PageRun> from)
-      FERRO_EXCLUDES(mutex_);
+  Status copy_into(const HandleRange& fresh, const PageRun& from) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
 
   friend class ArenaScratch;
