@@ -21,6 +21,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -111,6 +112,9 @@ class Driver {
   bool is_complete(EventId event);
   // The host waits.
   void wait(EventId event);
+  // The host waits no longer than that; false: some event was not complete by then. A thread of its
+  // own waits on until they are.
+  [[nodiscard]] bool wait(const std::vector<EventId>& events, std::chrono::milliseconds at_most);
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);

@@ -2,6 +2,11 @@
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
 
+#include <future>
+#include <memory>
+#include <system_error>
+#include <thread>
+
 namespace ferro {
 namespace {
 
@@ -68,6 +73,14 @@ std::uint64_t Driver::draw_capture_id() {
   if (graph != nullptr) {
     api_.graph_destroy(graph);
   }
+  if (ended != CUDA_SUCCESS) {
+    // A stream that may still capture would make every point of the context impossible.
+    if (api_.stream_end_capture(probe_stream_, &graph) == CUDA_SUCCESS && graph != nullptr) {
+      api_.graph_destroy(graph);
+    }
+    api_.stream_destroy(probe_stream_);
+    probe_stream_ = nullptr;
+  }
   expect(asked, "cuStreamGetCaptureInfo");
   expect(ended, "cuStreamEndCapture");
   return id;
@@ -83,6 +96,29 @@ void Driver::wait(EventId event) {
   const CallScope scope(*this);
   count(DriverCall::kEventWait);
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
+}
+
+bool Driver::wait(const std::vector<EventId>& events, std::chrono::milliseconds at_most) {
+  const CallScope scope(*this);
+  count(DriverCall::kEventWait);
+  const auto result = std::make_shared<std::promise<CUresult>>();
+  std::future<CUresult> over = result->get_future();
+  try {
+    std::thread([&api = api_, context = context(), events, result] {
+      CUresult outcome = api.ctx_set_current(context);
+      for (std::size_t i = 0; i < events.size() && outcome == CUDA_SUCCESS; ++i) {
+        outcome = api.event_synchronize(raw(events[i]));
+      }
+      result->set_value(outcome);
+    }).detach();
+  } catch (const std::system_error&) {
+    return false;
+  }
+  if (over.wait_for(at_most) != std::future_status::ready) {
+    return false;
+  }
+  expect(over.get(), "cuEventSynchronize");
+  return true;
 }
 
 bool Driver::captures(StreamId stream) {

@@ -23,7 +23,7 @@ CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode) {
   if (stream->capture != nullptr) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
-  const auto capture = std::make_shared<Capture>(machine.next_id(), mode, *stream);
+  const auto capture = std::make_shared<Capture>(machine.next_capture_id(), mode, *stream);
   capture->join(capture, *stream, {});
   machine.captures().push_back(capture);
   return CUDA_SUCCESS;

@@ -117,6 +117,8 @@ class Machine {
   std::unordered_map<Graph*, std::shared_ptr<Graph>>& graphs() { return graphs_; }
   std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>>& execs() { return execs_; }
   unsigned long long next_id() { return next_id_++; }
+  // Of captures: one after the other, as a driver numbers them.
+  unsigned long long next_capture_id() { return next_capture_id_++; }
   // Memory of other processes that cuIpcOpenMemHandle mapped, by address.
   struct OpenedMemory {
     std::uint64_t file_id = 0;
@@ -152,6 +154,7 @@ class Machine {
   std::unordered_map<GraphExec*, std::shared_ptr<GraphExec>> execs_;
   std::map<CUdeviceptr, OpenedMemory> opened_memory_;
   unsigned long long next_id_ = 1;
+  unsigned long long next_capture_id_ = 1;
   std::uint64_t unknown_reads_ = 0;
   std::vector<std::string> kernels_;
   Scheduler scheduler_;

@@ -70,7 +70,7 @@ OperationPtr submit_context_point(Scheduler& scheduler, Context& context) {
   for (const OperationPtr& tail : context.non_blocking_orphans) {
     append_unfinished(before, tail);
   }
-  return scheduler.submit(Marker{}, context.device, before);
+  return scheduler.submit(Point{}, context.device, before);
 }
 
 std::vector<OperationPtr> tails_of(Stream& stream) { return predecessors(stream); }

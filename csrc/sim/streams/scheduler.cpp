@@ -88,6 +88,10 @@ OperationPtr Scheduler::submit(Work work, int device, std::span<const OperationP
 }
 
 void Scheduler::make_ready(const OperationPtr& operation) {
+  if (!timed() && std::holds_alternative<Point>(operation->work_)) {
+    finish(operation);
+    return;
+  }
   if (!timed()) {
     operation->ready_index_ = ready_.size();
     ready_.push_back(operation);
@@ -182,7 +186,8 @@ void Scheduler::finish(const OperationPtr& operation) {
     later->start_ = std::max(later->start_, operation->end_);
     if (--later->unfinished_before_ == 0) {
       make_ready(later);
-      if (const auto waiter = waiters_.find(later->wanted_by_); waiter != waiters_.end()) {
+      const auto waiter = waiters_.find(later->wanted_by_);
+      if (waiter != waiters_.end() && !later->done()) {
         waiter->second.push_back(later);
       }
     }

@@ -20,6 +20,8 @@ using Nanoseconds = std::int64_t;
 
 // Takes its place in the order and does nothing: event records and waits, joins.
 struct Marker {};
+// A moment in the work of a context: over with the last of what comes before it, in no time.
+struct Point {};
 
 // Rows of `width` bytes; one row unless `height` says otherwise. Each side is a device address or a
 // host address, which is decided when the copy is submitted: addresses given back meanwhile do not
@@ -76,6 +78,6 @@ struct FreeMemory {
   CUdeviceptr at = 0;
 };
 
-using Work = std::variant<Marker, Kernel, Copy, Fill, HostCall, InOrder, FreeMemory>;
+using Work = std::variant<Marker, Point, Kernel, Copy, Fill, HostCall, InOrder, FreeMemory>;
 
 }  // namespace ferro::sim

@@ -82,6 +82,14 @@ void DeviceMemory::set_captures(int count) {
   }
   ledger().change(count - before);
   captures_.set(count);
+  if (before != 0 && count == 0 && driver_.context_if_created() != nullptr) {
+    try {
+      // An announced capture that never began leaves no room for a silent one.
+      static_cast<void>(ledger().are_all_announced(driver_));
+    } catch (const DriverError&) {
+      // The next point asks again.
+    }
+  }
 }
 
 void DeviceMemory::adjust(const AllocatorConfig& wanted) {

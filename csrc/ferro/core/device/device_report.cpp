@@ -90,9 +90,7 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
   }
   const HeapKind kind = is_large(request.size) ? HeapKind::kPages : HeapKind::kSmallPages;
   ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, kind);
-  PageRequest wanted;
-  wanted.pages = heap.pages_missing_for(request);
-  wanted.taker = &heap;
+  const PageRequest wanted = heap.page_request(heap.pages_missing_for(request));
   parts_.timeline.record();
   parts_.timeline.update();
   std::size_t at_hand = parts_.store.available(wanted);

@@ -87,9 +87,7 @@ DevicePtr Ladder::take_idle_pages(Climb& climb) {
 // That the request would take from the driver or from other heaps.
 std::size_t Ladder::missing_pages(Climb& climb) {
   const std::size_t pages = climb.heap.pages_missing_for(climb.request);
-  PageRequest wanted;
-  wanted.pages = pages;
-  wanted.taker = &climb.heap;
+  const PageRequest wanted = climb.heap.page_request(pages);
   return pages - parts_.store.available(wanted);
 }
 
@@ -124,6 +122,7 @@ DevicePtr Ladder::take_passed_pages(Climb& climb) {
     released +=
         givers[i]->release_pages(missing - released, ReleaseAfter::kPassed, climb.request.context);
   }
+  released += released < missing ? release_of_own_stream(climb, givers, missing - released) : 0;
   if (released == 0) {
     return kNull;
   }
@@ -131,6 +130,31 @@ DevicePtr Ladder::take_passed_pages(Climb& climb) {
   const DevicePtr ptr = allocate_transferred(climb, GrowFrom::kIdlePages);
   handles_transferred_ += parts_.driver.calls().map - maps;
   return ptr;
+}
+
+// Pages of the same stream's arena for the other size class. A wait of the stream for its own work is
+// none, and other streams have most often done what they were given by then.
+std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<ArenaHeap*>& givers,
+                                          std::size_t wanted) {
+  ArenaHeap& heap = climb.heap;
+  if (heap.pool() != kDefaultPool || !heap.stream_lasts() || !heap.may_wait_for_streams() ||
+      has_rank_messages()) {
+    return 0;
+  }
+  const Epoch epoch = parts_.timeline.recorded();
+  std::size_t released = 0;
+  for (ArenaHeap* giver : givers) {
+    if (giver->stream() == heap.stream() && released < wanted &&
+        giver->releasable_pages(1, ReleaseAfter::kStreamWait) != 0 && heap.order_behind(epoch)) {
+      released +=
+          giver->release_pages(wanted - released, ReleaseAfter::kStreamWait, climb.request.context);
+    }
+  }
+  return released;
+}
+
+bool Ladder::has_rank_messages() const {
+  return parts_.config.has_rank_messages && parts_.config.has_rank_messages();
 }
 
 bool Ladder::may_transfer() {
@@ -144,7 +168,7 @@ DevicePtr Ladder::grow(Climb& climb) {
 }
 
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
-  if (parts_.config.has_rank_messages && parts_.config.has_rank_messages()) {
+  if (has_rank_messages()) {
     return false;
   }
   const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
@@ -198,9 +222,7 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   if (!climb.heap.may_wait_for_streams()) {
     return kNull;
   }
-  PageRequest wanted;
-  wanted.pages = climb.heap.pages_missing_for(climb.request);
-  wanted.taker = &climb.heap;
+  PageRequest wanted = climb.heap.page_request(climb.heap.pages_missing_for(climb.request));
   if (parts_.store.available(wanted) == wanted.pages) {
     return kNull;  // an earlier step had them, and could not use them
   }

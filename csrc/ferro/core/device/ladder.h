@@ -57,6 +57,9 @@ class Ladder {
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
 
+  std::size_t release_of_own_stream(Climb& climb, const std::vector<ArenaHeap*>& givers,
+                                    std::size_t wanted);
+  bool has_rank_messages() const;
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
   DevicePtr allocate_transferred(Climb& climb, GrowFrom from);

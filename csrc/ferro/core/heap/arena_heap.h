@@ -103,6 +103,23 @@ class ArenaHeap final : public Heap {
   bool may_transfer_pages() const { return pool_ == kDefaultPool; }
   // Can its stream wait for others? Not while it captures.
   bool may_wait_for_streams() { return !is_capturing(); }
+  // Its stream waits for the epoch; what was freed by then may come here. The host does not wait.
+  // False: a capture forbids that. Only for streams that last.
+  bool order_behind(Epoch epoch) {
+    const bool ordered = context_.timeline.order_before(epoch, stream_);
+    ordered_behind_ = ordered ? std::max(ordered_behind_, epoch) : ordered_behind_;
+    return ordered;
+  }
+  // A request for pages that this arena may have without another wait of its stream.
+  PageRequest page_request(std::size_t pages) const {
+    PageRequest wanted;
+    wanted.pages = pages;
+    if (pool_ == kDefaultPool) {
+      wanted.taker = this;
+      wanted.behind = stream_lasts() ? ordered_behind_ : kUnused;
+    }
+    return wanted;
+  }
   // Releases whole free pages to the store, `wanted` or what the last handle brings beyond them; how
   // many. None while a capture forbids the point that has to be waited for; without a wait of the
   // host none unless `may_transfer_pages()`. After a wait of the host exported units that are free go
@@ -260,6 +277,7 @@ class ArenaHeap final : public Heap {
   // Temporary mappings that the driver refused to remove when it should have.
   std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
+  Epoch ordered_behind_ = kUnused;             // of its stream; under the climb lock
 };
 
 }  // namespace ferro

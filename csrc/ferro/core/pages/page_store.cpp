@@ -73,7 +73,7 @@ std::optional<Epoch> PageStore::epoch_to_wait_for() {
 // Needs no wait of the requester's stream.
 bool PageStore::is_ready(const StoredHandle& handle, const PageRequest& request) const {
   const bool is_own = request.taker != nullptr && handle.mapping->owner == request.taker;
-  return is_own || timeline_.has_passed(handle.freed());
+  return is_own || handle.freed() <= request.behind || timeline_.has_passed(handle.freed());
 }
 
 // Indices, ascending, of handles that leave and that the request may have, until they are `wanted`

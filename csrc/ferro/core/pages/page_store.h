@@ -65,6 +65,8 @@ struct PageRequest {
   bool may_create = false;
   // Handles that left this arena may come back at once, and do not count as transferred.
   const MappingOwner* taker = nullptr;
+  // The requester's stream comes behind this epoch already.
+  Epoch behind = kUnused;
   // This stream may wait for handles whose epochs have not passed; the host does not. None: only
   // what has passed.
   std::optional<StreamId> waits = std::nullopt;

@@ -1,7 +1,7 @@
 #include "ferro/core/streams/device_timeline.h"
 
 #include <algorithm>
-#include <thread>
+#include <optional>
 
 namespace ferro {
 
@@ -124,42 +124,57 @@ bool DeviceTimeline::wait(Epoch epoch) {
     if (!make_point_behind(epoch)) {
       return false;
     }
-    std::vector<EventId> events;
+    std::optional<Point> point;
     {
       const MutexLock lock(mutex_);
-      const Point* point = point_behind(epoch);
-      if (point == nullptr) {
-        continue;  // it has passed
+      if (const Point* found = point_behind(epoch)) {
+        point = *found;
       }
-      events = point->events;
     }
-    // Other threads may reuse the events meanwhile, so `update` has the last word.
-    for (const EventId event : events) {
+    if (!point) {
+      continue;  // it has passed
+    }
+    for (const EventId event : point->events) {
       driver_.wait(event);
     }
-    update();
+    note_passed(*point);
   }
   return true;
 }
 
+// Its events are over, unless another thread replaced the point meanwhile and reused them.
+void DeviceTimeline::note_passed(const Point& point) {
+  const MutexLock lock(mutex_);
+  const Point* found = point_behind(point.epoch);
+  if (found == nullptr || found->epoch != point.epoch || found->events != point.events) {
+    return;
+  }
+  while (!points_.empty() && points_.front().epoch <= point.epoch) {
+    put(points_.front().events);
+    points_.pop_front();
+  }
+  passed_.store(point.epoch, std::memory_order_release);
+}
+
 bool DeviceTimeline::wait(Epoch epoch, std::chrono::milliseconds at_most) {
-  using Clock = std::chrono::steady_clock;
-  if (has_passed(epoch)) {
+  const Driver::Session session(driver_);
+  if (update() >= epoch) {
     return true;
   }
-  const Driver::Session session(driver_);
   if (!make_point_behind(epoch)) {
     return false;
   }
-  const Clock::time_point until = Clock::now() + at_most;
-  for (auto pause = std::chrono::microseconds(20); update() < epoch;
-       pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
-    if (Clock::now() >= until) {
-      return false;
+  std::optional<Point> point;
+  {
+    const MutexLock lock(mutex_);
+    if (const Point* found = point_behind(epoch)) {
+      point = *found;
     }
-    std::this_thread::sleep_for(pause);
   }
-  return true;
+  if (point && driver_.wait(point->events, at_most)) {
+    note_passed(*point);
+  }
+  return has_passed(epoch);
 }
 
 bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {

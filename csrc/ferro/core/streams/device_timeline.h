@@ -55,9 +55,10 @@ class DeviceTimeline {
   Epoch passed() const { return passed_.load(std::memory_order_acquire); }
   bool has_passed(Epoch epoch) const { return epoch <= passed(); }
   // The last epoch that a stream could be ordered behind now.
-  Epoch last_orderable() const {
-    return captures_.load() == 0 ? now() : recorded_.load(std::memory_order_acquire);
-  }
+  Epoch last_orderable() const { return captures_.load() == 0 ? now() : recorded(); }
+
+  // The epoch of the last point.
+  Epoch recorded() const { return recorded_.load(std::memory_order_acquire); }
 
   // Ends the current epoch with a point. False: a capture forbids it. Throws DriverError.
   bool record() FERRO_EXCLUDES(mutex_);
@@ -96,6 +97,7 @@ class DeviceTimeline {
   void put(const std::vector<EventId>& events);
   // The first that covers the epoch; null: there is none, because it has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
+  void note_passed(const Point& point) FERRO_EXCLUDES(mutex_);
   // False: a capture forbids the point.
   bool make_point_behind(Epoch epoch) FERRO_EXCLUDES(mutex_);
 

@@ -67,7 +67,9 @@ TEST_F(DeviceViewTest, FreeMemoryCostsNothing) {
   free(a);
   EXPECT_EQ(forecast(kPageBytes), 0U);
   EXPECT_EQ(forecast(3 * kPageBytes), kPageBytes) << "the free block covers two of them";
-  SimGpu::fill(stream_, a, 1, 1);
+  const DevicePtr again = allocate(kPageBytes);
+  SimGpu::fill(stream_, again, 1, 1);
+  free(again);
   EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(512)), kPageBytes)
       << "of another stream";
   SimGpu::finish(stream_);

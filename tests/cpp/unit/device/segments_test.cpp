@@ -295,7 +295,7 @@ TEST_F(SourceTest, APoolWithASourceHasSegmentsBesideTheOthersPages) {
   const DevicePtr page = allocate(512);
   const DevicePtr segment = allocate(512, stream_, kGraphPool);
   EXPECT_EQ(source_->live, 1);
-  EXPECT_EQ(heap_of(page).kind(), HeapKind::kPages);
+  EXPECT_EQ(heap_of(page).kind(), HeapKind::kSmallPages);
   EXPECT_EQ(heap_of(segment).kind(), HeapKind::kSmallSegments);
   EXPECT_EQ(device_->report().reserved()[kAll].current, std::int64_t{4 * kMiB});
   EXPECT_TRUE(device_->pools().release(kGraphPool));

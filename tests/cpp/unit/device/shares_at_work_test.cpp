@@ -27,7 +27,7 @@ class SharesAtWorkTest : public testing::DeviceFixture {
     }
     block_ = allocate(20 * kPageBytes);
     FaultyApi::set_watcher([this](const char* symbol) {
-      if (std::strcmp(symbol, "cuCtxSynchronize") == 0) {
+      if (std::strcmp(symbol, "cuEventSynchronize") == 0) {
         asked_.store(true);
         over_.wait();
       }
@@ -36,7 +36,7 @@ class SharesAtWorkTest : public testing::DeviceFixture {
   ~SharesAtWorkTest() override {
     end_work();
     // The thread that asked goes on by itself.
-    while (asked_.load() && SimGpu::calls("cuCtxSynchronize") == synchronised_) {
+    while (asked_.load() && SimGpu::calls("cuEventSynchronize") == synchronised_) {
       std::this_thread::yield();
     }
     FaultyApi::set_watcher(nullptr);
@@ -58,7 +58,7 @@ class SharesAtWorkTest : public testing::DeviceFixture {
   std::promise<void> work_;
   std::shared_future<void> over_{work_.get_future()};
   bool ended_ = false;
-  const std::uint64_t synchronised_ = SimGpu::calls("cuCtxSynchronize");
+  const std::uint64_t synchronised_ = SimGpu::calls("cuEventSynchronize");
 };
 
 TEST_F(SharesAtWorkTest, ItsHandlesStay) {
