@@ -46,7 +46,7 @@ class HeapFixture : public ::testing::Test {
         events_(driver_),
         timeline_(driver_, events_, captures_, ledger_, nullptr),
         store_(driver_, timeline_, kPageBytes, handles),
-        stale_(driver_, timeline_),
+        stale_(driver_, timeline_, observer_),
         context_{driver_,   store_,     stale_,           events_,      timeline_,
                  exports_,  addresses_, stats_,           captures_,    observer_,
                  segments_, searches_,  with_free_pages_, with_pending_} {
@@ -121,7 +121,7 @@ class HeapFixture : public ::testing::Test {
   ExportTable exports_;
   AddressIndex addresses_;
   DeviceStats stats_;
-  std::atomic<MemoryObserver*> observer_{nullptr};
+  ObserverSlot observer_;
   SegmentStats segments_;
   std::atomic<std::uint32_t> searches_{0};
   const HeapContext context_;

@@ -85,6 +85,23 @@ struct Told {
 };
 std::array<Told, kActions> told;
 std::atomic<bool> tracker_fails{false};
+std::atomic<std::size_t> tracker_allocates{0};  // bytes; 0: nothing
+std::atomic<bool> tracker_always_allocates{false};
+
+// Allocates and frees on the stream of the event. At the other actions native is in the middle of a
+// change.
+void call_back(const allocator::TraceEntry& entry) {
+  static thread_local bool calls_back = false;
+  const std::size_t bytes = tracker_allocates.load();
+  const bool is_whole = entry.action_ == allocator::TraceEntry::ALLOC || tracker_always_allocates;
+  if (bytes == 0 || !is_whole || calls_back) {
+    return;
+  }
+  calls_back = true;
+  const auto stream = static_cast<cudaStream_t>(entry.stream_);
+  current().raw_delete(current().raw_alloc_with_stream(bytes, stream));
+  calls_back = false;
+}
 
 // The error of a call that is about a pool.
 const char* on_pool(int device, std::uint64_t number,
@@ -225,10 +242,17 @@ void probe_track() {
     Told& of_action = told.at(static_cast<std::size_t>(entry.action_));
     ++of_action.count;
     of_action.bytes += static_cast<std::int64_t>(entry.size_);
+    call_back(entry);
   });
 }
 
 void probe_tracker_fails(int fails) { tracker_fails = fails != 0; }
+
+// Where an event is of an allocation, or `always`.
+void probe_tracker_allocates(std::size_t bytes, int always) {
+  tracker_always_allocates = always != 0;
+  tracker_allocates = bytes;
+}
 
 // `counts` and `bytes` have 16 places: alloc, free_requested, free_completed, segment_alloc, ...
 void probe_told(std::int64_t* counts, std::int64_t* bytes) {

@@ -304,6 +304,7 @@ void CudaAllocator::free_unusually(Span* span, void* ptr) {
   }
   const FreeResult result = span->heap()->free(*span, to_device_ptr(ptr), context);
   if (observed) {
+    deliver_to_trackers();
     warn_of_tracker_failure();
   }
   if (result.error != FreeError::kNone) {

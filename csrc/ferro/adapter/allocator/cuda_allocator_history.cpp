@@ -254,6 +254,7 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
 // What every allocation ends with.
 void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
   if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    deliver_to_trackers();
     if (const std::exception_ptr failure = take_tracker_failure()) {
       free(ptr);
       std::rethrow_exception(failure);

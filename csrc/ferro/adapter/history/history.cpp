@@ -11,8 +11,6 @@ namespace {
 using TraceEntry = c10::cuda::CUDACachingAllocator::TraceEntry;
 using RecordContext = c10::cuda::CUDACachingAllocator::RecordContext;
 
-thread_local std::exception_ptr tracker_failure;
-
 constexpr std::uint32_t bit_of(TraceEntry::Action action) {
   return std::uint32_t{1} << static_cast<unsigned>(action);
 }
@@ -62,8 +60,6 @@ void count(const EventFacts& event, TagSums& tags) {
 
 }  // namespace
 
-std::exception_ptr take_tracker_failure() { return std::exchange(tracker_failure, nullptr); }
-
 ThreadAnnotations& thread_annotations() {
   thread_local ThreadAnnotations annotations;
   return annotations;
@@ -108,8 +104,8 @@ void History::observe() {
 
 void History::attach_tracker(Tracker tracker) {
   const MutexLock lock(settings_mutex_);
-  const std::vector<Tracker>* before = trackers_.load();
-  auto after = std::make_unique<std::vector<Tracker>>();
+  const TrackerList* before = trackers_.load();
+  auto after = std::make_unique<TrackerList>();
   if (before != nullptr) {
     *after = *before;
   }
@@ -146,15 +142,8 @@ std::vector<History::TraceEntry> History::entries() const {
 
 void History::add(TraceRecord&& record) noexcept {
   try {
-    if (const std::vector<Tracker>* trackers = trackers_.load(std::memory_order_acquire)) {
-      const TraceEntry entry = record.entry();
-      for (const Tracker& tracker : *trackers) {
-        try {
-          tracker(entry);
-        } catch (...) {
-          tracker_failure = std::current_exception();
-        }
-      }
+    if (const TrackerList* trackers = trackers_.load(std::memory_order_acquire)) {
+      queue_for_trackers(*trackers, record.entry());
     }
     if (enabled_.load(std::memory_order_relaxed) && !is_skipped(record.action())) {
       ring_.add(std::move(record));
@@ -177,6 +166,11 @@ void History::on_event(const EventFacts& event) noexcept {
   } catch (...) {
     enabled_.store(false);  // as in add()
   }
+}
+
+void History::deliver() noexcept {
+  const NoGathering under_the_climb_lock;
+  deliver_to_trackers();
 }
 
 TraceRecord History::record_of(const EventFacts& event) const {
@@ -205,6 +199,7 @@ void History::on_annotation(const BlockView& block, StreamId stream, const PoolI
     record.rare().context = std::static_pointer_cast<c10::GatheredContext>(context);
     record.rare().user_metadata = metadata;
     add(std::move(record));
+    deliver_to_trackers();
   }
 }
 
@@ -217,6 +212,7 @@ void History::on_out_of_memory(std::size_t device_free, std::size_t size, Stream
     record.rare().context = std::static_pointer_cast<c10::GatheredContext>(context);
   }
   add(std::move(record));
+  deliver_to_trackers();
 }
 
 void History::on_snapshot(std::size_t active_bytes) {
@@ -224,6 +220,7 @@ void History::on_snapshot(std::size_t active_bytes) {
   TraceRecord record(TraceEntry::SNAPSHOT, 0, 0, active_bytes, nullptr, c10::MempoolId_t{0, 0});
   thread_annotations().annotate(record);
   add(std::move(record));
+  deliver_to_trackers();
 }
 
 }  // namespace ferro

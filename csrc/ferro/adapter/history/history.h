@@ -5,7 +5,8 @@
 //   all    frees have contexts of their own
 //
 // Thread-safe. The recorder of contexts and the observers of failures may take the GIL, so they are
-// called without any lock. Trackers are called under the lock of a heap, as PyTorch documents.
+// called without any lock. Trackers are called without the lock of a heap (tracker_queue.h); where a
+// climb caused the event, under the climb lock. There they gather no context.
 // Nothing here ever leaves: entries own Python frames, which must not be released at exit.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "ferro/adapter/history/tags.h"
 #include "ferro/adapter/history/trace_record.h"
 #include "ferro/adapter/history/trace_ring.h"
+#include "ferro/adapter/history/tracker_queue.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/device/device_memory.h"
 #include "ferro/core/types/observer.h"
@@ -21,7 +23,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,8 @@ class History final : public MemoryObserver {
   bool gathers() const { return level_.load(std::memory_order_relaxed) >= RecordContext::STATE; }
 
   void on_event(const EventFacts& event) noexcept override;
+  bool has_undelivered() const noexcept override { return has_queued_for_trackers(); }
+  void deliver() noexcept override;
   void on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
                         const PoolId& pool, const CallContext& context);
   // The program says something about a block that it was given earlier.
@@ -117,13 +120,9 @@ class History final : public MemoryObserver {
   std::atomic<TagSums*> tags_{nullptr};
 
   Mutex settings_mutex_;
-  // Replaced as a whole, and the old one kept: a tracker may be running from it.
-  std::atomic<const std::vector<Tracker>*> trackers_{nullptr};
+  // Replaced as a whole, and the old one kept: entries that are queued refer to it.
+  std::atomic<const TrackerList*> trackers_{nullptr};
 };
-
-// A tracker that throws must not stop memory from changing hands under a heap's lock. What it threw
-// last in this thread is kept until it is asked for; null when nothing was.
-std::exception_ptr take_tracker_failure();
 
 // Of this thread, for the entries that it causes.
 struct ThreadAnnotations {

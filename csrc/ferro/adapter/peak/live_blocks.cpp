@@ -19,7 +19,7 @@ BlockKind LiveBlock::kind(bool in_graph_pool) const {
 }
 
 void LiveBlocks::add(std::size_t address, LiveBlock block) {
-  remove(address, block.phase, false);
+  remove(address, block.made, block.phase, false);
   auto made = std::make_shared<LiveBlock>(std::move(block));
   live_bytes_ += made->bytes;
   live_[address] = made;
@@ -31,10 +31,10 @@ void LiveBlocks::add(std::size_t address, LiveBlock block) {
   }
 }
 
-std::shared_ptr<LiveBlock> LiveBlocks::remove(std::size_t address, std::uint32_t phase,
-                                              bool in_backward) {
+std::shared_ptr<LiveBlock> LiveBlocks::remove(std::size_t address, c10::approx_time_t freed,
+                                              std::uint32_t phase, bool in_backward) {
   const auto found = live_.find(address);
-  if (found == live_.end()) {
+  if (found == live_.end() || found->second->made > freed) {
     return nullptr;
   }
   std::shared_ptr<LiveBlock> block = std::move(found->second);

@@ -8,6 +8,7 @@
 #include "ferro/core/types/observer.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/util/ApproximateClock.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +36,7 @@ struct LiveBlock {
   std::size_t bytes = 0;
   std::uint32_t line = 0;  // of the program, 0: unknown
   std::uint32_t phase = 0;
+  c10::approx_time_t made{};
   BlockTag tag = 0;
   c10::MempoolId_t pool{0, 0};
   BlockKind said = BlockKind::kOther;
@@ -53,8 +55,9 @@ class LiveBlocks {
  public:
   // A block at an address that is live already takes the place of the one before.
   void add(std::size_t address, LiveBlock block);
-  // What was there, null for an unknown address.
-  std::shared_ptr<LiveBlock> remove(std::size_t address, std::uint32_t phase, bool in_backward);
+  // What was there, null for an unknown address, and where the block there was made after `freed`.
+  std::shared_ptr<LiveBlock> remove(std::size_t address, c10::approx_time_t freed,
+                                    std::uint32_t phase, bool in_backward);
   // For the live block that begins there, if there is one.
   void say(std::size_t address, BlockKind kind);
 

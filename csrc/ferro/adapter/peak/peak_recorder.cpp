@@ -63,6 +63,7 @@ void add(State& all, const TraceEntry& entry) {
     block.line = context->line;
   }
   block.phase = all.phase.load();
+  block.made = entry.time_.approx_t_;
   block.tag = tag_names().tag_of(entry.user_metadata_);
   block.pool = entry.mempool_;
   block.made_in_backward = all.in_backward.load()();
@@ -87,8 +88,8 @@ void follow(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::ALLOC) {
     add(all, entry);
   } else if (entry.action_ == TraceEntry::FREE_REQUESTED) {
-    const std::shared_ptr<LiveBlock> gone =
-        all.devices[entry.device_].remove(entry.addr_, all.phase.load(), all.in_backward.load()());
+    const std::shared_ptr<LiveBlock> gone = all.devices[entry.device_].remove(
+        entry.addr_, entry.time_.approx_t_, all.phase.load(), all.in_backward.load()());
     if (gone != nullptr && all.sums_freed) {
       count(all.freed[entry.device_], gone->kind(all.graph_pools.contains(gone->pool)), *gone);
     }

@@ -1,8 +1,9 @@
 // Follows what the allocator in place gives and takes, and keeps what was live at the peak of each
 // device: whose blocks they are, and which line of the program asked for them.
 //
-// Works with every allocator of PyTorch that has trace trackers. Thread-safe. The tracker is called
-// under a lock of the allocator, so it calls nothing back. Once attached it stays until the process
+// Works with every allocator of PyTorch that has trace trackers. Thread-safe. The tracker may be called
+// under a lock of the allocator, so it calls nothing back. It may hear of a free after another thread
+// was given the memory again; times tell. Once attached it stays until the process
 // ends, since PyTorch has no way to take one off; `stop` makes it do nothing.
 #pragma once
 

@@ -20,14 +20,14 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
                 config.ledger != nullptr ? *config.ledger : own_ledger_,
                 [this] { return known_streams(); }),
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
-      stale_(driver_, timeline_),
+      stale_(driver_, timeline_, observer_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
       scratch_(driver_, timeline_, store_, pools_, config.graph_order),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,   driver_,   store_,  stale_,         timeline_,
-             pools_,    scratch_,  stats_,  segment_stats_, imports_,
-             searches_, captures_, layout_, on_shortage_,   counters_},
+      parts_{config_,  driver_,      store_,         stale_,   timeline_, pools_,
+             scratch_, stats_,       segment_stats_, imports_, searches_, captures_,
+             layout_,  on_shortage_, observer_,      counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_),
@@ -139,6 +139,7 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
 AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
                                          Request request) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   const PoolTable::Traits traits = pools_.traits(id);
   request.no_split = traits.no_split;
   for (Heap* heap : pools_.heaps_of(id)) {
@@ -187,6 +188,7 @@ void DeviceMemory::check_granularity() {
 
 AllocateResult DeviceMemory::climb(ArenaHeap& heap, const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   const Driver::Session session(driver_);
   check_granularity();
   if (!heap.stream_lasts()) {
@@ -214,6 +216,7 @@ AllocateResult DeviceMemory::climb(ArenaHeap& heap, const Request& request) {
 AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId stream,
                                                   const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   const ScopedPoolHold hold(pools_, id);
   const SegmentLadder::Outcome outcome = segment_ladder_.allocate(
       id, stream, request, [this]() FERRO_NO_THREAD_SAFETY_ANALYSIS { read_rejection_limit(); });
@@ -250,6 +253,7 @@ AllocateResult DeviceMemory::reject(std::size_t wanted) {
 
 void DeviceMemory::empty_cache(const CallContext& context) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   ++counters_.synchronisations;
   // An unused device stays untouched.
   std::optional<Driver::Session> session;
@@ -261,6 +265,7 @@ void DeviceMemory::empty_cache(const CallContext& context) {
 
 void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   if (pools_.use_count(id) == 0) {
     ++counters_.synchronisations;
     reclaimer_.empty_pool(id, context);
@@ -293,6 +298,7 @@ ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules 
 ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, const ExportRules& rules,
                                         SharedRange* out) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   Heap* heap = span.heap();
   if (is_paged(heap->kind())) {
     return static_cast<ArenaHeap*>(heap)->export_block(span, ptr, rules, out);
@@ -340,6 +346,7 @@ void DeviceMemory::add_peer(DeviceId peer) {
 
 void DeviceMemory::collect_pending() {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
   pools_.for_each_with_pending([](Heap& heap) { heap.collect_pending(); });
 }
 

@@ -85,9 +85,7 @@ class DeviceMemory {
   void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(climb_mutex_);
 
   // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
-  void set_observer(MemoryObserver* observer) {
-    observer_.store(observer, std::memory_order_release);
-  }
+  void set_observer(MemoryObserver* observer) { observer_.set(observer); }
 
   // As the configuration says; to be asked while the stream is sure to exist.
   bool stream_lasts(StreamId stream) const {
@@ -188,7 +186,7 @@ class DeviceMemory {
   std::atomic<std::uint32_t> searches_{0};
   const Layout layout_;
   Imports imports_;
-  std::atomic<MemoryObserver*> observer_{nullptr};
+  ObserverSlot observer_;
   PoolTable pools_;
   ScratchSharing scratch_;  // under the climb lock
   const MemoryShortageCallback on_shortage_;

@@ -12,6 +12,7 @@
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"
+#include "ferro/core/types/observer_slot.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
@@ -35,6 +36,7 @@ struct DeviceParts {
   const CaptureCount& captures;
   const Layout layout;
   const MemoryShortageCallback& on_shortage;
+  ObserverSlot& observer;
   DeviceCounters& counters;  // under the climb lock
 
   // Bytes of pages and segments held.
@@ -42,8 +44,12 @@ struct DeviceParts {
     const PageCounts pages = store.counts();
     return pages.held * store.page_bytes() + pages.charged_bytes;
   }
-  // True: something was freed. The program may do anything meanwhile, and climb again.
+  // True: something was freed. The program may do anything meanwhile, and climb again; so it is not
+  // asked within another climb.
   bool ask_program_for_memory() const {
+    if (observer.is_within_climb()) {
+      return false;
+    }
     const Driver::SessionBreak pause;
     return on_shortage && on_shortage();
   }

@@ -10,6 +10,7 @@ namespace ferro {
 
 SharingResult GraphScratch::join(GroupId group, const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
   }
@@ -24,6 +25,7 @@ SharingResult GraphScratch::may_join(GroupId group, const PoolId& pool) {
 
 SharingResult GraphScratch::leave(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
   }
@@ -47,6 +49,7 @@ GroupBytes GraphScratch::bytes_if_joined(std::span<const PoolId> pools) {
 
 SharingResult GraphScratch::begin_capture(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
   return parts_.scratch.begin_capture(pool);
 }
 
@@ -78,6 +81,7 @@ bool GraphScratch::note(const PoolId& pool, DevicePtr ptr) {
 
 SharingResult GraphScratch::end_capture(const PoolId& pool, ScratchSharing::Outcome outcome) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
   if (!parts_.scratch.lends_to(pool)) {
     return parts_.scratch.end_capture(pool, outcome);
   }
@@ -103,6 +107,7 @@ void GraphScratch::on_restore(const PoolId& pool) {
 
 void GraphScratch::on_checkpoint(const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
   parts_.scratch.carried_of(pool).on_checkpoint(live_ranges_of(parts_.pools.heaps_of(pool)));
   try {
     if (parts_.captures.load() == 0) {

@@ -58,6 +58,7 @@ class GraphScratch {
   template <typename Function>
   void with_heaps_of(const PoolId& id, Function function) FERRO_EXCLUDES(climb_mutex_) {
     const RecursiveMutexLock lock(climb_mutex_);
+    const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
     function(parts_.pools.heaps_of(id));
   }
 

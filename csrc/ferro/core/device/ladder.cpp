@@ -302,6 +302,9 @@ bool Ladder::release_segments_of(const std::vector<Heap*>& heaps, const CallCont
 }
 
 DevicePtr Ladder::reclaim(Climb& climb) {
+  if (parts_.observer.is_within_climb()) {
+    return kNull;
+  }
   if (parts_.captures.load() == 0) {
     parts_.scratch.collect();
   }

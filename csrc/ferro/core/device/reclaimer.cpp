@@ -26,7 +26,9 @@ void Reclaimer::empty_cache(const CallContext& context) {
       static_cast<ArenaHeap*>(heap)->release_empty_spans();
     }
   }
-  parts_.pools.drop_unused();
+  if (!parts_.observer.is_within_climb()) {
+    parts_.pools.drop_unused();
+  }
   trim(surplus);
   parts_.imports.collect();
 }
@@ -40,12 +42,14 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   for (Heap* heap : heaps) {
     empty_heap(*heap, kAllPages, context);
   }
-  parts_.pools.drop_if_unused(id);
+  if (!parts_.observer.is_within_climb()) {
+    parts_.pools.drop_if_unused(id);
+  }
 }
 
 // After frees that waited, which may be of scratch.
 void Reclaimer::collect_scratch() {
-  if (parts_.captures.load() == 0) {
+  if (parts_.captures.load() == 0 && !parts_.observer.is_within_climb()) {
     parts_.scratch.collect();
   }
 }
@@ -61,7 +65,8 @@ std::size_t Reclaimer::empty_heap(Heap& heap, std::size_t pages, const CallConte
 }
 
 std::size_t Reclaimer::release_pages_of(Heap& heap, std::size_t pages, const CallContext& context) {
-  if (!is_paged(heap.kind()) || !parts_.scratch.keep_written(heap.pool())) {
+  const bool may_leave = heap.pool() == kDefaultPool || !parts_.observer.is_within_climb();
+  if (!is_paged(heap.kind()) || !may_leave || !parts_.scratch.keep_written(heap.pool())) {
     return 0;
   }
   auto& arena = static_cast<ArenaHeap&>(heap);
@@ -103,6 +108,7 @@ bool Reclaimer::release_segment(SegmentHeap& heap, DevicePtr base, const CallCon
   const std::size_t bytes = segment->bytes();
   bool released = false;
   try {
+    parts_.observer.deliver_within_climb();
     const Driver::SessionBreak pause;
     std::shared_ptr<SegmentSource> keep;
     released = source_of(heap.pool(), keep).release(base);

@@ -191,6 +191,7 @@ Status ArenaHeap::exchange(DevicePtr begin, std::size_t bytes, std::span<const U
     notify_of_range(begin, bytes, what, nullptr, {.reason = reason});
   };
   tell(MemoryEvent::kUnmapped, "shared");
+  context_.observer.deliver_within_climb();
   bool fresh_is_mapped = false;
   const auto restore = [&] {
     // The block is live. If its memory can't be put back, there is no state to return to.

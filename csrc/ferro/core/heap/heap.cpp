@@ -103,7 +103,7 @@ FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
 }
 
 void Heap::notify(Block& block, MemoryEvent what, const CallContext& context) {
-  MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
+  MemoryObserver* observer = context_.observer.get();
   if (observer != nullptr) [[unlikely]] {
     const bool by_allocation = context == nullptr && block.extra != nullptr;
     observer->on_event({.what = what,
@@ -119,7 +119,7 @@ void Heap::notify(Block& block, MemoryEvent what, const CallContext& context) {
 
 void Heap::notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
                            const CallContext& context, const RangeFacts& facts) {
-  MemoryObserver* observer = context_.observer.load(std::memory_order_relaxed);
+  MemoryObserver* observer = context_.observer.get();
   if (observer != nullptr) [[unlikely]] {
     observer->on_event({what, begin, bytes, stream_, pool_, context, facts});
   }

@@ -159,7 +159,7 @@ class Heap : public MappingOwner {
   bool complete_ready(Step step) FERRO_REQUIRES(mutex_);
   void list_free_pages() FERRO_REQUIRES(mutex_);
 
-  bool is_observed() const { return context_.observer.load(std::memory_order_relaxed) != nullptr; }
+  bool is_observed() const { return context_.observer.get() != nullptr; }
   void notify_allocation(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void notify(Block& block, MemoryEvent what, const CallContext& context) FERRO_REQUIRES(mutex_);
   void notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,

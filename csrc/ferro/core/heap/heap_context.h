@@ -13,7 +13,7 @@
 #include "ferro/core/streams/device_timeline.h"
 #include "ferro/core/streams/event_pool.h"
 #include "ferro/core/types/ladder_steps.h"
-#include "ferro/core/types/observer.h"
+#include "ferro/core/types/observer_slot.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
@@ -32,7 +32,7 @@ struct HeapContext {
   AddressIndex& addresses;
   DeviceStats& stats;
   const CaptureCount& captures;
-  const std::atomic<MemoryObserver*>& observer;  // null: nobody wants to know
+  ObserverSlot& observer;
   SegmentStats& segments;
   const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock
   HeapList& with_free_pages;                   // heaps that may have whole free pages

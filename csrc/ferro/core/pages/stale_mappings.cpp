@@ -42,6 +42,7 @@ std::size_t StaleMappings::remove_passed() {
   if (count() == 0) {
     return 0;
   }
+  observer_.deliver_within_climb();
   const Epoch passed = timeline_.update();
   while (remove_first(passed)) {
   }

@@ -19,6 +19,7 @@
 #include "ferro/base/mutex.h"
 #include "ferro/core/streams/device_timeline.h"
 #include "ferro/core/types/block.h"
+#include "ferro/core/types/observer_slot.h"
 #include "ferro/driver/driver.h"
 
 #include <atomic>
@@ -58,11 +59,12 @@ class StaleMappings {
     std::uint64_t refused = 0;  // by the driver
   };
 
-  StaleMappings(Driver& driver, DeviceTimeline& timeline) : driver_(driver), timeline_(timeline) {}
+  StaleMappings(Driver& driver, DeviceTimeline& timeline, ObserverSlot& observer)
+      : driver_(driver), timeline_(timeline), observer_(observer) {}
 
   void add(StaleMappingRef mapping) FERRO_EXCLUDES(mutex_);
-  // Removes mappings whose epochs have passed, and notifies their owners; returns for how many. Asks
-  // the driver, never waits. What the driver refuses stays for a later call. Throws DriverError;
+  // Removes mappings whose epochs have passed, and notifies their owners; returns for how many. The
+  // observer hears of each before it is removed. Asks the driver, never waits. What the driver refuses stays for a later call. Throws DriverError;
   // then owners are notified by a later call.
   std::size_t remove_passed() FERRO_EXCLUDES(mutex_);
 
@@ -76,6 +78,7 @@ class StaleMappings {
 
   Driver& driver_;
   DeviceTimeline& timeline_;
+  ObserverSlot& observer_;
   Mutex mutex_;
   std::multimap<Epoch, StaleMappingRef> mapped_ FERRO_GUARDED_BY(mutex_);  // by `freed`
   std::vector<StaleMappingRef> removed_ FERRO_GUARDED_BY(mutex_);  // owners were not notified yet

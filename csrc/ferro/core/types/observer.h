@@ -61,6 +61,12 @@ class MemoryObserver {
   // call the allocator, and must not throw: the memory has changed hands already.
   virtual void on_event(const EventFacts& event) noexcept = 0;
 
+  // For an observer that runs code of the program, which may allocate and free. It queues the events
+  // of each thread, and `deliver` runs that code for those of the calling thread. Climbs call it
+  // (observer_slot.h); the caller of the core delivers what hits and frees left in the queue.
+  virtual bool has_undelivered() const noexcept { return false; }
+  virtual void deliver() noexcept {}
+
  protected:
   ~MemoryObserver() = default;
 };

@@ -1,0 +1,283 @@
+// Events for code of the program, which allocates and frees while it hears of them.
+#include "ferro/core/types/observer_slot.h"
+#include "support/device_fixture.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ferro {
+namespace {
+
+using testing::bytes;
+using testing::FaultyApi;
+using testing::kPageBytes;
+using testing::SimGpu;
+
+using Lines = std::vector<std::string>;
+
+// Queues, as the adapter does for trace trackers. Its code of the program asks for `nested` bytes on
+// the stream of each event and frees them.
+class Tracker final : public MemoryObserver {
+ public:
+  explicit Tracker(DeviceMemory& device, AddressIndex& addresses)
+      : device_(device), addresses_(addresses) {}
+
+  void on_event(const EventFacts& event) noexcept override {
+    queue_.push_back({event.what, event.size, event.stream});
+  }
+  bool has_undelivered() const noexcept override { return !queue_.empty(); }
+  void deliver() noexcept override {
+    while (!queue_.empty()) {
+      const Event event = queue_.front();
+      queue_.pop_front();
+      heard_.push_back(name_of(event.what) + " " + std::to_string(event.size));
+      if (nested != 0 && !std::exchange(calls_back_, true)) {
+        call_back(event.stream);
+        calls_back_ = false;
+      }
+    }
+  }
+  // Is memory told as going that the program has not heard of?
+  bool has_undelivered_removal() const {
+    for (const Event& event : queue_) {
+      if (event.what == MemoryEvent::kUnmapped || event.what == MemoryEvent::kSegmentReleased) {
+        return true;
+      }
+    }
+    return false;
+  }
+  Lines take() { return std::exchange(heard_, {}); }
+
+  std::size_t nested = 0;
+  int calls = 0;  // that were served
+
+ private:
+  struct Event {
+    MemoryEvent what;
+    std::size_t size;
+    StreamId stream;
+  };
+
+  static std::string name_of(MemoryEvent what) {
+    static constexpr const char* kNames[] = {
+        "alloc", "free_requested", "free_completed", "created", "released", "mapped", "unmapped"};
+    return kNames[static_cast<int>(what)];
+  }
+  void call_back(StreamId stream) {
+    const DevicePtr ptr = device_.allocate(kDefaultPool, stream, bytes(nested)).ptr;
+    if (ptr != kNull) {
+      ++calls;
+      Span& span = *addresses_.find(ptr);
+      EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
+      // As the calls of the adapter end.
+      deliver();
+    }
+  }
+
+  DeviceMemory& device_;
+  AddressIndex& addresses_;
+  std::deque<Event> queue_;
+  Lines heard_;
+  bool calls_back_ = false;
+};
+
+class DeliveryTest : public testing::DeviceFixture {
+ protected:
+  explicit DeliveryTest(std::size_t device_pages = 64, AllocatorConfig config = {})
+      : DeviceFixture(device_pages, SimGpu::kEager, std::move(config)) {
+    device_->set_observer(&tracker_);
+    FaultyApi::set_watcher([this](const char* symbol) {
+      const std::string_view call = symbol;
+      if (call == "cuMemUnmap" || call.starts_with("cuMemFree")) {
+        ++removals_;
+        EXPECT_FALSE(tracker_.has_undelivered_removal()) << call;
+      }
+    });
+  }
+  ~DeliveryTest() override {
+    FaultyApi::set_watcher(nullptr);
+    device_->set_observer(nullptr);
+  }
+
+  // As a call of the adapter ends.
+  DevicePtr take(std::size_t size) {
+    const DevicePtr ptr = device_->allocate(kDefaultPool, stream_, bytes(size)).ptr;
+    EXPECT_NE(ptr, kNull);
+    tracker_.deliver();
+    return ptr;
+  }
+  void give(DevicePtr ptr) {
+    free(ptr);
+    tracker_.deliver();
+    device_->report().check_invariants();
+  }
+
+  Tracker tracker_{*device_, addresses_};
+  int removals_ = 0;
+};
+
+TEST_F(DeliveryTest, AClimbDeliversBeforeItReturnsAndAHitLeavesThatToTheCaller) {
+  const DevicePtr ptr = device_->allocate(kDefaultPool, stream_, bytes(1024)).ptr;
+  EXPECT_EQ(tracker_.take(), (Lines{"mapped 2097152", "alloc 1024"}));
+  free(ptr);
+  EXPECT_TRUE(tracker_.has_undelivered());
+  EXPECT_EQ(tracker_.take(), Lines{});
+  tracker_.deliver();
+  EXPECT_EQ(tracker_.take(), (Lines{"free_requested 1024", "free_completed 1024"}));
+}
+
+TEST_F(DeliveryTest, MemoryGoesAfterItWasHeardOf) {
+  give(take(kPageBytes));
+  tracker_.take();
+  device_->empty_cache();
+  EXPECT_EQ(tracker_.take(), (Lines{"unmapped 2097152"}));
+  EXPECT_EQ(removals_, 1);
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
+// Each event of growing, moving, transferring and releasing pages has a climb within the climb.
+TEST_F(DeliveryTest, ATrackerClimbsAtEachEvent) {
+  for (const std::size_t nested : {std::size_t{512}, kPageBytes, 5 * kPageBytes}) {
+    tracker_.nested = nested;
+    tracker_.calls = 0;
+    const DevicePtr first = take(2 * kPageBytes);
+    const DevicePtr wall = take(kPageBytes);
+    const DevicePtr last = take(2 * kPageBytes);
+    give(first);
+    give(last);
+    const DevicePtr moved = take(7 * kPageBytes);
+    EXPECT_GE(tracker_.calls, 6) << nested;  // one for each call above
+    device_->empty_cache();
+    device_->report().check_invariants();
+    give(moved);
+    give(wall);
+    tracker_.nested = 0;
+    device_->empty_cache();
+    EXPECT_EQ(SimGpu::used_pages(), 0U);
+  }
+  EXPECT_GT(removals_, 0);
+}
+
+TEST_F(DeliveryTest, ATrackerClimbsWhenACacheIsEmptiedForAFullDevice) {
+  std::vector<DevicePtr> blocks;
+  for (int i = 0; i < 16; ++i) {
+    blocks.push_back(allocate(3 * kPageBytes, i % 2 == 0 ? stream_ : side_));
+  }
+  for (std::size_t i = 0; i < blocks.size(); i += 2) {
+    give(blocks[i]);
+  }
+  int shortages = 0;
+  on_shortage_ = [&] {
+    ++shortages;
+    return false;
+  };
+  tracker_.nested = 3 * kPageBytes;
+  const DevicePtr large = take(30 * kPageBytes);
+  // The tracker's requests ask no callback within the climb.
+  EXPECT_LE(shortages, 2);
+  EXPECT_GT(tracker_.calls, 0);
+  device_->report().check_invariants();
+  tracker_.nested = 0;
+  give(large);
+}
+
+TEST_F(DeliveryTest, ATrackerClimbsBeforeAnExportedRangeIsMappedAgain) {
+  const DevicePtr small = take(kPageBytes / 2);
+  const DevicePtr ptr = take(20 * kPageBytes);
+  tracker_.take();
+  tracker_.nested = kPageBytes;
+  tracker_.calls = 0;
+  SharedRange shared;
+  Span& span = *addresses_.find(ptr);
+  EXPECT_EQ(device_->export_block(span, ptr, device_->await_exchange(span, ptr, {}), &shared),
+            ExportResult::kOk);
+  const Lines heard = tracker_.take();
+  ASSERT_FALSE(heard.empty());
+  EXPECT_TRUE(heard.front().starts_with("unmapped")) << heard.front();
+  EXPECT_GT(tracker_.calls, 0);
+  tracker_.nested = 0;
+  give(ptr);
+  give(small);
+}
+
+class SegmentDeliveryTest : public DeliveryTest {
+ protected:
+  SegmentDeliveryTest()
+      : DeliveryTest(64, [] {
+          AllocatorConfig config;
+          config.layout = Layout::kSegments;
+          return config;
+        }()) {}
+};
+
+TEST_F(SegmentDeliveryTest, ASegmentGoesAfterItWasHeardOf) {
+  give(take(4 * kPageBytes));
+  give(take(512));
+  tracker_.nested = 12 * kPageBytes;
+  tracker_.take();
+  device_->empty_cache();
+  const Lines heard = tracker_.take();
+  EXPECT_TRUE(heard.front().starts_with("released")) << heard.front();
+  EXPECT_GT(removals_, 0);
+  EXPECT_GT(tracker_.calls, 0);
+  tracker_.nested = 0;
+  device_->empty_cache();
+  EXPECT_EQ(SimGpu::used_pages(), 0U);
+}
+
+// Scratch of idle graphs, which the climb takes from one graph after the other.
+class LendingDeliveryTest : public DeliveryTest {
+ protected:
+  static constexpr std::array kPools = {PoolId{0, 11}, PoolId{0, 12}};
+
+  LendingDeliveryTest() : DeliveryTest(40) {
+    for (const PoolId& pool : kPools) {
+      device_->pools().hold(pool);
+    }
+  }
+  GraphScratch& scratch() { return device_->scratch(); }
+  void capture(const PoolId& pool, std::size_t pages) {
+    device_->set_captures(1);
+    EXPECT_EQ(scratch().begin_capture(pool), SharingResult::kOk);
+    std::array<DevicePtr, 2> blocks;  // scratch and a result
+    for (DevicePtr& ptr : blocks) {
+      ptr = device_->allocate(pool, stream_, bytes(pages * kPageBytes)).ptr;
+      EXPECT_TRUE(scratch().note(pool, ptr));
+    }
+    free(blocks[0]);
+    EXPECT_EQ(scratch().end_capture(pool, ScratchSharing::Outcome::kSucceeded), SharingResult::kOk);
+    device_->set_captures(0);
+  }
+};
+
+TEST_F(LendingDeliveryTest, ATrackerClimbsWhileScratchIsLent) {
+  for (const PoolId& pool : kPools) {
+    ASSERT_EQ(scratch().join(1, pool), SharingResult::kOk);
+    capture(pool, 6);
+  }
+  scratch().lend(1, true);
+  device_->empty_cache();
+  tracker_.deliver();
+  tracker_.take();
+  tracker_.nested = kPageBytes;
+  const std::size_t free_pages = 40 - SimGpu::used_pages();
+  const DevicePtr large = take((free_pages + 2) * kPageBytes);
+  EXPECT_GT(scratch().bytes_of(1).lent, 0U);
+  EXPECT_GT(tracker_.calls, 0);
+  device_->report().check_invariants();
+  give(large);
+  EXPECT_EQ(scratch().begin_launch(1), std::nullopt);
+  scratch().end_launch();
+  device_->report().check_invariants();
+  EXPECT_EQ(scratch().bytes_of(1).lent, 0U);
+  tracker_.nested = 0;
+}
+
+}  // namespace
+}  // namespace ferro
