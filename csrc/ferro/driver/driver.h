@@ -94,9 +94,10 @@ class Driver {
   EventId create_event() { return create_event(own_context()); }
   EventId create_event(ContextId context);
   ContextId own_context() { return to_id(context()); }
-  // False: the stream has begun to capture, and the event may belong to the graph, or the stream is
-  // of another device and the event is not; it can be recorded again, and nothing else.
-  [[nodiscard]] bool record(EventId event, StreamId stream);
+  // False: the stream captures, and the event may belong to the graph, or the stream is of another
+  // context than the event, which `*other` is then; the event can be recorded again, and nothing else.
+  // Disturbs no capture, but for those that a legacy stream implies.
+  [[nodiscard]] bool record(EventId event, StreamId stream, ContextId* other = nullptr);
   // Records the event behind all work that any stream of this device's context was given so far. The
   // event belongs to that context.
   // False: a stream of the context captures. The driver invalidates every capture of the context

@@ -28,12 +28,18 @@ EventId Driver::create_event(ContextId context) {
   return static_cast<EventId>(reinterpret_cast<std::uint64_t>(event));
 }
 
-bool Driver::record(EventId event, StreamId stream) {
+bool Driver::record(EventId event, StreamId stream, ContextId* other) {
   const CallScope scope(*this);
   count(DriverCall::kEventRecord);
   const CUresult result = api_.event_record(raw(event), raw(stream));
-  if (result == CUDA_ERROR_INVALID_HANDLE && context_of(stream) != own_context()) {
-    return false;
+  if (result == CUDA_ERROR_INVALID_HANDLE) {
+    // Only now: a stream of another device is rare, and each record would pay for the question.
+    if (const ContextId context = context_of(stream); context != own_context()) {
+      if (other != nullptr) {
+        *other = context;
+      }
+      return false;
+    }
   }
   expect(result, "cuEventRecord");
   // Asked afterwards, because another thread may begin a capture at any moment.

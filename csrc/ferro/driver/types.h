@@ -29,6 +29,10 @@ constexpr std::size_t distance(DevicePtr from, DevicePtr to) {
 enum class StreamId : std::uint64_t {};
 // Comes after the work of all blocking streams of its device, and before what they get next.
 inline constexpr StreamId kLegacyStream{0};
+// By either of its handles: null and CU_STREAM_LEGACY.
+constexpr bool is_legacy(StreamId stream) {
+  return stream == kLegacyStream || stream == StreamId{1};
+}
 
 // A handle of physical memory (CUmemGenericAllocationHandle). 0 is never a valid one.
 enum class PageHandle : std::uint64_t {};

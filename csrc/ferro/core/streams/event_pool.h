@@ -21,10 +21,24 @@ class EventPool {
   // One that was recorded behind the work of the stream, which may be of any device. kNoEvent: the
   // stream captures. Throws DriverError.
   EventId record(StreamId stream) {
-    const EventId event = take_from(driver_.context_of(stream));
+    const ContextId own = driver_.own_context();
+    ContextId context = own;
+    const EventId event = record_in(own, stream, &context);
+    return context == own ? event : record_in(context, stream, nullptr);
+  }
+  void put(EventId event) FERRO_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    const auto foreign = foreign_.find(event);
+    unused_[foreign == foreign_.end() ? driver_.own_context() : foreign->second].push_back(event);
+  }
+
+ private:
+  // `*other`: the stream's context, where it is another.
+  EventId record_in(ContextId context, StreamId stream, ContextId* other) {
+    const EventId event = take_from(context);
     bool recorded = false;
     try {
-      recorded = driver_.record(event, stream);
+      recorded = driver_.record(event, stream, other);
     } catch (...) {
       put(event);
       throw;
@@ -34,13 +48,6 @@ class EventPool {
     }
     return recorded ? event : kNoEvent;
   }
-  void put(EventId event) FERRO_EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    const auto foreign = foreign_.find(event);
-    unused_[foreign == foreign_.end() ? driver_.own_context() : foreign->second].push_back(event);
-  }
-
- private:
   EventId take_from(ContextId context) FERRO_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);

@@ -10,8 +10,10 @@ namespace ferro {
 
 bool PendingFrees::add(Block* block) {
   Start start = Start::kDeferred;
+  std::optional<Driver::Session> session;
   try {
-    start = start_waiting(block);
+    session.emplace(driver_);
+    start = start_waiting(block, Ask::kWhereNeeded);
   } catch (const DriverError&) {
     // A free never fails. The block stays safe, unused, until the driver answers again.
   }
@@ -45,9 +47,17 @@ std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
   }
 }
 
-PendingFrees::Start PendingFrees::start_waiting(Block* block) {
+// A record on a stream that captures is refused as late as one on a stream that begins to, and
+// disturbs nothing. So no stream is asked before, which saves one of two questions; but a record on
+// the legacy stream would invalidate captures of other streams, and what is tried again was most
+// likely refused for a capture that still runs.
+PendingFrees::Start PendingFrees::start_waiting(Block* block, Ask ask) {
   std::vector<StreamId> streams;
   for (const StreamUse& use : block->extra->uses) {
+    if (ask == Ask::kWhereNeeded && use.capture_id == 0 && !is_legacy(use.stream)) {
+      streams.push_back(use.stream);
+      continue;
+    }
     const CaptureInfo capture = driver_.capture_info(use.stream);
     const bool capturing = capture.status != CaptureStatus::kNone;
     if (capturing && (use.capture_id == 0 || capture.id == 0 || use.capture_id == capture.id)) {
@@ -102,7 +112,7 @@ void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
     Start start = Start::kDeferred;
     try {
       const bool ordered = one.uses && order_.is_behind(*one.uses);
-      start = ordered ? Start::kNothingToWaitFor : start_waiting(block);
+      start = ordered ? Start::kNothingToWaitFor : start_waiting(block, Ask::kAlways);
     } catch (const DriverError&) {
       // Its stream may be gone for good. That must not fail requests that need not wait for it.
     }

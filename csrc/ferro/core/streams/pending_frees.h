@@ -83,7 +83,9 @@ class PendingFrees {
   };
 
   enum class Start { kWaiting, kDeferred, kNothingToWaitFor };
-  Start start_waiting(Block* block);
+  // Whether streams are asked about captures before events are recorded on them.
+  enum class Ask { kWhereNeeded, kAlways };
+  Start start_waiting(Block* block, Ask ask);
   std::optional<CaptureMark> captured_uses(const Block& block);
   void retry_deferred(std::vector<Block*>& ready);
   void pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready);

@@ -330,6 +330,66 @@ TEST_F(PendingFreesTest, ACaptureThatBeginsMeanwhileDefersTheBlock) {
   EXPECT_EQ(SimGpu::calls("cuEventCreate"), 2U) << "the events of the failed tries were kept";
 }
 
+// The driver's table, which also counts the calls that FaultyApi leaves out.
+struct CountedApi {
+  static inline std::uint64_t others = 0;
+  static std::uint64_t calls() { return FaultyApi::calls() + others; }
+  static const CudaApi& table() {
+    static const CudaApi table = [] {
+      CudaApi made = FaultyApi::table();
+      made.ctx_get_current = [](CUcontext* context) {
+        ++others;
+        return FaultyApi::table().ctx_get_current(context);
+      };
+      made.thread_exchange_capture_mode = [](CUstreamCaptureMode* mode) {
+        ++others;
+        return FaultyApi::table().thread_exchange_capture_mode(mode);
+      };
+      return made;
+    }();
+    return table;
+  }
+};
+
+// Under the lock of a heap.
+TEST_F(PendingFreesTest, AFreeMakesAHandfulOfCalls) {
+  Driver driver{CountedApi::table(), 0};
+  EventPool events{driver};
+  PendingFrees pending{driver, events, own_};
+  std::vector<Block*> ready;
+  const auto calls_of_free = [&](std::initializer_list<StreamId> streams) {
+    Block* block = used_by(streams);
+    const std::uint64_t before = CountedApi::calls();
+    EXPECT_TRUE(pending.add(block));
+    const std::uint64_t calls = CountedApi::calls() - before;
+    EXPECT_EQ(block->extra->events, streams.size());
+    SimGpu::finish_all();
+    pending.collect(ready);
+    EXPECT_EQ(pending.count(), 0U);
+    return calls;
+  };
+  calls_of_free({a_, b_});  // creates the events
+  EXPECT_LE(calls_of_free({a_}), 5U);
+  EXPECT_LE(calls_of_free({a_, b_}), 7U);
+  // Which would invalidate a capture of another stream.
+  EXPECT_LE(calls_of_free({kLegacyStream}), 6U);
+}
+
+TEST_F(PendingFreesTest, AFreeWhileItsStreamCapturesLeavesTheCaptureAsItIs) {
+  Block* block = used_by({a_, b_});
+  SimGpu::begin_capture(b_);
+  ASSERT_TRUE(add(block));
+  EXPECT_EQ(block->extra->events, 0U);
+  EXPECT_EQ(driver_.capture_info(b_).status, CaptureStatus::kActive);
+  EXPECT_EQ(collect(), Blocks{});
+  SimGpu::end_capture(b_);
+  EXPECT_EQ(collect(), Blocks{});
+  EXPECT_EQ(block->extra->events, 2U);
+  SimGpu::finish_all();
+  EXPECT_EQ(collect(), Blocks{block});
+  EXPECT_EQ(SimGpu::calls("cuEventCreate"), 2U) << "the events of the failed try were kept";
+}
+
 class RefusedRecordTest : public PendingFreesTest,
                           public ::testing::WithParamInterface<const char*> {};
 
@@ -347,7 +407,7 @@ TEST_P(RefusedRecordTest, DefersTheBlockAndTriesAgain) {
 
 INSTANTIATE_TEST_SUITE_P(Calls, RefusedRecordTest,
                          ::testing::Values("cuEventRecord", "cuEventCreate",
-                                           "cuStreamGetCaptureInfo_v3"));
+                                           "cuStreamIsCapturing"));
 
 TEST_F(PendingFreesTest, ARefusedQueryLosesNothing) {
   Block* first = used_by({a_});
