@@ -152,6 +152,9 @@ class DriverLedger {
       }
     }
   }
+  void after(DriverCall<&CudaApi::stream_create>, CUstream* stream, unsigned) {
+    gone_.erase(*stream);  // it has the handle of one that is gone
+  }
   void after(DriverCall<&CudaApi::event_create>, CUevent* event, unsigned) {
     const std::lock_guard lock(mutex_);
     events_.insert(*event);

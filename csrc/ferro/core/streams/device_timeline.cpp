@@ -9,8 +9,13 @@ bool DeviceTimeline::record() {
   const Driver::Session session(driver_);
   // Looks at heaps, so it comes before any lock of this class.
   std::vector<StreamId> known;
-  if (uses_known_streams() && known_streams_) {
+  const bool is_first = recorded() == kUnused;
+  if ((uses_known_streams() || is_first) && known_streams_) {
     known = known_streams_();
+  }
+  // No number was drawn before a capture that runs already.
+  if (is_first && captures_.load() == 0 && any_captures(known)) {
+    ledger_.note_silent_capture();
   }
   return captures_.is_true_without_captures([&] { return record_point(known); });
 }
@@ -61,14 +66,17 @@ std::vector<EventId> DeviceTimeline::record_on_context() {
   return {event};
 }
 
+bool DeviceTimeline::any_captures(const std::vector<StreamId>& streams) {
+  return driver_.captures(kLegacyStream) ||
+         std::ranges::any_of(streams, [this](StreamId stream) { return driver_.captures(stream); });
+}
+
 // One event on each stream, and on the legacy stream, which comes behind all blocking ones. None
 // when one of them captures: work that it was given before the capture could not be covered.
 std::vector<EventId> DeviceTimeline::record_on(const std::vector<StreamId>& streams) {
   std::vector<EventId> recorded;
   try {
-    if (driver_.captures(kLegacyStream) || std::ranges::any_of(streams, [this](StreamId stream) {
-          return driver_.captures(stream);
-        })) {
+    if (any_captures(streams)) {
       return {};
     }
     recorded.push_back(events_.record(kLegacyStream));

@@ -92,6 +92,7 @@ class DeviceTimeline {
     return ledger_.has_seen_silent_capture() || !driver_.has_context_points();
   }
   bool record_point(const std::vector<StreamId>& known) FERRO_EXCLUDES(mutex_);
+  bool any_captures(const std::vector<StreamId>& streams);
   std::vector<EventId> record_on_context();
   std::vector<EventId> record_on(const std::vector<StreamId>& streams);
   void put(const std::vector<EventId>& events);

@@ -231,53 +231,5 @@ TEST_F(SegmentDeliveryTest, ASegmentGoesAfterItWasHeardOf) {
   EXPECT_EQ(SimGpu::used_pages(), 0U);
 }
 
-// Scratch of idle graphs, which the climb takes from one graph after the other.
-class LendingDeliveryTest : public DeliveryTest {
- protected:
-  static constexpr std::array kPools = {PoolId{0, 11}, PoolId{0, 12}};
-
-  LendingDeliveryTest() : DeliveryTest(40) {
-    for (const PoolId& pool : kPools) {
-      device_->pools().hold(pool);
-    }
-  }
-  GraphScratch& scratch() { return device_->scratch(); }
-  void capture(const PoolId& pool, std::size_t pages) {
-    device_->set_captures(1);
-    EXPECT_EQ(scratch().begin_capture(pool), SharingResult::kOk);
-    std::array<DevicePtr, 2> blocks;  // scratch and a result
-    for (DevicePtr& ptr : blocks) {
-      ptr = device_->allocate(pool, stream_, bytes(pages * kPageBytes)).ptr;
-      EXPECT_TRUE(scratch().note(pool, ptr));
-    }
-    free(blocks[0]);
-    EXPECT_EQ(scratch().end_capture(pool, ScratchSharing::Outcome::kSucceeded), SharingResult::kOk);
-    device_->set_captures(0);
-  }
-};
-
-TEST_F(LendingDeliveryTest, ATrackerClimbsWhileScratchIsLent) {
-  for (const PoolId& pool : kPools) {
-    ASSERT_EQ(scratch().join(1, pool), SharingResult::kOk);
-    capture(pool, 6);
-  }
-  scratch().lend(1, true);
-  device_->empty_cache();
-  tracker_.deliver();
-  tracker_.take();
-  tracker_.nested = kPageBytes;
-  const std::size_t free_pages = 40 - SimGpu::used_pages();
-  const DevicePtr large = take((free_pages + 2) * kPageBytes);
-  EXPECT_GT(scratch().bytes_of(1).lent, 0U);
-  EXPECT_GT(tracker_.calls, 0);
-  device_->report().check_invariants();
-  give(large);
-  EXPECT_EQ(scratch().begin_launch(1), std::nullopt);
-  scratch().end_launch();
-  device_->report().check_invariants();
-  EXPECT_EQ(scratch().bytes_of(1).lent, 0U);
-  tracker_.nested = 0;
-}
-
 }  // namespace
 }  // namespace ferro

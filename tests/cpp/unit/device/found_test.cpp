@@ -143,7 +143,7 @@ TEST_F(FoundTest, ABlockWhoseSharingTheDriverInterruptsKeepsItsHandles) {
   free(hole);
   allocate(8 * kPageBytes, stream_);
   ASSERT_GT(device_->stale().count(), 0U);
-  FaultyApi::fail_only("cuEventQuery", 1, CUDA_ERROR_UNKNOWN);
+  FaultyApi::fail_only("cuMemcpyDtoDAsync_v2", 1, CUDA_ERROR_UNKNOWN);
   SharedRange range;
   EXPECT_THROW(static_cast<void>(device_->export_block(
                    *addresses_.find(block), block,

@@ -315,8 +315,9 @@ TEST_F(LadderTest, PassedPagesGoToAPoolAndNotFromOne) {
 }
 
 TEST_F(LadderTest, NoPointIsRecordedWhileTheDeviceCaptures) {
-  free(allocate(10 * kPageBytes, side_));
+  const DevicePtr a = allocate(10 * kPageBytes, side_);
   device_->set_captures(1);
+  free(a);
   expect_ended_by(LadderStep::kGrow, [&] { allocate(kPageBytes); });
   device_->set_captures(0);
   SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);

@@ -42,7 +42,7 @@ class ShortLocksTest : public testing::DeviceFixture {
     // A page that stays, with room for the other thread's hits between two live blocks.
     allocate(1024);
     const DevicePtr between = allocate(1024);
-    allocate(kPageBytes - 2048);
+    allocate(kMiB - 2048);
     free(between);
     FaultyApi::set_watcher([this](const char* symbol) { watch(symbol); });
   }
@@ -142,13 +142,12 @@ TEST_F(ShortLocksTest, WhileABlockIsJoinedForAnotherProcess) {
   EXPECT_TRUE(seen().contains("cuMemExportToShareableHandle"));
 }
 
-// A capture begins while another thread asks whether that stream is idle, between the two questions
-// that this is to the driver. The second one would invalidate the capture.
+// A capture begins while another thread records a point, which would invalidate it.
 class AnnouncedCaptureTest : public testing::DeviceFixture {
  protected:
   AnnouncedCaptureTest() {
     FaultyApi::set_watcher([this](const char* symbol) {
-      if (symbol == std::string("cuStreamQuery") && !capturing_.valid()) {
+      if (symbol == std::string("cuCtxRecordEvent") && !capturing_.valid()) {
         capturing_ = std::async(std::launch::async, [this] {
           SimGpu::make_current();
           device_->set_captures(1);
@@ -163,10 +162,10 @@ class AnnouncedCaptureTest : public testing::DeviceFixture {
   std::future<void> capturing_;
 };
 
-TEST_F(AnnouncedCaptureTest, ItBeginsBehindAQuestionThatIsUnderWay) {
+TEST_F(AnnouncedCaptureTest, ItBeginsBehindAPointThatIsBeingRecorded) {
   free(allocate(10 * kPageBytes, side_));
   allocate(kPageBytes);
-  ASSERT_TRUE(capturing_.valid()) << "nobody asked";
+  ASSERT_TRUE(capturing_.valid()) << "no point was recorded";
   capturing_.get();
   EXPECT_EQ(device_->driver().capture_info(side_).status, CaptureStatus::kActive);
   SimGpu::end_capture(side_);

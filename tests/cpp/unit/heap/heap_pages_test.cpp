@@ -180,10 +180,12 @@ TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
 
 TEST_F(HeapPagesTest, ACapturingStreamGivesNothingBack) {
   free(heap_, grow(heap_, 2 * kPageBytes));
+  captures_.set(1);
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(release_pages(kAll), 0U);
   EXPECT_EQ(driver_.capture_info(stream_).status, CaptureStatus::kActive);
   SimGpu::end_capture(stream_);
+  captures_.set(0);
   EXPECT_EQ(release_pages(kAll), 2U);
 }
 

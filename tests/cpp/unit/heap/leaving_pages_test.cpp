@@ -50,10 +50,13 @@ TEST_F(LeavingPagesTest, AnotherStreamWaitsForThemOnlyWhereItMay) {
 }
 
 // Its graphs replay on any stream, which would not be ordered behind what this one still does.
-TEST_F(LeavingPagesTest, APrivatePoolOfTheirStreamHasThemWhenItIsDone) {
+TEST_F(LeavingPagesTest, APrivatePoolOfTheirStreamHasThemWhenTheirEpochHasPassed) {
   ArenaHeap pool(context_, PoolId{0, 3}, stream_);
   EXPECT_EQ(take_idle(pool), GrowResult::kTooFewPages);
   SimGpu::finish(stream_);
+  EXPECT_EQ(take_idle(pool), GrowResult::kTooFewPages);
+  ASSERT_TRUE(timeline_.record());
+  timeline_.update();
   EXPECT_EQ(take_idle(pool), GrowResult::kGrown);
   drain(pool);
 }

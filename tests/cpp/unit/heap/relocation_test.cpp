@@ -174,6 +174,7 @@ TEST_F(RelocationTest, ReclaimRemovesOldMappingsFirst) {
 
 TEST_F(RelocationTest, ARefusedRemovalIsTriedAgain) {
   ASSERT_NE(move(4), kNull);
+  ASSERT_TRUE(timeline_.record());
   SimGpu::finish(stream_);
   FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(stale_.remove_passed(), 0U);
