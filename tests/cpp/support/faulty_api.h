@@ -46,6 +46,8 @@ class FaultyApi {
   static const char* failed() { return failed_; }
   // Who keeps count of what is taken and given back; null: nobody.
   static void keep(DriverLedger* ledger) { ledger_ = ledger; }
+  // Records points of the context in the driver's place: a mistake that a test plants. Null: none.
+  static void plant_record(CUresult (*record)(CUcontext, CUevent)) { record_ = record; }
   // Called with the symbol before each call, in the thread that makes it; null: nobody.
   static void set_watcher(std::function<void(const char*)> watcher) {
     watcher_ = std::move(watcher);
@@ -66,6 +68,11 @@ class FaultyApi {
       if ((symbol_.empty() || symbol_ == kSymbol) && ++calls_ == trap_) {
         failed_ = kSymbol;
         return result_;
+      }
+      if constexpr (std::is_same_v<decltype(kMember), decltype(&CudaApi::ctx_record_event)>) {
+        if (kMember == &CudaApi::ctx_record_event && record_ != nullptr) {
+          return record_(args...);
+        }
       }
       const CUresult result = (sim::sim_cuda_api().*kMember)(args...);
       if (ledger_ != nullptr && result == CUDA_SUCCESS) {
@@ -110,6 +117,7 @@ class FaultyApi {
   static inline std::atomic<const char*> failed_{""};
   static inline DriverLedger* ledger_ = nullptr;
   static inline std::function<void(const char*)> watcher_;
+  static inline CUresult (*record_)(CUcontext, CUevent) = nullptr;
 };
 
 }  // namespace ferro::testing

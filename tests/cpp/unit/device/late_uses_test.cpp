@@ -1,0 +1,55 @@
+// Mistakes in points of the device, which random programs that free memory in use must find.
+#include "model/device_model_program.h"
+#include "support/faulty_api.h"
+#include "support/random_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace ferro::testing {
+namespace {
+
+// An event of the legacy stream alone, which does not come behind non-blocking ones.
+CUresult on_one_stream(CUcontext, CUevent event) {
+  return SimGpu::api().event_record(event, nullptr);
+}
+
+// The event was never recorded, so it claims to be over.
+CUresult not_at_all(CUcontext, CUevent) { return CUDA_SUCCESS; }
+
+// An event that was recorded before keeps that record: stamps are older than they claim.
+std::set<CUevent>& recorded() {
+  static std::set<CUevent> events;
+  return events;
+}
+CUresult once_for_each_event(CUcontext context, CUevent event) {
+  return recorded().insert(event).second ? SimGpu::api().ctx_record_event(context, event)
+                                         : CUDA_SUCCESS;
+}
+
+// Does some program notice? Its seeds are those of the model's own tests.
+bool is_found(CUresult (*record)(CUcontext, CUevent), unsigned programs) {
+  for (unsigned seed = 1; seed <= programs; ++seed) {
+    recorded().clear();
+    FaultyApi::plant_record(record);
+    const auto bytes = random_bytes(5000 + seed, 3000);
+    try {
+      run_program(decode(bytes.data(), bytes.size()),
+                  "mode=adversarial,turn=0.02,seed=" + std::to_string(seed));
+    } catch (const ModelError&) {
+      FaultyApi::plant_record(nullptr);
+      return true;
+    }
+  }
+  FaultyApi::plant_record(nullptr);
+  return false;
+}
+
+TEST(LateUses, NoProgramFailsWithoutAMistake) { EXPECT_FALSE(is_found(nullptr, 20)); }
+TEST(LateUses, APointOfOneStreamIsFound) { EXPECT_TRUE(is_found(on_one_stream, 60)); }
+TEST(LateUses, APointThatClaimsToBeOverIsFound) { EXPECT_TRUE(is_found(not_at_all, 60)); }
+TEST(LateUses, AStampThatIsTooOldIsFound) { EXPECT_TRUE(is_found(once_for_each_event, 60)); }
+
+}  // namespace
+}  // namespace ferro::testing
