@@ -156,7 +156,7 @@ class ExclusiveGroup:
         self._unused.discard(handle)
         exclusive_groups.pop(handle, None)
 
-    def forget_if_gone(self) -> None:
+    def _forget_if_gone(self) -> None:
         """Lets all members leave once each of them is gone. Until then they stay: a pool that
         leaves exchanges pages of the others, which may run. What cannot leave now, for a capture
         or the driver, leaves with a later call."""

@@ -13,7 +13,7 @@ class LaunchOrder(Protocol):
 
     def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None: ...
 
-    def forget_if_gone(self) -> None: ...
+    def _forget_if_gone(self) -> None: ...
 
 
 exclusive_groups: dict[PoolHandle, LaunchOrder] = {}
@@ -24,4 +24,4 @@ also when the program has dropped the group."""
 def forget_gone_groups() -> None:
     """A group goes when its last member has left or is gone."""
     for group in set(exclusive_groups.copy().values()):
-        group.forget_if_gone()
+        group._forget_if_gone()

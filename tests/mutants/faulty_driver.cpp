@@ -28,9 +28,6 @@ CUresult wait_for_nothing(CUevent) { return CUDA_SUCCESS; }
 // A stream goes on without waiting for another one.
 CUresult hold_back_nothing(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
 
-// Pages leave a stream that still works on them.
-CUresult idle_at_once(CUstream) { return CUDA_SUCCESS; }
-
 // Pages are unmapped behind a fence that was never recorded. Events that are asked for their state
 // guard frees, not pages; those are recorded late, which is always safe.
 std::map<CUevent, std::function<CUresult()>> unrecorded;
@@ -195,8 +192,6 @@ extern "C" int plant(std::uintptr_t table, const char* name) {
     api.event_synchronize = wait_for_nothing;
   } else if (is("missing_stream_wait")) {
     api.stream_wait_event = hold_back_nothing;
-  } else if (is("never_busy")) {
-    api.stream_query = idle_at_once;
   } else if (is("early_unmap")) {
     api.event_record = postpone_record;
     if (original.ctx_record_event != nullptr) {

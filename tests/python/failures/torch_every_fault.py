@@ -18,7 +18,7 @@ from ferro_alloc import _C, sim
 RESULT = int(sys.argv[2])
 TOTAL = torch.cuda.mem_get_info()[1]
 # Pages move to where they are needed; segments stay where something lives in them.
-MOST = TOTAL - (36 if ALLOCATOR == "ferro" else 116) * MIB
+MOST = TOTAL - (38 if ALLOCATOR == "ferro" else 116) * MIB
 FUNCTIONS = (
     "cuMemAlloc",
     "cuMemFree",
@@ -36,7 +36,7 @@ FUNCTIONS = (
     "cuEventQuery",
     "cuEventSynchronize",
     "cuStreamWaitEvent",
-    "cuCtxSynchronize",
+    "cuCtxRecordEvent",
 )
 side, capturing = torch.cuda.Stream(), torch.cuda.Stream()
 

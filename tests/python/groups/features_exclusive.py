@@ -294,7 +294,7 @@ def a_pool_that_cannot_leave_one_device_stays_a_member():
     steps = [Step(4) for _ in range(2)]
     group = graphs.exclusive(steps[0].graph)
     torch.cuda.synchronize()
-    sim.fault("cuCtxSynchronize", after=1, result=UNKNOWN)
+    sim.fault("cuCtxRecordEvent", after=1, result=UNKNOWN)
     kind, text = error_of(lambda: group.join(steps[1].graph))
     sim.clear_faults()
     streams = [torch.cuda.Stream() for _ in steps]

@@ -32,7 +32,7 @@ FUNCTIONS = (
     "cuEventRecord",
     "cuEventRecordWithFlags",
     "cuStreamWaitEvent",
-    "cuCtxSynchronize",
+    "cuCtxRecordEvent",
     "cuStreamBeginCapture",
     "cuStreamGetCaptureInfo",
     "cuGraphInstantiateWithFlags",

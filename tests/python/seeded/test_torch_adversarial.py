@@ -18,7 +18,6 @@ FAULTS = {
     "reuse_before_event": 4,
     "missing_wait": 4,
     "missing_stream_wait": 4,
-    "never_busy": 4,
     "early_unmap": 4,
     "lost_page": 2,
     "mixed_up_move": 4,
@@ -70,7 +69,7 @@ def test_every_byte_is_right(seed: int, words: tuple[str, ...]) -> None:
     result = seeded("--seed", str(seed), "--programs", "5", *words)
     assert_clean(result, 10_000)
     devices = 2 if "peers" in words else 1
-    assert words or result["report"]["ladder"]["idle_streams"] > 0
+    assert words or result["report"]["ladder"]["passed_pages"] > 0
     streams = [] if "graphs" in words else list(range(devices * STREAMS))
     assert result["captured_on"] == result["replayed_on"] == streams
     assert (result["replays_of_scalars"] > 50) == ("scalars" in words)
@@ -103,7 +102,7 @@ def test_memory_that_its_stream_waits_for_late(variant: str, allocator: str) -> 
     assert min(done[kind] for kind in ("Limit", "EmptyCache", "Replay", "MakeMempool")) > 5
     if allocator == "ferro":
         ladder = result["report"]["ladder"]
-        assert min(ladder[step] for step in ("idle_streams", "transfer", "move_pages")) > 10
+        assert min(ladder[step] for step in ("passed_pages", "transfer", "move_pages")) > 10
 
 
 @pytest.mark.parametrize("variant", LATE)
@@ -154,8 +153,13 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(faults: Path, name: str) -> None:
-    programs = str(FAULTS[name])
-    found = seeded("--mutant", f"{faults}:{name}", "--programs", programs, "--stop-when-caught")
+    words = ("--programs", str(FAULTS[name]), "--stop-when-caught")
+    try:
+        found = seeded("--mutant", f"{faults}:{name}", *words)
+    except pytest.fail.Exception as failure:
+        if "the program ended with -11" not in str(failure):
+            raise
+        return  # the device worked on memory that is gone
     assert found["wrong_reads"] or found["errors"]
 
 

@@ -50,7 +50,7 @@ def with_fault(function: str, lasting: bool, result: int) -> list[Any]:
     return [kind, text, intact, intact_again]
 
 
-for name in ("cuMemExportToShareableHandle", "cuCtxSynchronize", "cuMemcpyDtoDAsync"):
+for name in ("cuMemExportToShareableHandle", "cuCtxRecordEvent", "cuMemcpyDtoDAsync"):
     results[f"{name} unknown"] = with_fault(name, False, UNKNOWN)
 for name in ("cuMemCreate", "cuMemMap"):
     results[f"{name} out of memory"] = with_fault(name, True, OUT_OF_MEMORY)

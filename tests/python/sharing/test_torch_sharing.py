@@ -80,7 +80,7 @@ def refusals() -> Result:
 
 
 @pytest.mark.parametrize(
-    "function", ["cuMemExportToShareableHandle", "cuCtxSynchronize", "cuMemcpyDtoDAsync"]
+    "function", ["cuMemExportToShareableHandle", "cuCtxRecordEvent", "cuMemcpyDtoDAsync"]
 )
 def test_a_refusal_while_sharing_names_the_driver_call(function: str) -> None:
     kind, text, intact, again = refusals()[f"{function} unknown"]

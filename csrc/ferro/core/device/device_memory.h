@@ -51,7 +51,6 @@ class DeviceMemory {
   Driver& driver() { return driver_; }
   PageStore& store() { return store_; }
   StaleMappings& stale() { return stale_; }
-  DeviceTimeline& timeline() { return timeline_; }
   DeviceStats& stats() { return stats_; }
   SegmentStats& segment_stats() { return segment_stats_; }
   // As configured, unless the device leaves no choice.
