@@ -23,6 +23,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -106,16 +107,14 @@ class Driver {
   [[nodiscard]] bool record_context(EventId event);
   // Does the driver have cuCtxRecordEvent (since CUDA 12.5)?
   bool has_context_points() const { return api_.ctx_record_event != nullptr; }
-  // The number of a capture that this call begins and ends on a stream of its own. The driver numbers
-  // all captures of the process one after the other. Disturbs no capture.
-  std::uint64_t draw_capture_id();
   // Has all work before the event's last record finished?
   bool is_complete(EventId event);
   // The host waits.
   void wait(EventId event);
   // The host waits no longer than that; false: some event was not complete by then. A thread of its
-  // own waits on until they are.
-  [[nodiscard]] bool wait(const std::vector<EventId>& events, std::chrono::milliseconds at_most);
+  // own waits on until they are, and keeps them alive.
+  using Events = std::vector<EventId>;
+  [[nodiscard]] bool wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most);
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);
@@ -184,8 +183,6 @@ class Driver {
   enum class TraitsState : std::uint8_t { kUnknown, kPromised, kSettled };
   std::atomic<TraitsState> traits_state_{TraitsState::kUnknown};
   std::atomic<unsigned> traits_{0};
-  Mutex probe_mutex_;
-  CUstream probe_stream_ FERRO_GUARDED_BY(probe_mutex_) = nullptr;
   Mutex peers_mutex_;
   std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);
   std::array<std::atomic<std::uint64_t>, kDriverCallKinds> calls_{};

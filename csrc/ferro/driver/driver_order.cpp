@@ -6,6 +6,7 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace ferro {
 namespace {
@@ -62,36 +63,6 @@ bool Driver::record_context(EventId event) {
   return true;
 }
 
-std::uint64_t Driver::draw_capture_id() {
-  const CallScope scope(*this);
-  const MutexLock lock(probe_mutex_);
-  if (probe_stream_ == nullptr) {
-    expect(api_.stream_create(&probe_stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  }
-  expect(api_.stream_begin_capture(probe_stream_, CU_STREAM_CAPTURE_MODE_RELAXED),
-         "cuStreamBeginCapture");
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  cuuint64_t id = 0;
-  const CUresult asked =
-      api_.stream_get_capture_info(probe_stream_, &status, &id, nullptr, nullptr, nullptr, nullptr);
-  CUgraph graph = nullptr;
-  const CUresult ended = api_.stream_end_capture(probe_stream_, &graph);
-  if (graph != nullptr) {
-    api_.graph_destroy(graph);
-  }
-  if (ended != CUDA_SUCCESS) {
-    // A stream that may still capture would make every point of the context impossible.
-    if (api_.stream_end_capture(probe_stream_, &graph) == CUDA_SUCCESS && graph != nullptr) {
-      api_.graph_destroy(graph);
-    }
-    api_.stream_destroy(probe_stream_);
-    probe_stream_ = nullptr;
-  }
-  expect(asked, "cuStreamGetCaptureInfo");
-  expect(ended, "cuStreamEndCapture");
-  return id;
-}
-
 bool Driver::is_complete(EventId event) {
   const CallScope scope(*this);
   count(DriverCall::kEventQuery);
@@ -104,16 +75,16 @@ void Driver::wait(EventId event) {
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
 }
 
-bool Driver::wait(const std::vector<EventId>& events, std::chrono::milliseconds at_most) {
+bool Driver::wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most) {
   const CallScope scope(*this);
   count(DriverCall::kEventWait);
   const auto result = std::make_shared<std::promise<CUresult>>();
   std::future<CUresult> over = result->get_future();
   try {
-    std::thread([&api = api_, context = context(), events, result] {
+    std::thread([&api = api_, context = context(), events = std::move(events), result] {
       CUresult outcome = api.ctx_set_current(context);
-      for (std::size_t i = 0; i < events.size() && outcome == CUDA_SUCCESS; ++i) {
-        outcome = api.event_synchronize(raw(events[i]));
+      for (std::size_t i = 0; i < events->size() && outcome == CUDA_SUCCESS; ++i) {
+        outcome = api.event_synchronize(raw((*events)[i]));
       }
       result->set_value(outcome);
     }).detach();

@@ -72,7 +72,8 @@ void PoolRouter::publish_counts() {
       diversions_, [](const Diversion& each) { return each.of_capture && !each.over; }));
   // Every capture has a diversion, so a mark that a failure left behind does no harm.
   captures_.store(of_captures, std::memory_order_relaxed);
-  device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)));
+  // A mark comes after its capture has begun, and an announcement before.
+  device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)), of_captures);
 }
 
 void PoolRouter::mark_capture_begin() {

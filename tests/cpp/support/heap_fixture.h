@@ -44,7 +44,7 @@ class HeapFixture : public ::testing::Test {
         side_(SimGpu::make_stream()),
         driver_(FaultyApi::table(), 0),
         events_(driver_),
-        timeline_(driver_, events_, captures_, ledger_, nullptr),
+        timeline_(driver_, events_, captures_, nullptr),
         store_(driver_, timeline_, kPageBytes, handles),
         stale_(driver_, timeline_, observer_),
         context_{driver_,   store_,     stale_,           events_,      timeline_,
@@ -112,7 +112,6 @@ class HeapFixture : public ::testing::Test {
   Driver driver_;
   EventPool events_;
   CaptureCount captures_;
-  CaptureLedger ledger_;
   DeviceTimeline timeline_;
   PageStore store_;
   StaleMappings stale_;

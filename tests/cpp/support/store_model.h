@@ -180,8 +180,7 @@ class StoreModel {
   Driver driver_{FaultyApi::table(), 0};
   EventPool events_{driver_};
   CaptureCount captures_;
-  CaptureLedger ledger_;
-  DeviceTimeline timeline_{driver_, events_, captures_, ledger_, nullptr};
+  DeviceTimeline timeline_{driver_, events_, captures_, nullptr};
   PageStore store_;
   std::map<PageHandle, std::size_t> lent_;  // the pages of each
   std::size_t lent_pages_ = 0;

@@ -46,9 +46,8 @@ AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
   config.known_streams = streams_of_pytorch;
-  // The driver numbers the captures of all devices together.
-  static const auto ledger = std::make_shared<CaptureLedger>();
-  config.ledger = ledger;
+  static const auto captures = std::make_shared<CaptureCount>();
+  config.captures_of_process = captures;
   config.has_rank_messages = has_rank_messages;
   return config;
 }

@@ -1,8 +1,10 @@
 #include "ferro/adapter/torch/stream_pool.h"
 
 #include "ferro/adapter/torch/convert.h"
+#include "ferro/driver/error.h"
 
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 
 #include <map>
 #include <mutex>
@@ -32,9 +34,13 @@ std::vector<StreamId> streams_of_pytorch(DeviceId device) {
   static std::mutex mutex;
   static std::map<DeviceId, std::vector<StreamId>> known;
   const std::lock_guard lock(mutex);
-  const auto [found, is_new] = known.try_emplace(device);
-  if (is_new) {
-    found->second = list_streams(static_cast<c10::DeviceIndex>(device));
+  auto found = known.find(device);
+  if (found == known.end()) {
+    try {
+      found = known.emplace(device, list_streams(static_cast<c10::DeviceIndex>(device))).first;
+    } catch (const c10::Error&) {
+      throw DriverError("cudaStreamCreateWithPriority", "an error", 0, 0, device);
+    }
   }
   return found->second;
 }

@@ -6,7 +6,7 @@
 #include "ferro/core/policy/handle_sizes.h"
 #include "ferro/core/policy/segment_policy.h"
 #include "ferro/core/policy/transfers.h"
-#include "ferro/core/streams/capture_ledger.h"
+#include "ferro/core/streams/capture_count.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
@@ -58,8 +58,8 @@ struct AllocatorConfig {
   // Streams of the device, beside those of its memory, that live as long as the process; asked where a
   // library captures graphs silently (streams/device_timeline.h). Null: none.
   std::function<std::vector<StreamId>(DeviceId)> known_streams = nullptr;
-  // Of the process; null: the device has one of its own.
-  std::shared_ptr<CaptureLedger> ledger = nullptr;
+  // Announced captures of all devices; null: of this one alone.
+  std::shared_ptr<CaptureCount> captures_of_process = nullptr;
   // By the bytes of the device: those beyond which a request is refused at once, before anything is
   // given back or waited for. Asked on every miss; null: no such limit.
   std::function<std::size_t(std::size_t)> rejection_limit = nullptr;

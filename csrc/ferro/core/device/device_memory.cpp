@@ -16,9 +16,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       driver_(api, device),
       total_memory_(driver_.total_memory()),
       events_(driver_),
-      timeline_(driver_, events_, captures_,
-                config.ledger != nullptr ? *config.ledger : own_ledger_,
-                [this] { return known_streams(); }),
+      timeline_(driver_, events_, captures_of_process(), [this] { return known_streams(); }),
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_, timeline_, observer_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
@@ -56,11 +54,12 @@ DeviceMemory::~DeviceMemory() {
 
 std::vector<StreamId> DeviceMemory::known_streams() {
   std::vector<StreamId> streams;
-  if (config_.known_streams) {
+  const bool all = timeline_.uses_known_streams();
+  if (all && config_.known_streams) {
     streams = config_.known_streams(driver_.device());
   }
-  for (Heap* heap : pools_.all_heaps()) {
-    if (heap->stream_lasts()) {
+  for (Heap* heap : all ? pools_.all_heaps() : pools_.heaps_of(kDefaultPool)) {
+    if (heap->stream_lasts() && (all || streams.size() < kMostStreamsAsked)) {
       streams.push_back(heap->stream());
     }
   }
@@ -70,9 +69,8 @@ std::vector<StreamId> DeviceMemory::known_streams() {
   return streams;
 }
 
-void DeviceMemory::set_captures(int count) {
-  const int before = captures_.load();
-  if (before == 0 && count != 0 && driver_.context_if_created() != nullptr) {
+void DeviceMemory::set_captures(int running, int announced) {
+  if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
     // What is free now may go elsewhere also while the capture runs.
     try {
       timeline_.record();
@@ -80,16 +78,9 @@ void DeviceMemory::set_captures(int count) {
       // It only makes less memory available.
     }
   }
-  ledger().change(count - before);
-  captures_.set(count);
-  if (before != 0 && count == 0 && driver_.context_if_created() != nullptr) {
-    try {
-      // An announced capture that never began leaves no room for a silent one.
-      static_cast<void>(ledger().are_all_announced(driver_));
-    } catch (const DriverError&) {
-      // The next point asks again.
-    }
-  }
+  captures_of_process().add(announced - announced_captures_);
+  announced_captures_ = announced;
+  captures_.set(running);
 }
 
 void DeviceMemory::adjust(const AllocatorConfig& wanted) {

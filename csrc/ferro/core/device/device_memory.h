@@ -2,7 +2,7 @@
 // misses. An owner of parts: PoolTable, Ladder, SegmentLadder, Reclaimer and DeviceReport do the
 // work.
 //
-// Thread-safe. Lock order: climb_mutex_ > StaleMappings' removal > the pool table's > a heap's >
+// Thread-safe. Lock order: climb_mutex_ > the pool table's > a heap's >
 // locks of store, events and statistics. On a hit a thread takes one heap's lock and nothing else. A
 // miss releases it, takes climb_mutex_, and climbs; so at most one thread of a device maps memory at
 // a time, which costs nothing because the driver serialises these calls anyway. The host may wait
@@ -91,13 +91,15 @@ class DeviceMemory {
     return config_.stream_lasts == nullptr || config_.stream_lasts(driver_.device(), stream);
   }
 
-  // How many captures run on this device, announced before they begin (capture_count.h). While there
+  // How many captures run on this device, and how many are announced, which is before they begin
+  // (capture_count.h). While there
   // are any, private pools give nothing back, and what is freed stays in its arena. For one thread at
   // a time.
-  void set_captures(int count);
+  void set_captures(int running, int announced);
+  void set_captures(int count) { set_captures(count, count); }
 
-  // Whole free pages of the default pool and of pools that nobody holds go to the driver, behind
-  // their fences; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
+  // Whole free pages of the default pool and of pools that nobody holds go to the driver, when
+  // their epochs have passed; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
   // bytes of them as the settings want to keep stay where they are.
   void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(climb_mutex_);
   // The same for one pool, if nobody holds it; else nothing.
@@ -134,6 +136,8 @@ class DeviceMemory {
   }
 
  private:
+  // Each question whether a stream captures takes 27 ns.
+  static constexpr std::size_t kMostStreamsAsked = 128;
   // A device that works longer is taken to wait for something.
   static constexpr std::chrono::milliseconds kLongestRest{1000};
 
@@ -163,7 +167,9 @@ class DeviceMemory {
   AllocateResult allocate_in_segments(const PoolId& pool, StreamId stream, const Request& request)
       FERRO_EXCLUDES(climb_mutex_);
   std::vector<StreamId> known_streams();
-  CaptureLedger& ledger() { return config_.ledger != nullptr ? *config_.ledger : own_ledger_; }
+  CaptureCount& captures_of_process() {
+    return config_.captures_of_process != nullptr ? *config_.captures_of_process : own_captures_;
+  }
   void check_granularity() FERRO_REQUIRES(climb_mutex_);
   void read_rejection_limit() FERRO_REQUIRES(climb_mutex_);
   // `wanted`: bytes that the driver was to give.
@@ -175,7 +181,8 @@ class DeviceMemory {
   const std::size_t total_memory_;
   EventPool events_;
   CaptureCount captures_;
-  CaptureLedger own_ledger_;
+  CaptureCount own_captures_;  // where the configuration has none of the process
+  int announced_captures_ = 0;
   DeviceTimeline timeline_;
   PageStore store_;
   StaleMappings stale_;

@@ -242,6 +242,8 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
         static_cast<ArenaHeap&>(giver).stream_wait_for_pending();
       }
     });
+    // What came free by these waits is stamped later than the last point.
+    parts_.timeline.record();
     givers = givers_for(climb, max_givers);
     if (!are_enough()) {
       return kNull;

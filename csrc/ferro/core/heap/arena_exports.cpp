@@ -122,11 +122,14 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     }
     context_.store.retire({{fresh, pages}, nullptr});
   };
-  if (!context_.timeline.wait(freed, kLongestRest)) {
-    give_up();
-    return ExportResult::kBusy;
+  if (pool_ != kDefaultPool) {
+    freed = context_.timeline.now();  // graphs have replayed there since
   }
   try {
+    if (!context_.timeline.wait(freed, kLongestRest)) {
+      give_up();
+      return ExportResult::kBusy;
+    }
     const HandleRange into{fresh, pages};
     const PageRun from{begin, bytes};
     const bool copied = copy_into(into, from) == Status::kOk;

@@ -1,4 +1,4 @@
-// A heap of pages: blocks of all sizes on an arena, whose pages come from the device's store and may
+// A heap of pages: blocks of a size class on an arena, whose pages come from the device's store and may
 // leave again.
 //
 // There is one way for a page to leave. Whole free handles are set aside: their blocks are in
@@ -243,6 +243,12 @@ class ArenaHeap final : public Heap {
   enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
+  bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
+  // Is the own stream's work in no point, because points are of known streams and it may be gone?
+  bool is_beyond_points() const {
+    return context_.timeline.uses_known_streams() && !stream_lasts();
+  }
+  bool order_behind_uses(std::size_t size, std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
 
   // Exports (arena_exports.cpp).
   struct Unit {

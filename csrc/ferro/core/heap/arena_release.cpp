@@ -158,16 +158,34 @@ void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
 
 // The latest epoch in which pages may have been freed so that they leave now; none: none may leave.
 std::optional<Epoch> ArenaHeap::latest_release(ReleaseAfter after) const {
+  if (is_beyond_points() && after != ReleaseAfter::kHostWait) {
+    return std::nullopt;
+  }
   switch (after) {
     case ReleaseAfter::kPassed:
       return may_transfer_pages() ? std::optional(context_.timeline.passed()) : std::nullopt;
     case ReleaseAfter::kStreamWait:
-      return may_transfer_pages() ? std::optional(context_.timeline.last_orderable())
-                                  : std::nullopt;
+      return may_transfer_pages() ? std::optional(context_.timeline.recorded()) : std::nullopt;
     case ReleaseAfter::kHostWait:
       break;
   }
-  return context_.timeline.last_orderable();
+  return context_.timeline.last_waitable();
+}
+
+// False: a capture forbids it.
+bool ArenaHeap::wait_for_release(Epoch freed) {
+  if (!context_.timeline.has_passed(freed) && stream_lasts() && is_capturing()) {
+    return false;
+  }
+  if (!is_beyond_points()) {
+    return context_.timeline.wait(freed);
+  }
+  if (context_.captures.load(std::memory_order_relaxed) != 0 ||
+      context_.driver.captures(kLegacyStream)) {
+    return false;
+  }
+  context_.driver.wait_for_device();
+  return context_.timeline.wait(freed);
 }
 
 std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
@@ -199,7 +217,7 @@ std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
   }
   bool may_leave = after != ReleaseAfter::kHostWait;
   try {
-    may_leave = may_leave || context_.timeline.wait(aside.freed);
+    may_leave = may_leave || wait_for_release(aside.freed);
   } catch (...) {
     const HeapLock lock(mutex_);
     restore(aside);

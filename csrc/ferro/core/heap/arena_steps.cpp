@@ -29,6 +29,16 @@ std::size_t ArenaHeap::reclaimable_by_stream_wait() {
   return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
 }
 
+// The uses may be of another device, which points of this one cover through the wait alone: so the
+// blocks are stamped after it.
+bool ArenaHeap::order_behind_uses(std::size_t size, std::vector<Block*>& ready) {
+  const bool ordered = pending_.stream_wait_for_one(size, ready);
+  for (Block* block : ready) {
+    block->freed = context_.timeline.now();
+  }
+  return ordered;
+}
+
 DevicePtr ArenaHeap::allocate_after_stream_wait(const Request& request, std::size_t at_most) {
   const HeapLock lock(mutex_);
   std::size_t waited_for = 0;
@@ -36,7 +46,7 @@ DevicePtr ArenaHeap::allocate_after_stream_wait(const Request& request, std::siz
     while (waited_for < at_most) {
       const std::size_t before = pending_.bytes_on_events();
       const bool progress = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
-        return pending_.stream_wait_for_one(size, ready);
+        return order_behind_uses(size, ready);
       });
       if (!progress) {
         break;
@@ -53,9 +63,8 @@ DevicePtr ArenaHeap::allocate_after_stream_wait(const Request& request, std::siz
 
 void ArenaHeap::stream_wait_for_pending() {
   const HeapLock lock(mutex_);
-  const auto wait_for_one = [this](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
-    return pending_.stream_wait_for_one(0, ready);
-  };
+  const auto wait_for_one = [this](std::vector<Block*>& ready)
+                                FERRO_REQUIRES(mutex_) { return order_behind_uses(0, ready); };
   while (stream_lasts() && complete_ready(wait_for_one)) {
   }
   tiling_.merge_all();

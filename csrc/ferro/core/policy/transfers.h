@@ -1,6 +1,6 @@
 // Policy: may a request take free pages of other streams, where it could grow? Pure.
 //
-// Such pages cost the driver's time alone, where their stream has nothing to do, or a stream wait.
+// Such pages cost the driver's time alone, where their epoch has passed, or a stream wait.
 // But streams that take turns would pass the same pages back and forth without end. So a program may
 // pass some for nothing, which lets one phase have the memory of the one before, and from then on
 // few beside what it allocates; beyond that requests grow, and streams that take turns end up with

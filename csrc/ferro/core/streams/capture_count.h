@@ -1,10 +1,10 @@
-// How many captures run on a device, as far as anybody said.
+// How many announced captures run, on a device or in the process.
 //
-// Some questions to the driver invalidate a capture of the stream that they are about. They are asked
-// while the count is 0, and who announces a capture waits for a question that is under way. So no
-// capture that is announced before it begins, as PyTorch's are, can begin in the middle of one.
+// A point of the context invalidates every capture of it. Points are recorded while the count is 0, and
+// an announcement waits for a point that is being recorded. So a capture that is announced before it
+// begins, as PyTorch's are, cannot begin in the middle of one.
 //
-// Thread-safe. The lock is held for a question at most; nothing waits under it.
+// Thread-safe. The lock is held while a point is recorded; nothing waits under it.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -23,11 +23,15 @@ class CaptureCount {
     const MutexLock lock(mutex_);
     count_.store(count, std::memory_order_relaxed);
   }
-  // The answer of `question()`, during which no capture is announced; false where one runs.
-  template <typename Question>
-  bool is_true_without_captures(Question question) const FERRO_EXCLUDES(mutex_) {
+  void add(int captures) FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    return load() == 0 && question();
+    count_.fetch_add(captures, std::memory_order_relaxed);
+  }
+  // The result of `action()`, during which no capture is announced; false where one runs.
+  template <typename Action>
+  bool is_true_without_captures(Action action) const FERRO_EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return load() == 0 && action();
   }
 
  private:

@@ -1,55 +1,62 @@
 #include "ferro/core/streams/device_timeline.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace ferro {
 
 bool DeviceTimeline::record() {
   const Driver::Session session(driver_);
   // Looks at heaps, so it comes before any lock of this class.
-  std::vector<StreamId> known;
-  const bool is_first = recorded() == kUnused;
-  if ((uses_known_streams() || is_first) && known_streams_) {
-    known = known_streams_();
-  }
-  // No number was drawn before a capture that runs already.
-  if (is_first && captures_.load() == 0 && any_captures(known)) {
-    ledger_.note_silent_capture();
-  }
+  const std::vector<StreamId> known = known_streams_ ? known_streams_() : std::vector<StreamId>();
   return captures_.is_true_without_captures([&] { return record_point(known); });
 }
 
 bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
-  const bool by_streams = uses_known_streams();
-  if (!by_streams && !ledger_.are_all_announced(driver_)) {
-    return false;  // the next call knows the streams
+  // Of captures that are not announced those on known streams can be seen.
+  if (any_captures(known)) {
+    return false;
   }
+  const bool of_context = !uses_known_streams();
   const MutexLock lock(mutex_);
   // Frees from now on are stamped later than the point, which is recorded after this store. So what
   // was given before a free with an earlier stamp is behind the point.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
-  std::vector<EventId> recorded = by_streams ? record_on(known) : record_on_context();
+  Driver::Events recorded = of_context ? record_on_context() : record_on(known);
   if (recorded.empty()) {
     return false;
   }
-  if (points_.size() >= kMaxPoints) {
-    // The new point covers what the last one did.
-    put(points_.back().events);
-    points_.pop_back();
-  }
-  points_.push_back({epoch, std::move(recorded)});
+  add(epoch, std::move(recorded), of_context);
   recorded_.store(epoch, std::memory_order_release);
   return true;
 }
 
-void DeviceTimeline::put(const std::vector<EventId>& events) {
-  for (const EventId event : events) {
-    events_.put(event);
+void DeviceTimeline::add(Epoch epoch, Driver::Events recorded, bool of_context) {
+  Events earlier;
+  if (points_.size() >= kMaxPoints) {
+    // A point covers what the last one did, but for one of streams after one of the context.
+    earlier = points_.back().of_context != of_context ? points_.back().events : nullptr;
+    points_.pop_back();
   }
+  points_.push_back({epoch, owned(std::move(recorded), std::move(earlier)), of_context});
 }
 
-std::vector<EventId> DeviceTimeline::record_on_context() {
+// `earlier` are over with these, and go back with them.
+DeviceTimeline::Events DeviceTimeline::owned(Driver::Events events, Events earlier) {
+  const std::size_t own = events.size();
+  if (earlier != nullptr) {
+    events.insert(events.end(), earlier->begin(), earlier->end());
+  }
+  return {new Driver::Events(std::move(events)),
+          [returns = returns_, own, earlier = std::move(earlier)](const Driver::Events* all) {
+            const std::lock_guard lock(returns->mutex);
+            for (std::size_t i = 0; i < own && returns->pool != nullptr; ++i) {
+              returns->pool->put((*all)[i]);
+            }
+            delete all;
+          }};
+}
+
+Driver::Events DeviceTimeline::record_on_context() {
   const EventId event = events_.take();
   bool is_recorded = false;
   try {
@@ -59,7 +66,7 @@ std::vector<EventId> DeviceTimeline::record_on_context() {
     throw;
   }
   if (!is_recorded) {
-    ledger_.note_silent_capture();
+    by_streams_.store(true, std::memory_order_relaxed);
     events_.put(event);
     return {};
   }
@@ -71,14 +78,17 @@ bool DeviceTimeline::any_captures(const std::vector<StreamId>& streams) {
          std::ranges::any_of(streams, [this](StreamId stream) { return driver_.captures(stream); });
 }
 
-// One event on each stream, and on the legacy stream, which comes behind all blocking ones. None
-// when one of them captures: work that it was given before the capture could not be covered.
-std::vector<EventId> DeviceTimeline::record_on(const std::vector<StreamId>& streams) {
-  std::vector<EventId> recorded;
-  try {
-    if (any_captures(streams)) {
-      return {};
+// One event on each stream, and on the legacy stream, which comes behind all blocking ones. None when
+// one of them has begun to capture.
+Driver::Events DeviceTimeline::record_on(const std::vector<StreamId>& streams) {
+  Driver::Events recorded;
+  const auto put = [&] {
+    for (const EventId event : recorded) {
+      events_.put(event);
     }
+    recorded.clear();
+  };
+  try {
     recorded.push_back(events_.record(kLegacyStream));
     for (const StreamId stream : streams) {
       if (recorded.back() == kNoEvent) {
@@ -87,29 +97,22 @@ std::vector<EventId> DeviceTimeline::record_on(const std::vector<StreamId>& stre
       recorded.push_back(events_.record(stream));
     }
   } catch (...) {
-    put(recorded);
+    put();
     throw;
   }
   if (recorded.back() == kNoEvent) {
     recorded.pop_back();
-    put(recorded);
-    recorded.clear();
+    put();
   }
   return recorded;
 }
 
 Epoch DeviceTimeline::update() {
   const MutexLock lock(mutex_);
-  while (!points_.empty()) {
-    Point& first = points_.front();
-    while (!first.events.empty() && driver_.is_complete(first.events.back())) {
-      events_.put(first.events.back());
-      first.events.pop_back();
-    }
-    if (!first.events.empty()) {
-      break;
-    }
-    passed_.store(first.epoch, std::memory_order_release);
+  while (!points_.empty() && std::ranges::all_of(*points_.front().events, [this](EventId event) {
+    return driver_.is_complete(event);
+  })) {
+    passed_.store(points_.front().epoch, std::memory_order_release);
     points_.pop_front();
   }
   return passed();
@@ -122,82 +125,85 @@ const DeviceTimeline::Point* DeviceTimeline::point_behind(Epoch epoch) const {
 
 bool DeviceTimeline::make_point_behind(Epoch epoch) {
   // Twice: the first may find out that a library captures silently.
-  return epoch <= recorded_.load(std::memory_order_acquire) || record() ||
-         (uses_known_streams() && record());
+  return epoch <= recorded() || record() || (uses_known_streams() && record());
 }
 
+DeviceTimeline::Point DeviceTimeline::first_point() const {
+  const MutexLock lock(mutex_);
+  return points_.empty() ? Point{} : points_.front();
+}
+
+// One point after the other: a later one need not cover what an earlier one does, where they are not
+// of the same kind.
 bool DeviceTimeline::wait(Epoch epoch) {
   const Driver::Session session(driver_);
   while (!has_passed(epoch)) {
     if (!make_point_behind(epoch)) {
       return false;
     }
-    std::optional<Point> point;
-    {
-      const MutexLock lock(mutex_);
-      if (const Point* found = point_behind(epoch)) {
-        point = *found;
-      }
-    }
-    if (!point) {
+    const Point point = first_point();
+    if (point.events == nullptr) {
       continue;  // it has passed
     }
-    for (const EventId event : point->events) {
+    for (const EventId event : *point.events) {
       driver_.wait(event);
     }
-    note_passed(*point);
+    note_passed(point);
   }
   return true;
 }
 
-// Its events are over, unless another thread replaced the point meanwhile and reused them.
+// All its events are over. It is the first point, unless another thread has noted that already.
 void DeviceTimeline::note_passed(const Point& point) {
   const MutexLock lock(mutex_);
-  const Point* found = point_behind(point.epoch);
-  if (found == nullptr || found->epoch != point.epoch || found->events != point.events) {
-    return;
-  }
-  while (!points_.empty() && points_.front().epoch <= point.epoch) {
-    put(points_.front().events);
+  if (!points_.empty() && points_.front().events == point.events) {
+    passed_.store(points_.front().epoch, std::memory_order_release);
     points_.pop_front();
   }
-  passed_.store(point.epoch, std::memory_order_release);
 }
 
 bool DeviceTimeline::wait(Epoch epoch, std::chrono::milliseconds at_most) {
+  const auto until = std::chrono::steady_clock::now() + at_most;
   const Driver::Session session(driver_);
-  if (update() >= epoch) {
-    return true;
-  }
-  if (!make_point_behind(epoch)) {
+  if (!has_passed(epoch) && !make_point_behind(epoch)) {
     return false;
   }
-  std::optional<Point> point;
-  {
-    const MutexLock lock(mutex_);
-    if (const Point* found = point_behind(epoch)) {
-      point = *found;
+  while (update() < epoch) {
+    const Point point = first_point();
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until - std::chrono::steady_clock::now());
+    if (point.events != nullptr && !driver_.wait(point.events, std::max(left, left.zero()))) {
+      return false;
+    }
+    if (point.events != nullptr) {
+      note_passed(point);
     }
   }
-  if (point && driver_.wait(point->events, at_most)) {
-    note_passed(*point);
-  }
-  return has_passed(epoch);
+  return true;
 }
 
 bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {
+  const MutexLock lock(mutex_);
   if (has_passed(epoch)) {
     return true;
   }
-  const Driver::Session session(driver_);
-  if (!make_point_behind(epoch)) {
+  if (epoch > recorded()) {
     return false;
   }
-  const MutexLock lock(mutex_);
-  const Point* point = point_behind(epoch);
-  return point == nullptr || std::ranges::all_of(point->events, [&](EventId event) {
-           return driver_.stream_wait(event, stream);
-         });
+  // Those before it too, where it does not cover them.
+  const Point* last = point_behind(epoch);
+  for (const Point& point : points_) {
+    const bool is_covered = &point != last && point.of_context == last->of_context;
+    if (!is_covered && !std::ranges::all_of(*point.events, [&](EventId event) {
+          return driver_.stream_wait(event, stream);
+        })) {
+      return false;
+    }
+    if (&point == last) {
+      break;
+    }
+  }
+  return true;
 }
 
 std::size_t DeviceTimeline::points() const {

@@ -8,20 +8,20 @@
 //
 // A point is an event of the whole context (cuCtxRecordEvent), which also covers streams that the
 // allocator does not know. The driver refuses one, and invalidates the capture, while a stream of the
-// context captures. So none is recorded while a capture is announced, and what is freed meanwhile
-// waits for the end of the capture. Where a library captures silently (capture_ledger.h), and with
-// drivers before CUDA 12.5, a point is an event on each known stream instead, and there is none while
-// one of them captures.
+// context captures. So none is recorded while a capture of the process is announced, or is seen on a
+// blocking stream or a known one; what is freed meanwhile waits for the end of the capture. Once the driver has
+// refused a point, a library captures silently on streams of its own. From then on, and with drivers
+// before CUDA 12.5, a point is an event on each known stream.
 //
-// Thread-safe. Lock order: captures > mutex_ > ledger, events. Waits of the host hold no lock.
+// Thread-safe. Lock order: captures > mutex_ > events. Waits of the host hold no lock.
 //
 // Invariants: passed() < now(); the points that have not passed are in ascending order of epoch, and
-// each covers the epochs after the one before it up to its own.
+// each covers the epochs after the one before it up to its own. Events of a point are reused when it
+// has passed and no thread waits for it.
 #pragma once
 
 #include "ferro/base/mutex.h"
 #include "ferro/core/streams/capture_count.h"
-#include "ferro/core/streams/capture_ledger.h"
 #include "ferro/core/streams/event_pool.h"
 #include "ferro/core/types/epoch.h"
 #include "ferro/driver/driver.h"
@@ -31,6 +31,8 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -38,27 +40,38 @@ namespace ferro {
 
 class DeviceTimeline {
  public:
-  // Streams of the device that last as long as the process; asked where a library captures silently.
+  // Streams of the device that are sure to exist: all of them where a point is made of events on each,
+  // else some that are asked whether they capture.
   using KnownStreams = std::function<std::vector<StreamId>()>;
 
+  // `captures`: of the process, because a capture may take in streams of several devices.
   DeviceTimeline(Driver& driver, EventPool& events, const CaptureCount& captures,
-                 CaptureLedger& ledger, KnownStreams known_streams)
+                 KnownStreams known_streams)
       : driver_(driver),
         events_(events),
         captures_(captures),
-        ledger_(ledger),
-        known_streams_(std::move(known_streams)) {}
+        known_streams_(std::move(known_streams)),
+        returns_(std::make_shared<Returns>(&events)) {}
+  ~DeviceTimeline() {
+    const std::lock_guard lock(returns_->mutex);
+    returns_->pool = nullptr;
+  }
+  DeviceTimeline(const DeviceTimeline&) = delete;
+  DeviceTimeline& operator=(const DeviceTimeline&) = delete;
 
   // The stamp of memory that is freed now. One load, for the free path.
   Epoch now() const { return current_.load(std::memory_order_acquire); }
   // All work of this epoch and those before it is over, as of the last `update`.
   Epoch passed() const { return passed_.load(std::memory_order_acquire); }
   bool has_passed(Epoch epoch) const { return epoch <= passed(); }
-  // The last epoch that a stream could be ordered behind now.
-  Epoch last_orderable() const { return captures_.load() == 0 ? now() : recorded(); }
-
   // The epoch of the last point.
   Epoch recorded() const { return recorded_.load(std::memory_order_acquire); }
+  // The last epoch that the host could wait for now.
+  Epoch last_waitable() const { return captures_.load() == 0 ? now() : recorded(); }
+  // Is a point an event on each known stream?
+  bool uses_known_streams() const {
+    return by_streams_.load(std::memory_order_relaxed) || !driver_.has_context_points();
+  }
 
   // Ends the current epoch with a point. False: a capture forbids it. Throws DriverError.
   bool record() FERRO_EXCLUDES(mutex_);
@@ -73,31 +86,39 @@ class DeviceTimeline {
   // The host waits for all work that the device was given before this call.
   bool wait_for_all() { return wait(now()); }
   bool wait_for_all(std::chrono::milliseconds at_most) { return wait(now(), at_most); }
-  // Work that `stream` is given from now on comes behind the epoch; the host does not wait. False:
-  // the stream captures, or a capture forbids the point. Throws DriverError.
+  // Work that `stream` is given from now on comes behind an epoch that was `recorded`; the host does
+  // not wait. False: the stream captures, or there is no such point yet. Throws DriverError. May be
+  // called under the store's lock.
   bool order_before(Epoch epoch, StreamId stream) FERRO_EXCLUDES(mutex_);
 
   // Points that have not passed, as of the last `update`.
   std::size_t points() const FERRO_EXCLUDES(mutex_);
 
  private:
+  using Events = std::shared_ptr<const Driver::Events>;  // the last holder puts them back
+  // Where events go back to; a thread that waits for some may outlive this object.
+  struct Returns {
+    explicit Returns(EventPool* events) : pool(events) {}
+    std::mutex mutex;
+    EventPool* pool;
+  };
   struct Point {
     Epoch epoch = kUnused;  // the last that it covers
-    std::vector<EventId> events;
+    Events events;
+    bool of_context = true;
   };
   // More are not kept: the last one is moved instead.
   static constexpr std::size_t kMaxPoints = 256;
 
-  bool uses_known_streams() const {
-    return ledger_.has_seen_silent_capture() || !driver_.has_context_points();
-  }
   bool record_point(const std::vector<StreamId>& known) FERRO_EXCLUDES(mutex_);
+  void add(Epoch epoch, Driver::Events recorded, bool of_context) FERRO_REQUIRES(mutex_);
+  Driver::Events record_on_context();
+  Driver::Events record_on(const std::vector<StreamId>& streams);
   bool any_captures(const std::vector<StreamId>& streams);
-  std::vector<EventId> record_on_context();
-  std::vector<EventId> record_on(const std::vector<StreamId>& streams);
-  void put(const std::vector<EventId>& events);
+  Events owned(Driver::Events events, Events earlier);
   // The first that covers the epoch; null: there is none, because it has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
+  Point first_point() const FERRO_EXCLUDES(mutex_);
   void note_passed(const Point& point) FERRO_EXCLUDES(mutex_);
   // False: a capture forbids the point.
   bool make_point_behind(Epoch epoch) FERRO_EXCLUDES(mutex_);
@@ -105,8 +126,9 @@ class DeviceTimeline {
   Driver& driver_;
   EventPool& events_;
   const CaptureCount& captures_;
-  CaptureLedger& ledger_;
   const KnownStreams known_streams_;
+  const std::shared_ptr<Returns> returns_;
+  std::atomic<bool> by_streams_{false};
   std::atomic<Epoch> current_{1};
   std::atomic<Epoch> recorded_{kUnused};  // of the last point
   std::atomic<Epoch> passed_{kUnused};

@@ -43,8 +43,7 @@ class PageStoreTest : public ::testing::Test {
   Driver driver_{FaultyApi::table(), 0};
   EventPool events_{driver_};
   CaptureCount captures_;
-  CaptureLedger ledger_;
-  DeviceTimeline timeline_{driver_, events_, captures_, ledger_, nullptr};
+  DeviceTimeline timeline_{driver_, events_, captures_, nullptr};
   PageStore store_;
   testing::Handles pages_;
 };

@@ -65,6 +65,8 @@ TEST_F(PlainTest, PagesThatLeftWhileTheirStreamUsedThemAreWaitedForBeforeAReques
   const DevicePtr block = allocate(14 * kPageBytes);
   SimGpu::fill(stream_, block, 1, 1);
   free(block);
+  static_cast<void>(
+      device_->report().bytes_from_driver(side_, testing::bytes(512)));  // records a point
   EXPECT_EQ(arena_of(block).release_pages(14, ReleaseAfter::kStreamWait), 14U);
   EXPECT_FALSE(is_paged_block(allocate_plain(20 * kMiB)));
   EXPECT_EQ(ended_by(LadderStep::kWait), 1U);

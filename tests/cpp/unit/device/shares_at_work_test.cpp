@@ -26,6 +26,7 @@ class SharesAtWorkTest : public testing::DeviceFixture {
       free(piece);
     }
     block_ = allocate(20 * kPageBytes);
+    SimGpu::fill(side_, block_, 1, 1);
     FaultyApi::set_watcher([this](const char* symbol) {
       if (std::strcmp(symbol, "cuEventSynchronize") == 0) {
         asked_.store(true);

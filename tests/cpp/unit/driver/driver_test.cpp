@@ -212,15 +212,6 @@ TEST_F(DriverTest, ARefusedCallIsNamedWithTheDriversWords) {
   FaultyApi::reset();
 }
 
-TEST_F(DriverTest, CaptureNumbersAscendByOneAndDrawingOneDisturbsNoCapture) {
-  const std::uint64_t first = driver_.draw_capture_id();
-  SimGpu::begin_capture(stream_);
-  EXPECT_EQ(driver_.draw_capture_id(), first + 2);
-  EXPECT_TRUE(captures_still(stream_));
-  SimGpu::end_capture(stream_);
-  EXPECT_EQ(second_.draw_capture_id(), first + 3) << "one row of numbers for all devices";
-}
-
 TEST_F(DriverTest, TheLegacyStreamCountsAsCapturingWhileABlockingStreamDoes) {
   const StreamId blocking = make_blocking_stream();
   EXPECT_EQ(driver_.capture_info(StreamId{0}).status, CaptureStatus::kNone);

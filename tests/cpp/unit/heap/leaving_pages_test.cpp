@@ -16,6 +16,7 @@ class LeavingPagesTest : public testing::HeapFixture {
     const DevicePtr ptr = grow(heap_, 2 * kPageBytes);
     make_busy(stream_, ptr);
     free(heap_, ptr);
+    EXPECT_TRUE(timeline_.record());
     EXPECT_EQ(heap_.release_pages(2, ReleaseAfter::kStreamWait), 2U);
   }
   ~LeavingPagesTest() override {

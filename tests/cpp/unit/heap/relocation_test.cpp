@@ -276,6 +276,7 @@ TEST_F(LargeHandlesTest, PagesLeaveInWholeHandles) {
   const DevicePtr a = grow_pages(16);
   grow_pages(1);
   free(heap_, a);
+  EXPECT_TRUE(timeline_.record());
   EXPECT_EQ(heap_.release_pages(3, ReleaseAfter::kStreamWait), 8U);
   check(heap_);
   EXPECT_EQ(layout_of(heap_), "F8p | L1p");

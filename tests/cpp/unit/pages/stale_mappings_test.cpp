@@ -31,9 +31,9 @@ class StaleMappingsTest : public testing::HeapFixture {
     for (const DevicePtr block : blocks) {
       free(*heap_, block);
     }
+    ASSERT_TRUE(timeline_.record());
     heap_->release_pages(~std::size_t{0}, ReleaseAfter::kStreamWait);
     ASSERT_EQ(stale_.count(), holes.size());
-    ASSERT_TRUE(timeline_.record());
   }
   std::uint64_t unmaps() { return driver_.calls().unmap; }
   // Pages of the store that the driver takes back.
@@ -73,8 +73,8 @@ TEST_F(StaleMappingsTest, AHeapIsNotEmptyUntilItsMappingsAreGone) {
   const DevicePtr block = grow(*heap_, kPageBytes);
   free(*heap_, block);
   make_busy(stream_, block);
-  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStreamWait), 1U);
   ASSERT_TRUE(timeline_.record());
+  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStreamWait), 1U);
   SimGpu::finish(stream_);
   EXPECT_FALSE(heap_->is_empty());
   EXPECT_EQ(stale_.remove_passed(), 1U);
@@ -85,8 +85,8 @@ TEST_F(StaleMappingsTest, AMappingStaysWhileAStreamThatWasNeverNamedHasWork) {
   const DevicePtr block = grow(*heap_, kPageBytes);
   make_busy(side_, block);
   free(*heap_, block);
-  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStreamWait), 1U);
   ASSERT_TRUE(timeline_.record());
+  ASSERT_EQ(heap_->release_pages(1, ReleaseAfter::kStreamWait), 1U);
   SimGpu::finish(stream_);
   EXPECT_EQ(stale_.remove_passed(), 0U);
   SimGpu::finish(side_);
@@ -101,10 +101,10 @@ TEST_F(StaleMappingsTest, AMergedHoleHasTheLatestStamp) {
   ASSERT_TRUE(timeline_.record());
   make_busy(stream_, second);
   free(*heap_, second);
+  ASSERT_TRUE(timeline_.record());
   ASSERT_EQ(heap_->release_pages(3, ReleaseAfter::kStreamWait), 3U);
   SimGpu::finish(side_);
   EXPECT_EQ(stale_.remove_passed(), 0U) << "one hole: its stamp is the later one";
-  ASSERT_TRUE(timeline_.record());
   SimGpu::finish(stream_);
   EXPECT_EQ(stale_.remove_passed(), 1U);
 }

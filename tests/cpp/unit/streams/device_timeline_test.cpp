@@ -24,11 +24,6 @@ class DeviceTimelineTest : public ::testing::Test {
   ~DeviceTimelineTest() override { FaultyApi::reset(); }
 
   void work_on(StreamId stream) { SimGpu::fill(stream, DevicePtr{memory_}, 1, 1); }
-  // A capture that is not announced takes one number.
-  void capture_silently() {
-    SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
-    SimGpu::end_capture(other_);
-  }
 
   SimGpu gpu_;
   const StreamId stream_;
@@ -37,9 +32,8 @@ class DeviceTimelineTest : public ::testing::Test {
   Driver driver_{FaultyApi::table(), 0};
   EventPool events_{driver_};
   CaptureCount captures_;
-  CaptureLedger ledger_;
   std::vector<StreamId> known_;
-  DeviceTimeline timeline_{driver_, events_, captures_, ledger_, [this] { return known_; }};
+  DeviceTimeline timeline_{driver_, events_, captures_, [this] { return known_; }};
 };
 
 TEST_F(DeviceTimelineTest, AnEpochPassesWithTheWorkThatTheDeviceHadWhenItsPointWasRecorded) {
@@ -95,6 +89,8 @@ TEST_F(DeviceTimelineTest, AWaitWithALimitGivesUp) {
 TEST_F(DeviceTimelineTest, AStreamComesBehindAnEpochWithoutAWaitOfTheHost) {
   work_on(stream_);
   const Epoch freed = timeline_.now();
+  EXPECT_FALSE(timeline_.order_before(freed, other_)) << "there is no point yet";
+  ASSERT_TRUE(timeline_.record());
   ASSERT_TRUE(timeline_.order_before(freed, other_));
   work_on(other_);
   SimGpu::finish(other_);
@@ -105,59 +101,60 @@ TEST_F(DeviceTimelineTest, AStreamComesBehindAnEpochWithoutAWaitOfTheHost) {
 TEST_F(DeviceTimelineTest, NoPointIsRecordedWhileACaptureIsAnnounced) {
   work_on(stream_);
   ASSERT_TRUE(timeline_.record());
-  const Epoch before = timeline_.last_orderable();
+  const Epoch before = timeline_.last_waitable();
   captures_.set(1);
   SimGpu::begin_capture(other_);
   const Epoch during = timeline_.now();
   EXPECT_FALSE(timeline_.record());
   EXPECT_FALSE(timeline_.wait(during));
   EXPECT_FALSE(timeline_.order_before(during, stream_));
-  EXPECT_EQ(timeline_.last_orderable(), before - 1);
+  EXPECT_EQ(timeline_.last_waitable(), before - 1);
   EXPECT_TRUE(timeline_.wait(before - 1));
   SimGpu::end_capture(other_);  // it was not invalidated
   captures_.set(0);
   EXPECT_TRUE(timeline_.wait(during));
 }
 
-TEST_F(DeviceTimelineTest, ASilentCaptureLivesOnAndIsRemembered) {
-  ASSERT_TRUE(timeline_.record());
+TEST_F(DeviceTimelineTest, ASilentCaptureOfAKnownStreamLivesOn) {
+  known_ = {other_};
   SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
-  known_ = {stream_, other_};
-  EXPECT_FALSE(timeline_.record());  // finds out
-  EXPECT_TRUE(ledger_.has_seen_silent_capture());
-  EXPECT_FALSE(timeline_.wait_for_all());
+  EXPECT_FALSE(timeline_.record());
   SimGpu::end_capture(other_);  // it was not invalidated
+  EXPECT_TRUE(timeline_.record());
+  EXPECT_FALSE(timeline_.uses_known_streams());
+}
+
+TEST_F(DeviceTimelineTest, ASilentCaptureOfAnUnknownStreamIsEndedOnceAndNeverAgain) {
+  const StreamId unknown = SimGpu::make_stream();
+  known_ = {stream_, other_};
+  SimGpu::begin_capture(unknown, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_FALSE(timeline_.record());
+  SimGpu::abandon_capture(unknown);
+  EXPECT_TRUE(timeline_.uses_known_streams());
+  SimGpu::begin_capture(unknown, CU_STREAM_CAPTURE_MODE_RELAXED);
   work_on(stream_);
   const Epoch freed = timeline_.now();
-  const std::uint64_t points = SimGpu::calls("cuCtxRecordEvent");
   ASSERT_TRUE(timeline_.record());
-  EXPECT_EQ(SimGpu::calls("cuCtxRecordEvent"), points);
   EXPECT_LT(timeline_.update(), freed);
   EXPECT_TRUE(timeline_.wait(freed));
   EXPECT_EQ(SimGpu::api().stream_query(raw(stream_)), CUDA_SUCCESS);
+  SimGpu::end_capture(unknown);  // it was not invalidated
 }
 
-TEST_F(DeviceTimelineTest, ASilentCaptureThatIsOverIsNoticedToo) {
+TEST_F(DeviceTimelineTest, APointOfStreamsDoesNotStandForEarlierOnesOfTheContext) {
+  const StreamId unknown = SimGpu::make_stream();
+  work_on(unknown);
+  const Epoch freed = timeline_.now();
   ASSERT_TRUE(timeline_.record());
-  capture_silently();
+  SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(timeline_.record());
-  EXPECT_TRUE(ledger_.has_seen_silent_capture());
-}
-
-TEST_F(DeviceTimelineTest, AnnouncedCapturesAreNotTakenForSilentOnes) {
+  SimGpu::abandon_capture(other_);
+  known_ = {stream_};
+  const Epoch later = timeline_.now();
   ASSERT_TRUE(timeline_.record());
-  for (int i = 0; i < 3; ++i) {
-    ledger_.change(1);
-    captures_.set(1);
-    if (i != 1) {  // the second one is announced and never begins
-      capture_silently();
-    }
-    captures_.set(0);
-    ledger_.change(-1);
-    EXPECT_TRUE(timeline_.record()) << i;
-  }
-  capture_silently();
-  EXPECT_FALSE(timeline_.record());
+  EXPECT_TRUE(timeline_.wait(later));
+  EXPECT_TRUE(timeline_.has_passed(freed));
+  EXPECT_EQ(SimGpu::api().stream_query(raw(unknown)), CUDA_SUCCESS);
 }
 
 TEST_F(DeviceTimelineTest, ADriverWithoutContextPointsUsesTheKnownStreams) {
@@ -166,7 +163,7 @@ TEST_F(DeviceTimelineTest, ADriverWithoutContextPointsUsesTheKnownStreams) {
   Driver driver(old, 0);
   EventPool events(driver);
   known_ = {stream_, other_};
-  DeviceTimeline timeline(driver, events, captures_, ledger_, [this] { return known_; });
+  DeviceTimeline timeline(driver, events, captures_, [this] { return known_; });
   work_on(other_);
   const Epoch freed = timeline.now();
   ASSERT_TRUE(timeline.record());
@@ -191,7 +188,7 @@ TEST_F(DeviceTimelineTest, AfterARefusalTheNextPointCoversTheEpoch) {
   ASSERT_TRUE(timeline_.record());
   work_on(stream_);
   const Epoch freed = timeline_.now();
-  for (const char* call : {"cuCtxRecordEvent", "cuStreamBeginCapture_v2"}) {
+  for (const char* call : {"cuCtxRecordEvent", "cuStreamIsCapturing"}) {
     FaultyApi::fail_only(call, 1, CUDA_ERROR_UNKNOWN);
     EXPECT_THROW(static_cast<void>(timeline_.record()), DriverError) << call;
     FaultyApi::reset();
