@@ -509,6 +509,7 @@ TEST_F(LadderTest, TheLimitHoldsAndIsNamed) {
 
 TEST_F(LadderTest, BlocksThatACaptureDefersAreNotWaitedFor) {
   const DevicePtr a = allocate(kDevicePages * kPageBytes);
+  device_->set_captures(1);
   SimGpu::begin_capture(side_);
   EXPECT_TRUE(heap_of(a).record_stream(*addresses_.find(a), a, side_));
   free(a);
@@ -516,6 +517,7 @@ TEST_F(LadderTest, BlocksThatACaptureDefersAreNotWaitedFor) {
   EXPECT_EQ(facts->pending, kDevicePages * kPageBytes);
   EXPECT_EQ(diagnose(*facts), Verdict::kWaiting);
   SimGpu::end_capture(side_);
+  device_->set_captures(0);
   expect_ended_by(LadderStep::kCollectPending, [this] { allocate(kPageBytes); });
 }
 

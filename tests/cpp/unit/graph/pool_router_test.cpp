@@ -297,17 +297,18 @@ TEST_F(MarkedCapturesTest, WithoutMarksACaptureCountsFromItsDiversionOn) {
   EXPECT_FALSE(captures_count());
 }
 
-TEST_F(MarkedCapturesTest, WithMarksACaptureCountsWhileItIsMarked) {
-  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
-  router_.mark_capture_begin();
-  EXPECT_TRUE(captures_count());
-  router_.mark_capture_end();
-  EXPECT_FALSE(captures_count());
-  EXPECT_TRUE(router_.end(kGraphPool));
-
-  ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
-  EXPECT_FALSE(captures_count()) << "the next one has not begun";
-  EXPECT_TRUE(router_.end(kGraphPool));
+// Memory leaves behind points, which an announced capture forbids from its diversion on: a mark comes
+// after the capture has begun.
+TEST_F(MarkedCapturesTest, ACaptureIsAnnouncedBeforeItIsMarked) {
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
+    EXPECT_TRUE(captures_count());
+    router_.mark_capture_begin();
+    EXPECT_TRUE(captures_count());
+    router_.mark_capture_end();
+    EXPECT_TRUE(router_.end(kGraphPool));
+    EXPECT_FALSE(captures_count());
+  }
 }
 
 TEST_F(MarkedCapturesTest, AMarkLeftBehindEndsWithTheDiversion) {
