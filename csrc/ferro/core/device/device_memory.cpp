@@ -64,8 +64,7 @@ std::vector<StreamId> DeviceMemory::known_streams() {
     }
   }
   std::ranges::sort(streams);
-  const auto repeated = std::ranges::unique(streams);
-  streams.erase(repeated.begin(), repeated.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
   return streams;
 }
 
