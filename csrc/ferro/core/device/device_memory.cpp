@@ -70,9 +70,14 @@ std::vector<StreamId> DeviceMemory::known_streams() {
 
 void DeviceMemory::set_captures(int running, int announced) {
   if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
-    // What is free now may go elsewhere also while the capture runs.
+    // What is free now may go elsewhere also while the capture runs. Many captures in a row may be
+    // announced before the device passes the first point: a few points are enough.
+    constexpr std::size_t kOutstandingAtMost = 2;
     try {
-      timeline_.record();
+      timeline_.update();
+      if (timeline_.points() < kOutstandingAtMost) {
+        timeline_.record();
+      }
     } catch (const DriverError&) {
       // It only makes less memory available.
     }
