@@ -80,7 +80,7 @@ class World {
   // Pages that are free on the main stream become idle ones of the store.
   void make_idle(std::size_t pages) {
     auto& heap = static_cast<ArenaHeap&>(*addresses_.find(live_.front())->heap());
-    const std::size_t released = heap.release_pages(pages, heap.needed_wait());
+    const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait);
     memory_.stale().remove_passed();
     if (released < pages) {
       throw Problem("too few pages are free");
