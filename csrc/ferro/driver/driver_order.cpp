@@ -66,7 +66,12 @@ bool Driver::record_context(EventId event) {
 bool Driver::is_complete(EventId event) {
   const CallScope scope(*this);
   count(DriverCall::kEventQuery);
-  return is_done(api_.event_query(raw(event)), "cuEventQuery");
+  const CUresult result = api_.event_query(raw(event));
+  if (result == CUDA_ERROR_NOT_READY) {
+    return false;
+  }
+  expect(result, "cuEventQuery");
+  return true;
 }
 
 void Driver::wait(EventId event) {
@@ -118,14 +123,6 @@ bool Driver::stream_wait(EventId event, StreamId stream) {
   count(DriverCall::kStreamWait);
   expect(api_.stream_wait_event(raw(stream), raw(event), CU_EVENT_WAIT_DEFAULT),
          "cuStreamWaitEvent");
-  return true;
-}
-
-bool Driver::is_done(CUresult answer, const char* function) const {
-  if (answer == CUDA_ERROR_NOT_READY) {
-    return false;
-  }
-  expect(answer, function);
   return true;
 }
 
