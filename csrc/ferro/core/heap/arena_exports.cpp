@@ -126,7 +126,7 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
     freed = context_.timeline.now();  // graphs have replayed there since
   }
   try {
-    if (!context_.timeline.wait(freed, kLongestRest)) {
+    if (!context_.timeline.wait(freed, DeviceTimeline::kLongestWait)) {
       give_up();
       return ExportResult::kBusy;
     }

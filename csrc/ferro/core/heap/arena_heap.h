@@ -23,7 +23,6 @@
 #include "ferro/core/policy/span_sizes.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -163,8 +162,6 @@ class ArenaHeap final : public Heap {
   // More holes than this, beyond those that are enough, are not looked at for one request.
   static constexpr std::size_t kMaxCandidates = 64;
   static constexpr Epoch kAnyEpoch = ~Epoch{0};
-  // A device that works longer is taken to wait for something.
-  static constexpr std::chrono::milliseconds kLongestRest{1000};
 
   // Whole free handles in transit, still behind their addresses.
   struct SetAside {

@@ -64,8 +64,8 @@ class StaleMappings {
 
   void add(StaleMappingRef mapping) FERRO_EXCLUDES(mutex_);
   // Removes mappings whose epochs have passed, and notifies their owners; returns for how many. The
-  // observer hears of each before it is removed. Asks the driver, never waits. What the driver refuses stays for a later call. Throws DriverError;
-  // then owners are notified by a later call.
+  // observer hears of each before it is removed. Asks the driver, never waits. What the driver
+  // refuses stays for a later call. Throws DriverError; then owners are notified by a later call.
   std::size_t remove_passed() FERRO_EXCLUDES(mutex_);
 
   std::size_t count() const { return count_.load(std::memory_order_acquire); }

@@ -16,7 +16,6 @@ namespace ferro {
 class CaptureCount {
  public:
   int load(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order); }
-  const std::atomic<int>& value() const { return count_; }
 
   // Before the first one of them begins, and after the last one has ended.
   void set(int count) FERRO_EXCLUDES(mutex_) {

@@ -57,17 +57,9 @@ DeviceTimeline::Events DeviceTimeline::owned(Driver::Events events, Events earli
 }
 
 Driver::Events DeviceTimeline::record_on_context() {
-  const EventId event = events_.take();
-  bool is_recorded = false;
-  try {
-    is_recorded = driver_.record_context(event);
-  } catch (...) {
-    events_.put(event);
-    throw;
-  }
-  if (!is_recorded) {
+  const EventId event = events_.record_context();
+  if (event == kNoEvent) {
     by_streams_.store(true, std::memory_order_relaxed);
-    events_.put(event);
     return {};
   }
   return {event};
@@ -112,10 +104,14 @@ Epoch DeviceTimeline::update() {
   while (!points_.empty() && std::ranges::all_of(*points_.front().events, [this](EventId event) {
     return driver_.is_complete(event);
   })) {
-    passed_.store(points_.front().epoch, std::memory_order_release);
-    points_.pop_front();
+    remove_first_point();
   }
   return passed();
+}
+
+void DeviceTimeline::remove_first_point() {
+  passed_.store(points_.front().epoch, std::memory_order_release);
+  points_.pop_front();
 }
 
 const DeviceTimeline::Point* DeviceTimeline::point_behind(Epoch epoch) const {
@@ -157,8 +153,7 @@ bool DeviceTimeline::wait(Epoch epoch) {
 void DeviceTimeline::note_passed(const Point& point) {
   const MutexLock lock(mutex_);
   if (!points_.empty() && points_.front().events == point.events) {
-    passed_.store(points_.front().epoch, std::memory_order_release);
-    points_.pop_front();
+    remove_first_point();
   }
 }
 

@@ -9,9 +9,9 @@
 // A point is an event of the whole context (cuCtxRecordEvent), which also covers streams that the
 // allocator does not know. The driver refuses one, and invalidates the capture, while a stream of the
 // context captures. So none is recorded while a capture of the process is announced, or is seen on a
-// blocking stream or a known one; what is freed meanwhile waits for the end of the capture. Once the driver has
-// refused a point, a library captures silently on streams of its own. From then on, and with drivers
-// before CUDA 12.5, a point is an event on each known stream.
+// blocking stream or a known one; what is freed meanwhile waits for the end of the capture. Once the
+// driver has refused a point, a library captures silently on streams of its own. From then on, and
+// with drivers before CUDA 12.5, a point is an event on each known stream.
 //
 // Thread-safe. Lock order: captures > mutex_ > events. Waits of the host hold no lock.
 //
@@ -43,6 +43,8 @@ class DeviceTimeline {
   // Streams of the device that are sure to exist: all of them where a point is made of events on each,
   // else some that are asked whether they capture.
   using KnownStreams = std::function<std::vector<StreamId>()>;
+  // For who cannot wait for ever: a device that works longer is taken to wait for something.
+  static constexpr std::chrono::milliseconds kLongestWait{1000};
 
   // `captures`: of the process, because a capture may take in streams of several devices.
   DeviceTimeline(Driver& driver, EventPool& events, const CaptureCount& captures,
@@ -119,6 +121,8 @@ class DeviceTimeline {
   // The first that covers the epoch; null: there is none, because it has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
   Point first_point() const FERRO_EXCLUDES(mutex_);
+  // The first point has passed.
+  void remove_first_point() FERRO_REQUIRES(mutex_);
   void note_passed(const Point& point) FERRO_EXCLUDES(mutex_);
   // False: a capture forbids the point.
   bool make_point_behind(Epoch epoch) FERRO_EXCLUDES(mutex_);

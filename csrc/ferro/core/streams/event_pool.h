@@ -26,6 +26,12 @@ class EventPool {
     const EventId event = record_in(own, stream, &context);
     return context == own ? event : record_in(context, stream, nullptr);
   }
+  // One that was recorded behind all work of this device's context (Driver::record_context).
+  // kNoEvent: a capture refused it. Throws DriverError.
+  EventId record_context() {
+    const EventId event = take();
+    return keep_if(event, [&] { return driver_.record_context(event); });
+  }
   void put(EventId event) FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     const auto foreign = foreign_.find(event);
@@ -36,17 +42,22 @@ class EventPool {
   // `*other`: the stream's context, where it is another.
   EventId record_in(ContextId context, StreamId stream, ContextId* other) {
     const EventId event = take_from(context);
-    bool recorded = false;
+    return keep_if(event, [&] { return driver_.record(event, stream, other); });
+  }
+  // kNoEvent, and the event goes back, unless `is_recorded()`.
+  template <typename Record>
+  EventId keep_if(EventId event, Record is_recorded) {
+    bool keep = false;
     try {
-      recorded = driver_.record(event, stream, other);
+      keep = is_recorded();
     } catch (...) {
       put(event);
       throw;
     }
-    if (!recorded) {
+    if (!keep) {
       put(event);
     }
-    return recorded ? event : kNoEvent;
+    return keep ? event : kNoEvent;
   }
   EventId take_from(ContextId context) FERRO_EXCLUDES(mutex_) {
     {
