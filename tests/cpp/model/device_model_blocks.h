@@ -139,8 +139,7 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
 inline bool DeviceModel::is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr,
                                        std::size_t size) {
   for (const SegmentView& segment : device_->report().segments(&pool)) {
-    const HeapKind arena = is_large(size) ? HeapKind::kPages : HeapKind::kSmallPages;
-    const bool serves = segment.kind == arena || segment.kind == HeapKind::kKeptPages ||
+    const bool serves = segment.kind == arena_kind(size) || segment.kind == HeapKind::kKeptPages ||
                         segment.kind == segment_kind(size);
     for (const BlockView& block : segment.blocks) {
       if (serves && segment.stream == stream && block.state == BlockState::kFree &&

@@ -100,7 +100,7 @@ AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Reque
       (pool != kDefaultPool && (pools_.has_special() || may_borrow(pool)))) [[unlikely]] {
     return allocate_specially(pool, stream, std::move(request));
   }
-  return allocate_in_pages(pool, stream, arena_kind(request), request);
+  return allocate_in_pages(pool, stream, arena_kind(request.size), request);
 }
 
 AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
@@ -111,7 +111,7 @@ AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId strea
   // ends with pages: what lives in spite of it has no more of them than it fills, and what dies
   // leaves whole ones, of which any later request is put together.
   const bool in_segments = layout_ == Layout::kSegments || request.plain || traits.is_special;
-  HeapKind kind = arena_kind(request);
+  HeapKind kind = arena_kind(request.size);
   if (may_borrow(id)) {
     const std::optional<Lifetime> lifetime = graph_scratch_.next_lifetime(id);
     if (lifetime == Lifetime::kIsKept) {
@@ -139,7 +139,7 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
   request.no_split = traits.no_split;
   for (Heap* heap : pools_.heaps_of(id)) {
     // Small and large blocks do not share memory.
-    const bool may_hold = heap->kind() == arena_kind(request) ||
+    const bool may_hold = heap->kind() == arena_kind(request.size) ||
                           heap->kind() == HeapKind::kKeptPages ||
                           heap->kind() == segment_kind(request.size);
     if (heap->stream() != stream || !may_hold) {
@@ -158,7 +158,7 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
   }
   const Driver::Session session(driver_);
   check_granularity();
-  ArenaHeap& arena = pools_.arena(id, stream, arena_kind(request));
+  ArenaHeap& arena = pools_.arena(id, stream, arena_kind(request.size));
   if (!arena.try_reserve_at(ptr, request.size)) {
     return {};
   }
@@ -284,7 +284,8 @@ ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules 
     }
   }
   if (wanted) {
-    const bool busy = *wanted == ExportResult::kOk && !timeline_.wait_for_all(kLongestRest);
+    const bool busy =
+        *wanted == ExportResult::kOk && !timeline_.wait_for_all(DeviceTimeline::kLongestWait);
     rules.exchange = busy ? ExportResult::kBusy : *wanted;
   }
   return rules;

@@ -26,7 +26,6 @@
 #include "ferro/core/streams/device_timeline.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -65,7 +64,7 @@ class DeviceMemory {
   // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
   // object. Null where requests need more than an arena.
   ArenaHeap* arena_of_default_pool(StreamId stream, const Request& request) {
-    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, arena_kind(request))
+    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, arena_kind(request.size))
                                      : nullptr;
   }
   // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
@@ -92,15 +91,15 @@ class DeviceMemory {
   }
 
   // How many captures run on this device, and how many are announced, which is before they begin
-  // (capture_count.h). While there
-  // are any, private pools give nothing back, and what is freed stays in its arena. For one thread at
-  // a time.
+  // (capture_count.h). While there are any, private pools give nothing back, and what is freed stays
+  // in its arena. For one thread at a time.
   void set_captures(int running, int announced);
   void set_captures(int count) { set_captures(count, count); }
 
-  // Whole free pages of the default pool and of pools that nobody holds go to the driver, when
-  // their epochs have passed; so do the idle ones. Heaps and pools that are gone leave nothing behind. As many
-  // bytes of them as the settings want to keep stay where they are.
+  // Whole free pages of the default pool and of pools that nobody holds go to the driver, once the
+  // host has waited for the epochs in which they were freed; so do the idle ones. Heaps and pools
+  // that are gone leave nothing behind. As many bytes as the settings want to keep stay where they
+  // are.
   void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(climb_mutex_);
   // The same for one pool, if nobody holds it; else nothing.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
@@ -108,7 +107,8 @@ class DeviceMemory {
   // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device, and the
   // block there lives meanwhile.
   // First: the rules as they are once the host has waited. Where handles should be exchanged it
-  // waits until the device is at rest, but not longer than `kLongestRest`, and under no lock.
+  // waits until the device is at rest, but not longer than `DeviceTimeline::kLongestWait`, and under
+  // no lock.
   ExportRules await_exchange(Span& span, DevicePtr ptr, ExportRules rules)
       FERRO_EXCLUDES(climb_mutex_);
   // Then, with these rules. No thread gives the device work on the block in between.
@@ -138,18 +138,9 @@ class DeviceMemory {
  private:
   // Each question whether a stream captures takes 27 ns.
   static constexpr std::size_t kMostStreamsAsked = 128;
-  // A device that works longer is taken to wait for something.
-  static constexpr std::chrono::milliseconds kLongestRest{1000};
 
   AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
       FERRO_EXCLUDES(climb_mutex_);
-  // Small and large blocks of a stream have arenas of their own, as they have segments of their own
-  // under the native allocator: a program may rely on a small request not taking what a large block
-  // has left. Besides, a small block between two holes of a graph's pool would keep them apart for
-  // good: eight captures from small to large held 850 MiB instead of 514.
-  static HeapKind arena_kind(const Request& request) {
-    return is_large(request.size) ? HeapKind::kPages : HeapKind::kSmallPages;
-  }
   // Asked before the lock is taken that says whether a capture into that pool borrows.
   bool may_borrow(const PoolId& pool) const {
     return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;

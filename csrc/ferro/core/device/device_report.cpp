@@ -88,8 +88,7 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
         heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
     return hit ? 0 : segment_bytes(request.size, rules);
   }
-  const HeapKind kind = is_large(request.size) ? HeapKind::kPages : HeapKind::kSmallPages;
-  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, kind);
+  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, arena_kind(request.size));
   const PageRequest wanted = heap.page_request(heap.pages_missing_for(request));
   parts_.timeline.record();
   parts_.timeline.update();
