@@ -158,18 +158,14 @@ void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
 
 // The latest epoch in which pages may have been freed so that they leave now; none: none may leave.
 std::optional<Epoch> ArenaHeap::latest_release(ReleaseAfter after) const {
-  if (is_beyond_points() && after != ReleaseAfter::kHostWait) {
+  const DeviceTimeline& timeline = context_.timeline;
+  if (after == ReleaseAfter::kHostWait) {
+    return timeline.last_waitable();
+  }
+  if (is_beyond_points() || !may_transfer_pages()) {
     return std::nullopt;
   }
-  switch (after) {
-    case ReleaseAfter::kPassed:
-      return may_transfer_pages() ? std::optional(context_.timeline.passed()) : std::nullopt;
-    case ReleaseAfter::kStreamWait:
-      return may_transfer_pages() ? std::optional(context_.timeline.recorded()) : std::nullopt;
-    case ReleaseAfter::kHostWait:
-      break;
-  }
-  return context_.timeline.last_waitable();
+  return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.recorded();
 }
 
 // False: a capture forbids it.
