@@ -28,8 +28,8 @@ CUresult wait_for_nothing(CUevent) { return CUDA_SUCCESS; }
 // A stream goes on without waiting for another one.
 CUresult hold_back_nothing(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
 
-// Pages are unmapped behind a fence that was never recorded. Events that are asked for their state
-// guard frees, not pages; those are recorded late, which is always safe.
+// Pages are unmapped behind a point that was never recorded: the host waits for none. Events that are
+// asked for their state are recorded before, which is late and always safe.
 std::map<CUevent, std::function<CUresult()>> unrecorded;
 CUresult postpone_record(CUevent event, CUstream stream) {
   const std::lock_guard lock(mutex);

@@ -63,9 +63,7 @@ inline void it_covers_all_streams_at_once(Env& env) {
   fill_words(env, memory.base(), 3, 64, first);
   CONTRACT_OK(record(env, event));
   CONTRACT_OK(env.api.stream_synchronize(first));
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
 }
 
 inline void it_covers_streams_of_other_threads(Env& env) {
@@ -77,9 +75,7 @@ inline void it_covers_streams_of_other_threads(Env& env) {
   // The context need not be current.
   std::thread([&] { recorded = record(env, event); }).join();
   CONTRACT_OK(recorded);
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
 }
 
 inline void it_covers_destroyed_streams(Env& env) {
@@ -90,9 +86,7 @@ inline void it_covers_destroyed_streams(Env& env) {
     Gate gate(env, stream);
     CONTRACT_OK(env.api.stream_destroy(stream.release()));
     CONTRACT_OK(record(env, event));
-    CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-    gate.open();
-    CONTRACT_OK(env.api.event_synchronize(event));
+    expect_behind(env, event, gate);
   }
 }
 
@@ -154,9 +148,7 @@ inline void the_last_record_counts(Env& env) {
   CONTRACT_OK(env.api.event_record(event, idle));
   CONTRACT_OK(env.api.event_synchronize(event));
   CONTRACT_OK(record(env, event));
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
 }
 
 inline void it_covers_replays(Env& env) {
@@ -170,9 +162,7 @@ inline void it_covers_replays(Env& env) {
   Gate gate(env, stream);
   CONTRACT_OK(env.api.graph_launch(exec, stream));
   CONTRACT_OK(record(env, event));
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
   CONTRACT_CHECK(read_word(env, memory.base()) == 9);
 }
 
@@ -234,9 +224,7 @@ inline void a_refusal_leaves_the_event(Env& env) {
     const CaptureScope capture(env, stream);
     CONTRACT_RESULT(record(env, event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
 }
 
 inline void streams_of_other_devices_wait_for_it(Env& env) {
@@ -251,9 +239,7 @@ inline void streams_of_other_devices_wait_for_it(Env& env) {
     CONTRACT_OK(env.api.stream_wait_event(remote, point, 0));
     const Event behind(env);
     CONTRACT_OK(env.api.event_record(behind, remote));
-    CONTRACT_RESULT(env.api.event_query(behind), CUDA_ERROR_NOT_READY);
-    gate.open();
-    CONTRACT_OK(env.api.event_synchronize(behind));
+    expect_behind(env, behind, gate);
     CONTRACT_CHECK(gate.has_passed());
   });
 }

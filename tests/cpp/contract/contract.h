@@ -264,6 +264,13 @@ class Gate {
   std::atomic<bool> passed_{false};
 };
 
+// The event comes behind what the gate holds, and is complete once it is open.
+inline void expect_behind(const Env& env, CUevent event, Gate& gate) {
+  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
+  gate.open();
+  CONTRACT_OK(env.api.event_synchronize(event));
+}
+
 inline void fill_words(const Env& env, CUdeviceptr at, unsigned value, std::size_t count,
                        CUstream stream) {
   CONTRACT_OK(env.api.memset_d32_async(at, value, count, stream));

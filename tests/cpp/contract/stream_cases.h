@@ -52,9 +52,7 @@ inline void event_means_its_last_record(Env& env) {
   CONTRACT_OK(env.api.event_synchronize(event));
   Gate gate(env, stream);
   CONTRACT_OK(env.api.event_record(event, stream));
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
 }
 
 inline void streams_are_independent(Env& env) {
@@ -181,9 +179,7 @@ inline void legacy_stream_waits_for_blocking_streams(Env& env) {
   Gate gate(env, blocking);
   fill_words(env, memory.base(), 1, 1, CU_STREAM_LEGACY);
   CONTRACT_OK(env.api.event_record(event, nullptr));
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
 }
 
 inline void blocking_streams_wait_for_the_legacy_stream(Env& env) {
@@ -196,9 +192,7 @@ inline void blocking_streams_wait_for_the_legacy_stream(Env& env) {
   // The second stream is held through the legacy stream, although it never waited for the first.
   fill_words(env, memory.base(), 2, 1, second);
   CONTRACT_OK(env.api.event_record(event, second));
-  CONTRACT_RESULT(env.api.event_query(event), CUDA_ERROR_NOT_READY);
-  gate.open();
-  CONTRACT_OK(env.api.event_synchronize(event));
+  expect_behind(env, event, gate);
   CONTRACT_CHECK(read_word(env, memory.base()) == 2);
 }
 

@@ -12,7 +12,6 @@ pages have to move all the time.
 """
 
 import contextlib
-
 import json
 import random
 import sys
