@@ -77,9 +77,12 @@ class World {
     return std::span(live_).first(std::min(live_.size(), shape_.blocks));
   }
 
-  // Pages that are free on the main stream become idle ones of the store.
+  // So many pages become idle ones of the store, from those where large requests of the main stream
+  // are served.
   void make_idle(std::size_t pages) {
-    auto& heap = static_cast<ArenaHeap&>(*addresses_.find(live_.front())->heap());
+    const DevicePtr large = allocate(pages * kPage);
+    auto& heap = static_cast<ArenaHeap&>(*addresses_.find(large)->heap());
+    free(large);
     const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait);
     memory_.stale().remove_passed();
     if (released < pages) {

@@ -46,7 +46,8 @@ with torch.cuda.stream(side):
     busy = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda").zero_()
     del busy
 before = waits()
+reserved = torch.cuda.memory_reserved()
 kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-reserved = round(torch.cuda.memory_reserved() / MIB)
-json.dump({"waits": waits() - before, "reserved_mib": reserved}, sys.stdout)
+grown = round((torch.cuda.memory_reserved() - reserved) / MIB)
+json.dump({"waits": waits() - before, "grown_mib": grown}, sys.stdout)
 dist.destroy_process_group()

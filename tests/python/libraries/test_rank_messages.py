@@ -6,8 +6,8 @@ import pytest
 
 from tests.python.torch_programs import Result, simulated
 
-WAITS = {"waits": 1, "reserved_mib": 66}
-GROWS = {"waits": 0, "reserved_mib": 130}
+WAITS = {"waits": 1, "grown_mib": 0}
+GROWS = {"waits": 0, "grown_mib": 64}
 
 
 def found(launched: str) -> Result:
