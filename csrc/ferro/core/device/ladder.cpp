@@ -138,7 +138,7 @@ std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<ArenaH
                                           std::size_t wanted) {
   ArenaHeap& heap = climb.heap;
   if (heap.pool() != kDefaultPool || !heap.stream_lasts() || !heap.may_wait_for_streams() ||
-      has_rank_messages()) {
+      !may_wait_rather_than_grow()) {
     return 0;
   }
   const Epoch epoch = parts_.timeline.recorded();
@@ -153,8 +153,9 @@ std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<ArenaH
   return released;
 }
 
-bool Ladder::has_rank_messages() const {
-  return parts_.config.has_rank_messages && parts_.config.has_rank_messages();
+bool Ladder::may_wait_rather_than_grow() const {
+  const AllocatorConfig& config = parts_.config;
+  return config.in_flight_share >= 0 && !(config.has_rank_messages && config.has_rank_messages());
 }
 
 bool Ladder::may_transfer() {
@@ -168,7 +169,7 @@ DevicePtr Ladder::grow(Climb& climb) {
 }
 
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
-  if (has_rank_messages()) {
+  if (!may_wait_rather_than_grow()) {
     return false;
   }
   const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace ladder_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -302,6 +302,27 @@ TEST_F(LadderTest, PagesThatAreStillUsedHaveNotPassed) {
   free(a);
   expect_ended_by(LadderStep::kGrow, [this] { allocate(kPageBytes); });
   EXPECT_EQ(layout_of(kDefaultPool), "F6p | L1p");
+}
+
+TEST_F(LadderTest, NoStreamWaitsForAnythingWhereMemoryShallGrow) {
+  for (const double share : {0.3, -1.0}) {
+    AllocatorConfig wanted;
+    wanted.in_flight_share = share;
+    device_->adjust(wanted);
+    const DevicePtr used = allocate(kPageBytes, side_);
+    SimGpu::fill(side_, used, 1, 1);
+    free(allocate(2 * kPageBytes));
+    const std::uint64_t before = device_->driver().calls().stream_wait;
+    // A page of the same stream's large requests, or a new one.
+    const DevicePtr small = allocate(1024);
+    EXPECT_EQ(device_->driver().calls().stream_wait - before, share < 0 ? 0U : 1U);
+    EXPECT_EQ(layout_of(kDefaultPool),
+              share < 0 ? "L1p | F2p | L1024 F2096128" : "L1p | F1p | L1024 F2096128");
+    SimGpu::finish(side_);
+    free(used);
+    free(small);
+    device_->empty_cache();
+  }
 }
 
 TEST_F(LadderTest, PassedPagesGoToAPoolAndNotFromOne) {
@@ -644,5 +665,5 @@ TEST_F(LadderTest, MoreThanTheDeviceHasIsRejectedToo) {
   EXPECT_EQ(refuse((kDevicePages + 1) * kPageBytes, stream_)->rejected_beyond, 4 * kPageBytes);
 }
 
-}  // namespace
+}  // namespace ladder_test
 }  // namespace ferro
