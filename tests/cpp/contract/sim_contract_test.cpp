@@ -9,7 +9,7 @@
 #include <tuple>
 
 namespace ferro::contract {
-namespace {
+namespace sim_contract_test {
 
 constexpr int kEager = 0;
 constexpr int kClock = -1;
@@ -77,5 +77,5 @@ INSTANTIATE_TEST_SUITE_P(Cases, SimContract,
                                           testing::Values(kEager, kClock, 1, 2, 3, 4)),
                          name_of);
 
-}  // namespace
+}  // namespace sim_contract_test
 }  // namespace ferro::contract

@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace biased_mutex_test {
 
 constexpr int kRevocations = 50'000;
 constexpr std::chrono::seconds kMostTime{5};  // where other programs take the processors
@@ -157,5 +157,5 @@ TEST(BiasedMutexStress, MillionsOfTurnsAfterARevocation) {
   EXPECT_EQ(guarded.count, 2 * kTurns + 1);
 }
 
-}  // namespace
+}  // namespace biased_mutex_test
 }  // namespace ferro

@@ -22,7 +22,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace threads_test {
 
 using testing::kPageBytes;
 using testing::SimGpu;
@@ -326,5 +326,5 @@ TEST(LookupTest, AddressesAreFoundWhileSegmentsComeAndGo) {
   }
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace ferro

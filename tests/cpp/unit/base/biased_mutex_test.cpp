@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 namespace ferro {
-namespace {
+namespace biased_mutex_test {
 
 class BiasedMutexTest : public ::testing::Test {
  protected:
@@ -263,5 +263,5 @@ TEST_F(BiasedMutexTest, AnOwnerThatIsStoppedOnItsWayInMeetsNobody) {
 }
 #endif
 
-}  // namespace
+}  // namespace biased_mutex_test
 }  // namespace ferro

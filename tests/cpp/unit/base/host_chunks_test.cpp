@@ -9,7 +9,7 @@
 #include <span>
 
 namespace ferro {
-namespace {
+namespace host_chunks_test {
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
@@ -51,5 +51,5 @@ TEST(HostChunks, AreHugeWhenThereAreManyAndDoNotOverlap) {
   }
 }
 
-}  // namespace
+}  // namespace host_chunks_test
 }  // namespace ferro

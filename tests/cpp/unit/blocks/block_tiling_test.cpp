@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace block_tiling_test {
 
 using testing::kPageBytes;
 
@@ -145,5 +145,5 @@ TEST_F(HolesTest, TheHandlesOfAHoleGoTogether) {
   EXPECT_EQ(holes(), Runs{});
 }
 
-}  // namespace
+}  // namespace block_tiling_test
 }  // namespace ferro

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace capture_order_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -252,5 +252,5 @@ TEST_F(CaptureOrderTest, ABlockOfAnotherStreamWaitsForTheEndOfTheCapture) {
   EXPECT_FALSE(heap_of(block).has_pending());
 }
 
-}  // namespace
+}  // namespace capture_order_test
 }  // namespace ferro

@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace ferro {
-namespace {
+namespace free_index_test {
 
 class FreeIndexTest : public ::testing::Test {
  protected:
@@ -169,5 +169,5 @@ INSTANTIATE_TEST_SUITE_P(Seeds, FreeIndexModelTest,
                                             ::testing::Values(FreeIndex::Ties::kAny,
                                                               FreeIndex::Ties::kLowestAddress)));
 
-}  // namespace
+}  // namespace free_index_test
 }  // namespace ferro

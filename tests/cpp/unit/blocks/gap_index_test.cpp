@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace gap_index_test {
 
 constexpr std::size_t kPage = 2 * kMiB;
 
@@ -70,5 +70,5 @@ TEST(GapIndexTest, TheRecountNoticesAGapThatChangedInside) {
   EXPECT_THROW(index.check_invariants(), InternalError);
 }
 
-}  // namespace
+}  // namespace gap_index_test
 }  // namespace ferro

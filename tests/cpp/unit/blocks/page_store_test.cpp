@@ -11,7 +11,7 @@
 #include <set>
 
 namespace ferro {
-namespace {
+namespace page_store_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -252,5 +252,5 @@ TEST_F(PageStoreTest, HeadroomIsLeftToOthers) {
   EXPECT_EQ(modest.trim(on_device - 2), on_device - 2);
 }
 
-}  // namespace
+}  // namespace page_store_test
 }  // namespace ferro

@@ -11,7 +11,7 @@
 #include <initializer_list>
 
 namespace ferro {
-namespace {
+namespace pending_frees_test {
 
 using testing::FaultyApi;
 using testing::SimGpu;
@@ -443,5 +443,5 @@ TEST_F(PendingFreesTest, ADestroyedStreamStillCompletesItsBlocks) {
   EXPECT_EQ(collect(), Blocks{block});
 }
 
-}  // namespace
+}  // namespace pending_frees_test
 }  // namespace ferro

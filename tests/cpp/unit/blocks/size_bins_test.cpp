@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace size_bins_test {
 
 using Blocks = std::vector<Block*>;
 
@@ -198,5 +198,5 @@ TEST_F(SizeBinsTest, AgreeWithASetForEachSize) {
   }
 }
 
-}  // namespace
+}  // namespace size_bins_test
 }  // namespace ferro

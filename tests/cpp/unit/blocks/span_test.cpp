@@ -8,7 +8,7 @@
 #include <random>
 
 namespace ferro {
-namespace {
+namespace span_test {
 
 constexpr std::size_t kPage = 2 * kMiB;
 constexpr DevicePtr kBase{std::uint64_t{0x7f} << 40};
@@ -113,5 +113,5 @@ TEST(AddressIndex, RefusesWhatIsBeyondItsReach) {
   EXPECT_EQ(index.find(DevicePtr{~std::uint64_t{0}}), nullptr);
 }
 
-}  // namespace
+}  // namespace span_test
 }  // namespace ferro

@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace stats_test {
 
 // A heap's part in the protocol: activity is noted before each change, and both
 // are done under the heap's lock.
@@ -361,5 +361,5 @@ TEST_P(StatsModelTest, OneThreadOverManyHeapsIsExact) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, StatsModelTest, ::testing::Range(1U, 9U));
 
-}  // namespace
+}  // namespace stats_test
 }  // namespace ferro

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro::testing {
-namespace {
+namespace store_model_test {
 
 class StoreModelTest : public ::testing::TestWithParam<unsigned> {};
 
@@ -19,5 +19,5 @@ TEST_P(StoreModelTest, AgreesWithTheModel) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, StoreModelTest, ::testing::Range(1U, 41U));
 
-}  // namespace
+}  // namespace store_model_test
 }  // namespace ferro::testing

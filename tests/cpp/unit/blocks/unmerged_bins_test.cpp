@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace unmerged_bins_test {
 
 class UnmergedBinsTest : public ::testing::Test {
  protected:
@@ -133,5 +133,5 @@ TEST_F(UnmergedBinsTest, AgreesWithAStackForEachSize) {
   }
 }
 
-}  // namespace
+}  // namespace unmerged_bins_test
 }  // namespace ferro

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace addresses_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -179,5 +179,5 @@ TEST_F(AddressesTest, WithoutAddressesTheVerdictSaysSo) {
   EXPECT_NE(explain(none).find("ADDRESSES"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace addresses_test
 }  // namespace ferro

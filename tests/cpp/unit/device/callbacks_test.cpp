@@ -12,7 +12,7 @@
 #include <string>
 
 namespace ferro {
-namespace {
+namespace callbacks_test {
 
 using testing::bytes;
 using testing::kPageBytes;
@@ -92,5 +92,5 @@ TEST_F(CallbacksTest, APoolsOwnSourceGetsItsMemoryBackThere) {
   EXPECT_TRUE(asked_.contains("allocate") && asked_.contains("release"));
 }
 
-}  // namespace
+}  // namespace callbacks_test
 }  // namespace ferro

@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace delivery_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -231,5 +231,5 @@ TEST_F(SegmentDeliveryTest, ASegmentGoesAfterItWasHeardOf) {
   EXPECT_EQ(SimGpu::used_pages(), 0U);
 }
 
-}  // namespace
+}  // namespace delivery_test
 }  // namespace ferro

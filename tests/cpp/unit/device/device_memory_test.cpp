@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace device_memory_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -489,5 +489,5 @@ TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {
   device_->report().check_invariants();
 }
 
-}  // namespace
+}  // namespace device_memory_test
 }  // namespace ferro

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro::testing {
-namespace {
+namespace device_model_test {
 
 Program random_program(unsigned seed) {
   const auto bytes = random_bytes(seed, 3000);
@@ -28,5 +28,5 @@ TEST_P(DeviceModelTest, WorkCompletesInAnyOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceModelTest, ::testing::Range(1U, 61U));
 
-}  // namespace
+}  // namespace device_model_test
 }  // namespace ferro::testing

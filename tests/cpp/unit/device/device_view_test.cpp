@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace device_view_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -115,5 +115,5 @@ TEST_F(DeviceViewTest, InSegmentsAForecastIsASegment) {
   EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
 }
 
-}  // namespace
+}  // namespace device_view_test
 }  // namespace ferro

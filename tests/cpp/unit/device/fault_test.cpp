@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace fault_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -516,5 +516,5 @@ const std::vector<Scenario>& scenarios() {
 INSTANTIATE_TEST_SUITE_P(Scenarios, FaultTest, ::testing::ValuesIn(scenarios()),
                          [](const auto& given) { return given.param.name; });
 
-}  // namespace
+}  // namespace fault_test
 }  // namespace ferro

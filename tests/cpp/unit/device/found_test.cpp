@@ -12,7 +12,7 @@
 #include <utility>
 
 namespace ferro {
-namespace {
+namespace found_test {
 
 using testing::bytes;
 using testing::DriverLedger;
@@ -330,5 +330,5 @@ TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsFreedInACapture) {
   EXPECT_EQ(ledger_.violation(), "");
 }
 
-}  // namespace
+}  // namespace found_test
 }  // namespace ferro

@@ -8,7 +8,7 @@
 #include <set>
 
 namespace ferro::testing {
-namespace {
+namespace late_uses_test {
 
 // An event of the legacy stream alone, which does not come behind non-blocking ones.
 CUresult on_one_stream(CUcontext, CUevent event) {
@@ -51,5 +51,5 @@ TEST(LateUses, APointOfOneStreamIsFound) { EXPECT_TRUE(is_found(on_one_stream, 6
 TEST(LateUses, APointThatClaimsToBeOverIsFound) { EXPECT_TRUE(is_found(not_at_all, 60)); }
 TEST(LateUses, AStampThatIsTooOldIsFound) { EXPECT_TRUE(is_found(once_for_each_event, 60)); }
 
-}  // namespace
+}  // namespace late_uses_test
 }  // namespace ferro::testing

@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace moves_in_captures_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -409,5 +409,5 @@ TEST_F(MovesInCapturesTest, ADriverThatRefusesLeavesThemWhereTheyWere) {
   expect_kept(graph, 1);
 }
 
-}  // namespace
+}  // namespace moves_in_captures_test
 }  // namespace ferro

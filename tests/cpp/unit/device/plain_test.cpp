@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace plain_test {
 
 using testing::kPageBytes;
 using testing::SimGpu;
@@ -144,5 +144,5 @@ TEST_F(PlainTest, WhatItWouldTakeFromTheDriverIsASegment) {
   EXPECT_EQ(wanted(4 * kMiB), 0U);
 }
 
-}  // namespace
+}  // namespace plain_test
 }  // namespace ferro

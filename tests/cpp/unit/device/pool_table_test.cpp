@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace pool_table_test {
 
 using testing::kPageBytes;
 
@@ -68,5 +68,5 @@ TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-}  // namespace
+}  // namespace pool_table_test
 }  // namespace ferro

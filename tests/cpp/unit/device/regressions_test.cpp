@@ -17,7 +17,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace regressions_test {
 
 using testing::bytes;
 using testing::DriverLedger;
@@ -343,5 +343,5 @@ TEST_F(HeadroomTakenTest, SharedPagesGoToTheDriverUntilTheRequestHasRoomBesideTh
   SimGpu::expect(SimGpu::api().mem_free(others));
 }
 
-}  // namespace
+}  // namespace regressions_test
 }  // namespace ferro

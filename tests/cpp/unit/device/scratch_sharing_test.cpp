@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace scratch_sharing_test {
 
 using testing::bytes;
 using testing::kPageBytes;
@@ -446,5 +446,5 @@ TEST_P(ScratchSharingRandom, ResultsAreWhatTheirGraphsWrote) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ScratchSharingRandom, ::testing::Range(1U, 41U));
 
-}  // namespace
+}  // namespace scratch_sharing_test
 }  // namespace ferro

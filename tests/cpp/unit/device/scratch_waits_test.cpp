@@ -11,7 +11,7 @@
 #include <cstring>
 
 namespace ferro {
-namespace {
+namespace scratch_waits_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -228,5 +228,5 @@ TEST_F(ScratchWaitsTest, WhatDiesWhileTheEndOfACaptureIsTriedAgainIsTheGraphs) {
   }
 }
 
-}  // namespace
+}  // namespace scratch_waits_test
 }  // namespace ferro

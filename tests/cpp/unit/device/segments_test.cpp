@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 namespace ferro {
-namespace {
+namespace segments_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -356,5 +356,5 @@ TEST_F(SourceTest, SegmentsCountAgainstTheLimit) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-}  // namespace
+}  // namespace segments_test
 }  // namespace ferro

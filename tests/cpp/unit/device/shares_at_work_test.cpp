@@ -9,7 +9,7 @@
 #include <thread>
 
 namespace ferro {
-namespace {
+namespace shares_at_work_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -91,5 +91,5 @@ TEST_F(SharesAtWorkTest, OthersAllocateMeanwhile) {
   other.get();
 }
 
-}  // namespace
+}  // namespace shares_at_work_test
 }  // namespace ferro

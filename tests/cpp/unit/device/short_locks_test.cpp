@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace short_locks_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -172,5 +172,5 @@ TEST_F(AnnouncedCaptureTest, ItBeginsBehindAPointThatIsBeingRecorded) {
   device_->set_captures(0);
 }
 
-}  // namespace
+}  // namespace short_locks_test
 }  // namespace ferro

@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace tree_pools_test {
 
 using testing::bytes;
 using testing::kPageBytes;
@@ -433,5 +433,5 @@ TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
 INSTANTIATE_TEST_SUITE_P(Seeds, TreePoolsRandom,
                          ::testing::Range(1U, kAddressSanitizer ? 3U : 31U));
 
-}  // namespace
+}  // namespace tree_pools_test
 }  // namespace ferro

@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace undeclared_pools_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -216,5 +216,5 @@ TEST_F(UndeclaredPoolsTest, ADriverThatRefusesLeavesEachGraphItsOwn) {
   expect_result(first, 1);
 }
 
-}  // namespace
+}  // namespace undeclared_pools_test
 }  // namespace ferro

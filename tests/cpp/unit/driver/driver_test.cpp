@@ -12,7 +12,7 @@
 #include <string>
 
 namespace ferro {
-namespace {
+namespace driver_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -255,5 +255,5 @@ TEST_F(DriverTest, EveryKindOfCallHasAName) {
   EXPECT_EQ(counts.at("imported"), 0U);
 }
 
-}  // namespace
+}  // namespace driver_test
 }  // namespace ferro

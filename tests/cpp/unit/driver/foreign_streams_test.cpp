@@ -7,7 +7,7 @@
 #include <string>
 
 namespace ferro {
-namespace {
+namespace foreign_streams_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -128,5 +128,5 @@ TEST_F(ForeignStreamsTest, ARefusedRecordKeepsTheEvent) {
   EXPECT_EQ(SimGpu::calls("cuEventCreate"), created);
 }
 
-}  // namespace
+}  // namespace foreign_streams_test
 }  // namespace ferro

@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace handle_traits_test {
 
 using testing::kPageBytes;
 using testing::SimGpu;
@@ -184,5 +184,5 @@ TEST_F(HandleTraitsTest, AnyOtherRefusalIsAnError) {
   EXPECT_THROW((void)driver_.create(kPageBytes), DriverError);
 }
 
-}  // namespace
+}  // namespace handle_traits_test
 }  // namespace ferro

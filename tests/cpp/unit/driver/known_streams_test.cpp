@@ -6,7 +6,7 @@
 #include <set>
 
 namespace ferro {
-namespace {
+namespace known_streams_test {
 
 // As c10/cuda/CUDAStream.cpp makes them for its pools.
 std::int64_t pool_stream(int index, int priority) { return index << 5 | (1 + priority) << 1 | 1; }
@@ -50,5 +50,5 @@ TEST(KnownStreams, ASlotKeepsWhatIsWrittenToIt) {
   EXPECT_EQ(known.slot_of(key).handle, StreamId{42});
 }
 
-}  // namespace
+}  // namespace known_streams_test
 }  // namespace ferro

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace capture_pool_test {
 
 constexpr PoolId kPool{0, 7};
 constexpr PoolId kOther{0, 8};
@@ -193,5 +193,5 @@ TEST_F(PoolRegistryTest, ThreadsOpenAndCloseSideBySide) {
   EXPECT_EQ(registry_.count(), 0U);
 }
 
-}  // namespace
+}  // namespace capture_pool_test
 }  // namespace ferro

@@ -13,7 +13,7 @@
 #include <utility>
 
 namespace ferro {
-namespace {
+namespace captured_graph_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -127,5 +127,5 @@ TEST_F(CapturedGraphTest, AGraphKeepsItsPoolAndTheBuffersInIt) {
   EXPECT_TRUE(seen.expired());
 }
 
-}  // namespace
+}  // namespace captured_graph_test
 }  // namespace ferro

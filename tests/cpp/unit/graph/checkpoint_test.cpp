@@ -7,7 +7,7 @@
 #include <algorithm>
 
 namespace ferro {
-namespace {
+namespace checkpoint_test {
 
 using testing::kPageBytes;
 using testing::SimGpu;
@@ -186,5 +186,5 @@ TEST_F(CheckpointTest, ASegmentThatWasReplacedCannotBeRestored) {
   let_go();
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace ferro

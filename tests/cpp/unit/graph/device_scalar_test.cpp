@@ -10,7 +10,7 @@
 #include <cstdint>
 
 namespace ferro {
-namespace {
+namespace device_scalar_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -102,5 +102,5 @@ TEST_F(DeviceScalarTest, InACaptureTheValueBelongsToTheGraph) {
   EXPECT_EQ(read<std::uint64_t>(), std::uint64_t{1} << 40);
 }
 
-}  // namespace
+}  // namespace device_scalar_test
 }  // namespace ferro

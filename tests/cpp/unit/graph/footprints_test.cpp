@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace footprints_test {
 
 constexpr PoolId kPool{0, 7};
 constexpr PoolId kOther{0, 8};
@@ -95,5 +95,5 @@ TEST(FootprintsTest, AGraphThatIsForgottenSharesNothing) {
   EXPECT_EQ(footprints.sizes_of(kOther, 4, {}).private_bytes, 100U);
 }
 
-}  // namespace
+}  // namespace footprints_test
 }  // namespace ferro

@@ -7,7 +7,7 @@
 #include <thread>
 
 namespace ferro {
-namespace {
+namespace pool_router_test {
 
 using testing::SimGpu;
 
@@ -378,5 +378,5 @@ TEST_F(PoolRouterTest, TellsWhichPoolsItReleased) {
   EXPECT_TRUE(router_.take_released().empty());
 }
 
-}  // namespace
+}  // namespace pool_router_test
 }  // namespace ferro

@@ -5,7 +5,7 @@
 #include <memory>
 
 namespace ferro {
-namespace {
+namespace watched_blocks_test {
 
 constexpr PoolId kPool{0, 7};
 
@@ -105,5 +105,5 @@ TEST(WatchedBlocksTest, NothingIsFollowedOnceItIsOff) {
   EXPECT_NE(blocks.watch(block_at(512), kPool), watched);
 }
 
-}  // namespace
+}  // namespace watched_blocks_test
 }  // namespace ferro

@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace heap_exact_test {
 
 using testing::bytes;
 using testing::kPageBytes;
@@ -120,5 +120,5 @@ TEST_F(HeapExactTest, BeyondTheSpanOrInAnotherHeapIsRefused) {
   EXPECT_EQ(heap_.allocate_at(span.base() + span.bytes(), bytes(512)).ptr, kNull);
 }
 
-}  // namespace
+}  // namespace heap_exact_test
 }  // namespace ferro

@@ -8,7 +8,7 @@
 #include <fcntl.h>
 
 namespace ferro {
-namespace {
+namespace heap_exports_test {
 
 using testing::bytes;
 using testing::kPageBytes;
@@ -431,5 +431,5 @@ TEST_F(ImportsTest, PeersReachEveryMapping) {
   imports_.close(import_after);
 }
 
-}  // namespace
+}  // namespace heap_exports_test
 }  // namespace ferro

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace heap_pages_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -359,5 +359,5 @@ TEST_F(HeapPagesTest, BlocksOfAnotherHeapCannotBeRestored) {
   EXPECT_EQ(release(other, kAll), 1U);
 }
 
-}  // namespace
+}  // namespace heap_pages_test
 }  // namespace ferro

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace heap_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -267,5 +267,5 @@ TEST_F(HeapTest, ARefusedWaitKeepsTheBlock) {
   EXPECT_EQ(heap_.allocate_waited(bytes(kPageBytes)), a);
 }
 
-}  // namespace
+}  // namespace heap_test
 }  // namespace ferro

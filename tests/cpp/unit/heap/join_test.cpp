@@ -7,7 +7,7 @@
 #include <utility>
 
 namespace ferro {
-namespace {
+namespace join_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -56,5 +56,5 @@ TEST_F(JoinTest, FreeMemoryOnItsPagesIsNotHandedOutMeanwhile) {
   EXPECT_EQ(heap_.allocate_hit(bytes(512)), before) << "now it can be had";
 }
 
-}  // namespace
+}  // namespace join_test
 }  // namespace ferro

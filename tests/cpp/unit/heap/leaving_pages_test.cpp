@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace leaving_pages_test {
 
 using testing::bytes;
 using testing::kPageBytes;
@@ -69,5 +69,5 @@ TEST_F(LeavingPagesTest, TheirStreamDoesNotHaveThemWhileItCaptures) {
   EXPECT_EQ(take_idle(heap_), GrowResult::kGrown);
 }
 
-}  // namespace
+}  // namespace leaving_pages_test
 }  // namespace ferro

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace observer_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -205,5 +205,5 @@ TEST_F(ObserverTest, NobodyWatchingKeepsNoContext) {
   EXPECT_TRUE(recorder_.lines.empty());
 }
 
-}  // namespace
+}  // namespace observer_test
 }  // namespace ferro

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace pins_test {
 
 using testing::kPageBytes;
 
@@ -131,5 +131,5 @@ TEST_F(PinsTest, WhyHandlesCannotBeExchangedIsTheResult) {
   EXPECT_EQ(driver_.calls().exported, 0U);
 }
 
-}  // namespace
+}  // namespace pins_test
 }  // namespace ferro

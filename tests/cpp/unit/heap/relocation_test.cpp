@@ -18,7 +18,7 @@ void PrintTo(const HoleShare& share, std::ostream* out) {
   *out << "{hole " << share.hole << ", pages " << share.pages << "}";
 }
 
-namespace {
+namespace relocation_test {
 
 using testing::bytes;
 using testing::FaultyApi;
@@ -282,5 +282,5 @@ TEST_F(LargeHandlesTest, PagesLeaveInWholeHandles) {
   EXPECT_EQ(layout_of(heap_), "F8p | L1p");
 }
 
-}  // namespace
+}  // namespace relocation_test
 }  // namespace ferro

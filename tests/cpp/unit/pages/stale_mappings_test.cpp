@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace stale_mappings_test {
 
 using testing::FaultyApi;
 using testing::kPageBytes;
@@ -128,5 +128,5 @@ TEST_F(StaleMappingsTest, AnEventThatCannotBeAskedChangesNothing) {
   EXPECT_EQ(stale_.remove_passed(), 1U);
 }
 
-}  // namespace
+}  // namespace stale_mappings_test
 }  // namespace ferro

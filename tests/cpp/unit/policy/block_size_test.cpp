@@ -6,7 +6,7 @@
 #include <bit>
 
 namespace ferro {
-namespace {
+namespace block_size_test {
 
 struct SizeCase {
   std::size_t bytes;
@@ -64,5 +64,5 @@ TEST(DivisionsIndex, EachPowerOfTwoFrom1MiBHasItsOwnAndTheLastServesWhatIsLarger
   EXPECT_EQ(divisions_index(kMiB << 30, 16), 15U);
 }
 
-}  // namespace
+}  // namespace block_size_test
 }  // namespace ferro

@@ -6,7 +6,7 @@
 #include <set>
 
 namespace ferro {
-namespace {
+namespace capture_lifetimes_test {
 
 void capture(CaptureLifetimes& lifetimes, std::initializer_list<std::uint64_t> given,
              const std::set<DevicePtr>& live) {
@@ -44,5 +44,5 @@ TEST(CaptureLifetimesTest, ACaptureThatIsGivenUpTeachesNothing) {
   EXPECT_EQ(lifetimes.next(), Lifetime::kIsKept);
 }
 
-}  // namespace
+}  // namespace capture_lifetimes_test
 }  // namespace ferro

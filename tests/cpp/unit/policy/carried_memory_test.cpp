@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace carried_memory_test {
 
 constexpr DevicePtr kInput{0x1000};
 constexpr DevicePtr kResult{0x2000};
@@ -102,5 +102,5 @@ TEST(CarriedMemoryTest, WithoutGraphsNothingIsCarried) {
   EXPECT_TRUE(memory.is_of_tree());
 }
 
-}  // namespace
+}  // namespace carried_memory_test
 }  // namespace ferro

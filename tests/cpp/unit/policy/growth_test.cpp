@@ -16,7 +16,7 @@ void PrintTo(const GrowthPlan& plan, std::ostream* out) {
        << "}";
 }
 
-namespace {
+namespace growth_test {
 
 constexpr std::size_t kPage = 2 * kMiB;
 
@@ -139,5 +139,5 @@ INSTANTIATE_TEST_SUITE_P(
                        PageRun{DevicePtr{kBase + kPage}, 2 * kPage}}),
     [](const auto& given) { return given.param.name; });
 
-}  // namespace
+}  // namespace growth_test
 }  // namespace ferro

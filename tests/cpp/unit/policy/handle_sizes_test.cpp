@@ -7,7 +7,7 @@
 #include <string>
 
 namespace ferro {
-namespace {
+namespace handle_sizes_test {
 
 using Sizes = std::vector<std::size_t>;
 
@@ -57,5 +57,5 @@ TEST(PlanHandlesTest, PagesLargerThanTheLargestHandleAreHandles) {
   EXPECT_EQ(plan_handles({20, kPlenty, kPlenty}, {}, 128 * kMiB), Sizes(20, 1));
 }
 
-}  // namespace
+}  // namespace handle_sizes_test
 }  // namespace ferro

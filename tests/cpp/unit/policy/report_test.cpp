@@ -8,7 +8,7 @@
 #include <string>
 
 namespace ferro {
-namespace {
+namespace report_test {
 
 // A card of 80 GiB that is full: what is not live, waiting or free is nobody's.
 OutOfMemoryFacts full_card() {
@@ -198,5 +198,5 @@ TEST(PreviousAllocatorTest, TheLimitIsOnBoth) {
   EXPECT_NE(advice(facts).find("memory_limit_mb"), std::string::npos) << advice(facts);
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace ferro

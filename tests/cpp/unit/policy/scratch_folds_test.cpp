@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace scratch_folds_test {
 
 using Sizes = std::vector<std::size_t>;
 
@@ -88,5 +88,5 @@ TEST(LargestBorrowedHandle, IsAPageUnlessARequestTakesManyHandles) {
   EXPECT_EQ(largest_borrowed_handle(1024), 16U);
 }
 
-}  // namespace
+}  // namespace scratch_folds_test
 }  // namespace ferro

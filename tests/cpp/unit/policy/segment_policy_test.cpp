@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace segment_policy_test {
 
 using Indices = std::vector<std::size_t>;
 
@@ -77,5 +77,5 @@ TEST(SegmentPolicy, OneOversizeSegmentThatDoesElseTheLargest) {
   EXPECT_FALSE(plan_oversize_release({}, 5, kRules).enough);
 }
 
-}  // namespace
+}  // namespace segment_policy_test
 }  // namespace ferro

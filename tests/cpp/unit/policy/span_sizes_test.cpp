@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace span_sizes_test {
 
 constexpr std::size_t kLeast = 64 * kMiB;
 
@@ -47,5 +47,5 @@ TEST(SpanSizesTest, AnEmptySpanIsKeptWithinTheBudgetAlone) {
   EXPECT_TRUE(keeps_empty_span({4 * kGiB + kLeast, kGiB}, kLeast));
 }
 
-}  // namespace
+}  // namespace span_sizes_test
 }  // namespace ferro

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace stream_waits_test {
 
 TEST(StreamWaits, GrowsWithinTheShare) {
   EXPECT_FALSE(
@@ -30,5 +30,5 @@ TEST(StreamWaits, CanBeSwitchedOff) {
   EXPECT_FALSE(prefers_stream_wait({.request = 1, .pending = 9, .held = 900, .peak_live = 1}, -1));
 }
 
-}  // namespace
+}  // namespace stream_waits_test
 }  // namespace ferro

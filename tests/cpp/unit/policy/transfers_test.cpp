@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace ferro {
-namespace {
+namespace transfers_test {
 
 constexpr TransferRules kRules{.handles_at_start = 10, .allocations_per_handle = 100};
 
@@ -21,5 +21,5 @@ TEST(Transfers, TheOthersAreFewBesideTheAllocations) {
   EXPECT_FALSE(prefers_transfer(1010, 100'000, kRules));
 }
 
-}  // namespace
+}  // namespace transfers_test
 }  // namespace ferro

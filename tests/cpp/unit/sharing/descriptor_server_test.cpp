@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace ferro {
-namespace {
+namespace descriptor_server_test {
 
 using std::string;
 
@@ -223,5 +223,5 @@ TEST(DescriptorServer, KeysAreRandomAndComparedWhole) {
   EXPECT_FALSE(is_equal(key, other));
 }
 
-}  // namespace
+}  // namespace descriptor_server_test
 }  // namespace ferro

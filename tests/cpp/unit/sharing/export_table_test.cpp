@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 namespace ferro {
-namespace {
+namespace export_table_test {
 
 bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) >= 0; }
 
@@ -50,5 +50,5 @@ TEST(ExportTable, WhatIsGoneAndWhatHasNoRoomAreTwoThings) {
   EXPECT_EQ(table.count(), 0U);
 }
 
-}  // namespace
+}  // namespace export_table_test
 }  // namespace ferro

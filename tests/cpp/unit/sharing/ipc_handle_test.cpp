@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 namespace ferro {
-namespace {
+namespace ipc_handle_test {
 
 IpcHandle sample() {
   IpcHandle handle;
@@ -94,5 +94,5 @@ TEST(IpcHandle, OfAnUnknownKindOfHandleIsRefused) {
   EXPECT_THROW((void)decode(text), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace ipc_handle_test
 }  // namespace ferro

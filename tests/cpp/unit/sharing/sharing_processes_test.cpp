@@ -16,7 +16,7 @@
 #include <thread>
 
 namespace ferro {
-namespace {
+namespace sharing_processes_test {
 
 using std::string;
 
@@ -237,5 +237,5 @@ TEST_F(SharingProcesses, AChildOfForkStartsAServerOfItsOwn) {
   asker.join();
 }
 
-}  // namespace
+}  // namespace sharing_processes_test
 }  // namespace ferro

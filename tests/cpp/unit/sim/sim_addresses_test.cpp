@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace ferro::sim {
-namespace {
+namespace sim_addresses_test {
 
 using testing::SimGpu;
 
@@ -257,5 +257,5 @@ TEST(SimAddresses, LimitCountsAllDevices) {
   SimGpu::expect(reserve(4 * kMiB, &plain));
 }
 
-}  // namespace
+}  // namespace sim_addresses_test
 }  // namespace ferro::sim

@@ -12,7 +12,7 @@
 #include <thread>
 
 namespace ferro::sim {
-namespace {
+namespace sim_clock_test {
 
 using contract::Env;
 using contract::Event;
@@ -66,7 +66,7 @@ TEST(SimDurations, FollowTheFiguresOfTheCard) {
   }
 }
 
-class SimClock : public testing::Test {
+class SimClock : public ::testing::Test {
  protected:
   ~SimClock() override { Machine::stop(); }
 
@@ -441,5 +441,5 @@ TEST_F(SimClock, OtherModesHaveNoClock) {
   EXPECT_EQ(busy_time(), 0);
 }
 
-}  // namespace
+}  // namespace sim_clock_test
 }  // namespace ferro::sim

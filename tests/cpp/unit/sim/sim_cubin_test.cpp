@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace ferro::sim {
-namespace {
+namespace sim_cubin_test {
 
 using testing::kPageBytes;
 using testing::SimGpu;
@@ -177,5 +177,5 @@ TEST_F(CapturedWords, AreNoneOfKernelsWhereTheDriverIsOlder) {
   SimGpu::end_capture(stream_);
 }
 
-}  // namespace
+}  // namespace sim_cubin_test
 }  // namespace ferro::sim

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace ferro::sim {
-namespace {
+namespace sim_image_test {
 
 constexpr std::uint16_t kPtx = 1;
 constexpr std::uint16_t kBinary = 2;
@@ -147,5 +147,5 @@ TEST(SimImage, TextsSayTheirTarget) {
   EXPECT_EQ(choose_code("", 75)->binary, 75);
 }
 
-}  // namespace
+}  // namespace sim_image_test
 }  // namespace ferro::sim

@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 namespace ferro::sim {
-namespace {
+namespace sim_instruments_test {
 
 using contract::Env;
 
-class SimInstruments : public testing::Test {
+class SimInstruments : public ::testing::Test {
  protected:
   SimInstruments() {
     EXPECT_EQ(ferro_sim_start("memory=64MiB"), 0);
@@ -246,5 +246,5 @@ TEST_F(SimInstruments, ContextsTakeMemoryOfACard) {
             find_card("h200")->memory_bytes - find_card("h200")->context_bytes);
 }
 
-}  // namespace
+}  // namespace sim_instruments_test
 }  // namespace ferro::sim

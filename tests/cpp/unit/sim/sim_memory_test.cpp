@@ -15,7 +15,7 @@
 #include <vector>
 
 namespace ferro::sim {
-namespace {
+namespace sim_memory_test {
 
 constexpr std::size_t kPage = kGranularity;
 
@@ -196,7 +196,7 @@ TEST(SimPhysicalMemory, UnbackedMemoryCountsButHoldsNothing) {
   EXPECT_EQ(memory.allocate(kPage), std::nullopt);
 }
 
-class SimAddressSpace : public testing::Test {
+class SimAddressSpace : public ::testing::Test {
  protected:
   ~SimAddressSpace() override { space_.clear(); }
   CUmemGenericAllocationHandle create(std::size_t bytes = kPage) {
@@ -378,5 +378,5 @@ TEST(SimHostMemory, KnowsItsRanges) {
   EXPECT_EQ(host.count(), 0U);
 }
 
-}  // namespace
+}  // namespace sim_memory_test
 }  // namespace ferro::sim

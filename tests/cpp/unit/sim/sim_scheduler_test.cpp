@@ -10,7 +10,7 @@
 #include <string>
 
 namespace ferro::sim {
-namespace {
+namespace sim_scheduler_test {
 
 using contract::Env;
 using contract::Event;
@@ -19,7 +19,7 @@ using contract::HostWords;
 using contract::Memory;
 using contract::Stream;
 
-class SimScheduler : public testing::Test {
+class SimScheduler : public ::testing::Test {
  protected:
   ~SimScheduler() override { Machine::stop(); }
 
@@ -318,5 +318,5 @@ TEST_F(SimScheduler, ManyThreadsSynchroniseTheirOwnStreams) {
   EXPECT_EQ(wrong.load(), 0);
 }
 
-}  // namespace
+}  // namespace sim_scheduler_test
 }  // namespace ferro::sim

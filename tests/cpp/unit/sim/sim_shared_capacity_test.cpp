@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace ferro::sim {
-namespace {
+namespace sim_shared_capacity_test {
 
 // Another process that joins the cards, does its part, and then stays until it is killed.
 class Joined {
@@ -113,5 +113,5 @@ TEST(SimSharedCapacity, OpensNothingElse) {
   close(empty);
 }
 
-}  // namespace
+}  // namespace sim_shared_capacity_test
 }  // namespace ferro::sim

@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace ferro::sim {
-namespace {
+namespace sim_values_test {
 
 TEST(ByteRanges, AgreesWithAListOfBytes) {
   constexpr std::size_t kBytes = 64;
@@ -73,7 +73,7 @@ void forget(void* argument) {
   ferro_sim_write(static_cast<Note*>(argument)->at + 4, nullptr, 4, 0, 1);
 }
 
-class SimValues : public testing::TestWithParam<const char*> {
+class SimValues : public ::testing::TestWithParam<const char*> {
  protected:
   SimValues() {
     EXPECT_EQ(ferro_sim_start(GetParam()), 0);
@@ -156,8 +156,8 @@ TEST_P(SimValues, NothingIsCalledUnderACapture) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, SimValues,
-                         testing::Values("memory=64MiB", "memory=64MiB,mode=adversarial",
-                                         "memory=64MiB,mode=clock"));
+                         ::testing::Values("memory=64MiB", "memory=64MiB,mode=adversarial",
+                                           "memory=64MiB,mode=clock"));
 
-}  // namespace
+}  // namespace sim_values_test
 }  // namespace ferro::sim

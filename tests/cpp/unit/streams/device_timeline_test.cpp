@@ -13,7 +13,7 @@
 #include <vector>
 
 namespace ferro::testing {
-namespace {
+namespace device_timeline_test {
 
 class DeviceTimelineTest : public ::testing::Test {
  protected:
@@ -197,5 +197,5 @@ TEST_F(DeviceTimelineTest, AfterARefusalTheNextPointCoversTheEpoch) {
   EXPECT_EQ(SimGpu::api().stream_query(raw(stream_)), CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace device_timeline_test
 }  // namespace ferro::testing
