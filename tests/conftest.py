@@ -1,58 +1,24 @@
 """What all Python tests share: the gpu marker, and programs run in a process of their own.
 
-A process can hold one allocator and one driver, so whatever installs ferro_alloc or uses CUDA runs
-as a program that lies beside its test under tests/python, or as a piece of text.
+A program lies beside its test under tests/python, or is a piece of text (tests/programs.py).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from tests import programs
+from tests.programs import Completed, find_program
 from tools.gpu import gpu_count
 
-ROOT = Path(__file__).resolve().parent.parent
-PYTHON_TESTS = ROOT / "tests" / "python"
 NO_GPU = "no NVIDIA GPU on this machine"
-
-# Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
-SIMULATE = """\
-import json, os, runpy, sys
-import ferro_alloc.sim
-ferro_alloc.sim.activate(**json.loads(sys.argv[1]))
-del sys.argv[0:2]
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-# Settings of the person who runs the tests must not reach the programs.
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FERRO_ALLOC_CONF")
-
-
-@cache
-def find_program(name: str) -> Path:
-    """The one file of that name under tests/python, in whichever room it lies."""
-    found = list(PYTHON_TESTS.rglob(name))
-    assert len(found) == 1, f"{len(found)} files under {PYTHON_TESTS} are named {name}, not one"
-    return found[0]
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's, without the settings above, and with the checkout to import from."""
-    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
-    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
-    return {**inherited, "PYTHONPATH": path}
-
-
-Completed = subprocess.CompletedProcess[str]
 
 
 class RunProgram(Protocol):
@@ -62,7 +28,6 @@ class RunProgram(Protocol):
         *arguments: str,
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        timeout: float = 300,
     ) -> Completed:
         """Runs a program of tests/python by its name, any path, or source text with a line break.
 
@@ -77,24 +42,15 @@ class RunSimulated(Protocol):
         *arguments: str,
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        timeout: float = 300,
+        start_anew: bool = False,
         **activate: Any,
     ) -> Completed:
-        """Like `RunProgram`, on the simulated GPU that `ferro_alloc.sim.activate()` sets up."""
+        """Like `RunProgram`, on the simulated GPU that `ferro_alloc.sim.activate()` sets up. With
+        `start_anew` torch is not loaded before the program begins."""
 
 
-def _run(
-    command: Sequence[str], env: Mapping[str, str] | None, check: bool, timeout: float
-) -> Completed:
-    result = subprocess.run(
-        command,
-        env={**clean_environment(), **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    if check and result.returncode != 0:
+def _checked(result: Completed) -> Completed:
+    if result.returncode != 0:
         pytest.fail(
             f"the program ended with {result.returncode}\n--- its output\n{result.stdout}"
             f"--- its errors\n{result.stderr}",
@@ -103,12 +59,12 @@ def _run(
     return result
 
 
-def _resolve(program: str | Path, folder: Path) -> str:
+def _resolve(program: str | Path, folder: Path) -> Path:
     if isinstance(program, str) and "\n" in program:
         path = folder / "program.py"
         path.write_text(program)
-        return str(path)
-    return str(find_program(program) if isinstance(program, str) else program)
+        return path
+    return find_program(program) if isinstance(program, str) else program
 
 
 @pytest.fixture
@@ -118,10 +74,9 @@ def run_program(tmp_path: Path) -> RunProgram:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        timeout: float = 300,
     ) -> Completed:
-        command = [sys.executable, _resolve(program, tmp_path), *arguments]
-        return _run(command, env, check, timeout)
+        done = programs.run([sys.executable, _resolve(program, tmp_path), *arguments], env)
+        return _checked(done) if check else done
 
     return run
 
@@ -133,22 +88,52 @@ def run_simulated(tmp_path: Path) -> RunSimulated:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        timeout: float = 300,
+        start_anew: bool = False,
         **activate: Any,
     ) -> Completed:
-        options = json.dumps(activate)
-        path = _resolve(program, tmp_path)
-        return _run(
-            [sys.executable, "-c", SIMULATE, options, path, *arguments], env, check, timeout
-        )
+        words: list[str | Path] = [_resolve(program, tmp_path), *arguments]
+        done = programs.run_simulated(words, activate, env, start_anew)
+        return _checked(done) if check else done
 
     return run
+
+
+# ---- side by side
+
+LONGEST_FILES = (
+    "test_torch_adversarial.py",
+    "test_sim_fit.py",
+    "test_graph_debug.py",
+    "test_torch_sharing.py",
+    "test_replay.py",
+    "test_benchmarks.py",
+    "test_startup.py",
+    "test_torch_judge.py",
+    "test_torch_features.py",
+    "test_torch_failures.py",
+)
+"""They come first, so that no worker is left with one of them at the end."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers of pytest-xdist take whole files, whose tests share what their programs found."""
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
+def place_of(item: pytest.Item) -> int:
+    name = item.path.name
+    return LONGEST_FILES.index(name) if name in LONGEST_FILES else len(LONGEST_FILES)
 
 
 # ---- the gpu marker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=place_of)
     if gpu_count() == 0:
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -156,7 +141,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GpuTests:
-    """Counts the tests marked gpu, for the run's last lines and for tools/test.py."""
+    """Counts the tests marked gpu, for the run's last lines and for tools/test.py. Knows them by
+    their reports, which also arrive where other processes run them."""
 
     def __init__(self) -> None:
         self.collected: set[str] = set()
@@ -164,11 +150,12 @@ class GpuTests:
         self.skipped: set[str] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.collected = {i.nodeid for i in session.items if i.get_closest_marker("gpu")}
+        self.collected |= {i.nodeid for i in session.items if i.get_closest_marker("gpu")}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.nodeid not in self.collected:
+        if "gpu" not in report.keywords:
             return
+        self.collected.add(report.nodeid)
         if report.skipped:
             self.skipped.add(report.nodeid)
         elif report.when == "call":
@@ -187,9 +174,9 @@ class GpuTests:
             f", {len(self.skipped)} skipped"
         )
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         report = os.environ.get("FERRO_TEST_REPORT")
-        if report:
+        if report and not hasattr(session.config, "workerinput"):
             Path(report).write_text(json.dumps(self.counts()))
 
 

@@ -76,6 +76,7 @@ def machine(
 
 _active: Machine | None = None
 _inherited = False
+_preloaded = False
 
 
 def is_active() -> bool:
@@ -127,12 +128,20 @@ def activate(
             f"a simulated GPU is already active with other arguments ({_active}): a process "
             f"has one for its whole life, so start another process for {wanted}"
         )
-    if "torch" in sys.modules:
+    if "torch" in sys.modules and not _preloaded:
         raise FerroError(
             "the simulated GPU must be activated before torch is imported: torch's CUDA libraries "
             "are already bound to the real ones"
         )
     _start(wanted, _told_sharing(wanted))
+
+
+def preload() -> None:
+    """Loads the libraries alone, for a process that imports torch, uses no CUDA, and forks others:
+    each of these may then call `activate()` with arguments of its own."""
+    global _preloaded
+    _library.load()
+    _preloaded = True
 
 
 def inherit() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import setup as ferro_setup
 from ferro_alloc import _load
-from tests.conftest import ROOT
+from tests.programs import ROOT
 
 
 def build_probe(source: str, folder: Path) -> Path:

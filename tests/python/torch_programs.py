@@ -6,16 +6,16 @@ For results that several tests share; the fixture `run_simulated` serves a singl
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, SETTINGS, SIMULATE, find_program
+from tests import programs
+from tests.programs import Completed, find_program
 
 Result = dict[str, Any]
 
@@ -32,6 +32,7 @@ def simulated(
     turn: str = "",
     conf: str = "",
     env: Mapping[str, str] | None = None,
+    start_anew: bool = False,
     **activate: Any,
 ) -> Result:
     """The program's result; the test fails when there is none.
@@ -39,10 +40,10 @@ def simulated(
     `turn` is how likely a CUDA call does queued work; a low one leaves more of it queued. `conf` is
     FERRO_ALLOC_CONF.
     """
-    options = json.dumps(activate)
-    command = [sys.executable, "-c", SIMULATE, options, str(find_program(program)), *arguments]
     settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf, **(env or {})}
-    return _result(command, {key: value for key, value in settings.items() if value})
+    given = {key: value for key, value in settings.items() if value}
+    words: list[str | Path] = [find_program(program), *arguments]
+    return _result(programs.run_simulated(words, activate, given, start_anew))
 
 
 def assert_as_native(found: Result, native: Result) -> None:
@@ -56,25 +57,19 @@ def assert_as_native(found: Result, native: Result) -> None:
 
 def seeded(*arguments: str, runner: str = "", env: dict[str, str] | None = None) -> Result:
     """The summary of seeded.py, whatever it found; `runner`: a program that runs it."""
-    programs = [str(find_program(name)) for name in (runner, "seeded.py") if name]
-    return _result([sys.executable, *programs, *arguments], env or {})
+    words: list[str | Path] = [
+        *(find_program(name) for name in (runner, "seeded.py") if name),
+        *arguments,
+    ]
+    return _result(programs.run_simulated(words, None, env))
 
 
 def fuzzed(*arguments: str) -> Result:
     """The summary of fuzz_torch.py, whatever it found; what was wrong is in the test's output."""
-    return _result([sys.executable, str(find_program("fuzz_torch.py")), *arguments], {})
+    return _result(programs.run_simulated([find_program("fuzz_torch.py"), *arguments], None))
 
 
-def _result(command: list[str], env: dict[str, str]) -> Result:
-    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
-    done = subprocess.run(
-        command,
-        env={**inherited, "PYTHONPATH": str(ROOT), **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+def _result(done: Completed) -> Result:
     lines = done.stdout.splitlines()
     if not lines or not lines[-1].startswith("{"):
         pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")

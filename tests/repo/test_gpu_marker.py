@@ -9,7 +9,8 @@ from tools.test import gpu_tests_lost
 
 
 def report(name: str, when: str, outcome: str) -> pytest.TestReport:
-    return pytest.TestReport(name, ("", None, ""), {}, outcome, None, when)  # type: ignore[arg-type]
+    marks = {} if name == "unmarked" else {"gpu": 1}
+    return pytest.TestReport(name, ("", None, ""), marks, outcome, None, when)  # type: ignore[arg-type]
 
 
 def test_what_ran_and_what_said_why_not_are_counted_apart() -> None:

@@ -21,17 +21,21 @@ from benchmarks.replay import program
 from benchmarks.results import tables
 from benchmarks.training.fidelity import differences, timed
 from benchmarks.training.passes import Record, fastest, time_beside, time_ratio
-from tests.conftest import ROOT, RunProgram, RunSimulated
+from tests.conftest import RunProgram, RunSimulated
+from tests.programs import ROOT
 from tools.gpu import gpu_count
 
 on_simulated_gpu = pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")
 RUN = "import runpy, sys\nrunpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
 
 
+pytestmark = pytest.mark.long
+
+
 def smoke(run_program: RunProgram, folder: Path, module: str, *arguments: str) -> Any:
     output = folder / "output.json"
     command = [f"benchmarks.{module}", "--smoke", "--output", str(output), *arguments]
-    run_program(RUN, *command, timeout=180)
+    run_program(RUN, *command)
     return json.loads(output.read_text())
 
 
@@ -392,7 +396,7 @@ MOST_RESERVED = {"full_varlen": 1.02, "offload": 1.065}
 def test_replayed_training_fits_closely(run_program: RunProgram, tmp_path: Path) -> None:
     output = tmp_path / "output.json"
     arguments = ["--traces", *MOST_RESERVED, "--pages", "2", "--output", str(output)]
-    run_program(RUN, "benchmarks.replay", *arguments, timeout=600)
+    run_program(RUN, "benchmarks.replay", *arguments)
     results = json.loads(output.read_text())
     assert [result["trace"] for result in results] == list(MOST_RESERVED)
     for result in results:

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.demo.__main__ import SIMULATED_NOTE, differences
 from benchmarks.demo.child import ALLOCATORS, Result, lengths
-from tests.conftest import ROOT, RunProgram
+from tests.conftest import RunProgram
+from tests.programs import ROOT
 from tools.gpu import gpu_count
 
 RUN = "import runpy\nrunpy.run_module('benchmarks.demo', run_name='__main__', alter_sys=True)\n"
@@ -45,10 +46,11 @@ def test_one_wrong_bit_is_found(changed: dict[str, object], named: str) -> None:
     assert found.startswith(f"ferro_alloc: {named}")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")
 def test_demo_on_the_simulated_gpu(run_program: RunProgram, tmp_path: Path) -> None:
     picture = tmp_path / "demo.png"
-    done = run_program(RUN, "--steps", "12", "--picture", str(picture), timeout=600)
+    done = run_program(RUN, "--steps", "12", "--picture", str(picture))
     lines = done.stdout.strip().splitlines()
     assert (lines[0], lines[-1]) == (SIMULATED_NOTE, SIMULATED_NOTE)
     check(picture, steps=12)
@@ -57,7 +59,7 @@ def test_demo_on_the_simulated_gpu(run_program: RunProgram, tmp_path: Path) -> N
 @pytest.mark.gpu
 def test_demo_on_a_gpu(run_program: RunProgram, tmp_path: Path) -> None:
     picture = tmp_path / "demo.png"
-    done = run_program(RUN, "--steps", "20", "--picture", str(picture), timeout=600)
+    done = run_program(RUN, "--steps", "20", "--picture", str(picture))
     assert done.stdout.strip().splitlines()[-1].endswith("bitwise equal")
     check(picture, steps=20)
 

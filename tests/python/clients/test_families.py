@@ -22,6 +22,9 @@ RUN = "import runpy, sys\nrunpy.run_module(sys.argv.pop(1), run_name='__main__',
 CONTEXT_AND_LIBRARIES = 648871936 + 152 * MIB
 
 
+pytestmark = pytest.mark.long
+
+
 @on_simulated_gpu
 def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
     output = tmp_path / "families.json"
@@ -33,7 +36,7 @@ def test_smoke(run_program: RunProgram, tmp_path: Path) -> None:
     output.write_text(json.dumps([vars(record) for record in left]))
     command = ["benchmarks.families", "--simulated", "--smoke", "--output", str(output)]
     command += ["--requests", str(tmp_path / "requests.json.gz")]
-    run_program(RUN, *command, "--allocators", "native", "ferro_alloc", timeout=180)
+    run_program(RUN, *command, "--allocators", "native", "ferro_alloc")
     stored = [Record(**record) for record in json.loads(output.read_text())]
     assert [record for record in stored if record.family == "llama"] == left[:1]
     records = [record for record in stored if record.family != "llama"]
@@ -65,7 +68,7 @@ def test_the_largest_batch_is_asked_of_one_card_and_tried_on_another(
 ) -> None:
     output = tmp_path / "largest.json"
     command = ["benchmarks.families.largest", "--simulated", "--smoke", "--output", str(output)]
-    run_program(RUN, *command, "--only", "transformer", "--allocators", "native", timeout=180)
+    run_program(RUN, *command, "--only", "transformer", "--allocators", "native")
     (record,) = json.loads(output.read_text())
     assert record["problem"] == ""
     assert record["largest"] > 1

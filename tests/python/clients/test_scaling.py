@@ -13,7 +13,9 @@ import pytest
 from benchmarks.harness.cpp_program import build
 from benchmarks.scaling import program as scaling
 from benchmarks.scaling.program import COMPLEXITY, SMOKE_SIZES, Record
-from tests.conftest import ROOT, clean_environment
+from tests.programs import ROOT, clean_environment
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ferro_alloc import Config, _variable
-from tests.conftest import ROOT, SETTINGS
+from tests.programs import ROOT, SETTINGS
 
 SHOW = """\
 import sys
@@ -212,6 +212,7 @@ def test_status_says_whether_the_variable_has_an_effect(tmp_path: Path, site_fol
         assert "pip install --no-build-isolation ." in without
 
 
+@pytest.mark.long
 def test_spawned_children_inherit_the_variable(tmp_path: Path, site_folder: Path) -> None:
     program = (
         SIMULATED + "import sys, torch, ferro_alloc\nimport torch.multiprocessing as mp\n"
@@ -246,12 +247,18 @@ def launcher(tmp_path: Path) -> Path:
     return folder
 
 
+ALONE = ["--no-python", sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.mark.parametrize("program", [["show.py"], ["-m", "show"]])
 @pytest.mark.parametrize(
-    "launch", [["-m", "launch"], ["--no-python", sys.executable, "-m", "launch"]]
+    ("launch", "program"),
+    [
+        (["-m", "launch"], ["show.py"]),
+        pytest.param(["-m", "launch"], ["-m", "show"], marks=pytest.mark.long),
+        pytest.param([*ALONE, "-m", "launch"], ["show.py"], marks=pytest.mark.long),
+        ([*ALONE, "-m", "launch"], ["-m", "show"]),
+    ],
 )
 def test_under_torchrun(
     launcher: Path, tmp_path: Path, launch: list[str], program: list[str]

@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytest
 
 from ferro_alloc import _top
-from tests.conftest import ROOT, clean_environment
+from tests.programs import ROOT, clean_environment
 from tools.gpu import gpu_count
 
 pytestmark = pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")

@@ -8,7 +8,8 @@ import pytest
 
 import setup as ferro_setup
 from ferro_alloc import FerroError, _load
-from tests.conftest import ROOT, RunProgram
+from tests.conftest import RunProgram
+from tests.programs import ROOT
 from tools.versions import VERSIONS
 
 

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from tests.conftest import find_program
+from tests.programs import find_program
 from tests.python.torch_programs import simulated
 
 MIB = 1 << 20

@@ -82,7 +82,7 @@ def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, state: str, o
 
 @pytest.mark.parametrize("allocator", ["ferro", "segments", "observed"])
 def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: str) -> None:
-    ended = run_simulated("torch_fork.py", allocator, "after", memory="256MiB", timeout=60)
+    ended = run_simulated("torch_fork.py", allocator, "after", memory="256MiB")
     assert (ended.stdout, ended.stderr) == ("", "")
 
 

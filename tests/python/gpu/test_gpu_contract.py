@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import setup as ferro_setup
-from tests.conftest import ROOT
+from tests.programs import ROOT
 
 pytestmark = pytest.mark.gpu
 

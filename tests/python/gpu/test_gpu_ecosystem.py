@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, clean_environment, find_program
+from tests.programs import ROOT, clean_environment, find_program
 from tests.python.torch_programs import checks_of
 from tools.gpu import gpu_count
 

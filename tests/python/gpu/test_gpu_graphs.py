@@ -19,7 +19,7 @@ def results(run_program: RunProgram, program: str, env: dict[str, str]) -> list[
     """What the program says under native, then under ferro_alloc."""
     found = []
     for allocator in ("native", "ferro_alloc"):
-        done = run_program(program, allocator, env=env, timeout=180)
+        done = run_program(program, allocator, env=env)
         found.append(json.loads(done.stdout.splitlines()[-1]))
     return found
 
@@ -41,7 +41,7 @@ def test_the_interface_for_graphs_with_real_kernels(run_program: RunProgram) -> 
 
 
 def test_plans_hold_with_real_kernels(run_program: RunProgram) -> None:
-    done = run_program("features_plan.py", "ferro", timeout=300)
+    done = run_program("features_plan.py", "ferro")
     found = json.loads(done.stdout.splitlines()[-1])
     sets = {name: found[name] for name in found if name.startswith(("a_set", "one_graph"))}
     assert sets == {name: {"value": [True] * 4} for name in sets}
@@ -49,7 +49,7 @@ def test_plans_hold_with_real_kernels(run_program: RunProgram) -> None:
 
 
 def test_graphs_of_a_group_in_random_order_beside_eager_work(run_program: RunProgram) -> None:
-    done = run_program("gpu_random_replays.py", "ferro_alloc", timeout=300)
+    done = run_program("gpu_random_replays.py", "ferro_alloc")
     found = json.loads(done.stdout.splitlines()[-1])
     for name in ("separate", "shared"):
         assert found[name]["replays"] == 10_000
@@ -64,7 +64,7 @@ def test_graphs_of_a_group_in_random_order_beside_eager_work(run_program: RunPro
 
 
 def test_misuses_are_found_with_real_kernels(run_program: RunProgram) -> None:
-    done = run_program("features_misuse.py", "ferro", timeout=300)
+    done = run_program("features_misuse.py", "ferro")
     found = json.loads(done.stdout.splitlines()[-1])
     # Whether replays that nothing orders overlap is up to the device, and whether a product works
     # in the workspace is up to cuBLAS. Where it does not, there is nothing to find.
@@ -96,7 +96,7 @@ def test_the_documented_uses_of_graphs(run_program: RunProgram) -> None:
     env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     found = {}
     for allocator in ("native", "ferro", "segments"):
-        done = run_program("features_graph_examples.py", allocator, env=env, timeout=180)
+        done = run_program("features_graph_examples.py", allocator, env=env)
         found[allocator] = json.loads(done.stdout.splitlines()[-1])
     for name, outcome in found["native"].items():
         for allocator in ("ferro", "segments"):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_out_of_memory_is_survived_and_reports_are_true(run_program: RunProgram) -> None:
-    done = run_program("gpu_limits.py", "ferro_alloc", timeout=180)
+    done = run_program("gpu_limits.py", "ferro_alloc")
     result = json.loads(done.stdout.splitlines()[-1])
     # Free pages between live blocks become one block.
     assert result["holes_served"]

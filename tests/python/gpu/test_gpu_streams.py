@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RunProgram, clean_environment, find_program
+from tests.conftest import RunProgram
+from tests.programs import clean_environment, find_program
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.gpu
 def test_memory_used_by_slow_streams_and_by_threads(run_program: RunProgram) -> None:
     found: list[dict[str, Any]] = []
     for allocator in ("native", "ferro_alloc"):
-        done = run_program("gpu_streams.py", allocator, timeout=120)
+        done = run_program("gpu_streams.py", allocator)
         found.append(json.loads(done.stdout.splitlines()[-1]))
     native, ferro = found
     assert ferro["losses"] == native["losses"]
@@ -29,7 +30,7 @@ def test_memory_used_by_slow_streams_and_by_threads(run_program: RunProgram) -> 
 
 def test_memory_of_streams_that_are_gone(run_program: RunProgram) -> None:
     for allocator in ("native", "ferro_alloc"):
-        done = run_program("gone_stream.py", allocator, timeout=120)
+        done = run_program("gone_stream.py", allocator)
         assert json.loads(done.stdout.splitlines()[-1])["reserved"] <= 20
 
 
@@ -38,7 +39,7 @@ def test_many_streams_and_threads_under_a_limit(run_program: RunProgram, uses: s
     """For FERRO_STRESS_SECONDS, 15 unless it is set; every byte is checked on the device."""
     seconds = int(os.environ.get("FERRO_STRESS_SECONDS", "15"))
     words = ("gpu_stress.py", "ferro_alloc", str(seconds), uses)
-    done = run_program(*words, timeout=seconds + 120)
+    done = run_program(*words)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["failures"] == []
     assert found["reserved"] <= found["limit"]
@@ -53,7 +54,7 @@ def test_many_streams_and_threads_under_a_limit(run_program: RunProgram, uses: s
 @pytest.mark.parametrize("mistake", ["forget", "forget_wait"])
 def test_the_stress_would_notice(run_program: RunProgram, mistake: str) -> None:
     words = ("gpu_stress.py", "ferro_alloc", "10", mistake)
-    done = run_program(*words, check=False, timeout=120)
+    done = run_program(*words, check=False)
     if done.returncode == 0:
         assert json.loads(done.stdout.splitlines()[-1])["wrong"] > 0
     else:

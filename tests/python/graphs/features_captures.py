@@ -380,7 +380,8 @@ def a_thousand_failed_captures_leave_nothing():
         left = [counts.get(made, 0) - counts.get(gone, 0) for made, gone in pairs]
         return [sim.memory()[0].allocated, torch.cuda.memory_reserved(), *left]
 
-    for number in range(4):
+    # As many as may have points that are outstanding at one time.
+    for number in range(100):
         error_of(lambda number=number: fail(number))
     before, kinds = held(), set()
     for number in range(1000 if FERRO else 100):  # each leaves a page under native

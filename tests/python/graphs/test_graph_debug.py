@@ -11,7 +11,8 @@ import pytest
 
 from ferro_alloc import Config, FerroError, graphs
 from ferro_alloc.graphs import GraphMisuseError, MisuseKind
-from tests.conftest import RunSimulated, find_program
+from tests.conftest import RunSimulated
+from tests.programs import find_program
 from tests.python.torch_programs import Result, checks_of, seeded, simulated
 
 PAGE = 2 << 20
@@ -84,7 +85,7 @@ def test_misuse(name: str) -> None:
     assert value_of("eager", name) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", set(EXPECTED) - {"overlapping_replays_of_a_group"})
+@pytest.mark.parametrize("name", sorted(set(EXPECTED) - {"overlapping_replays_of_a_group"}))
 def test_misuse_in_any_order(name: str) -> None:
     assert value_of("adversarial", name) == EXPECTED[name]
 
@@ -176,6 +177,12 @@ CORRECT = {
     "features_graphs.py": 17,
     "features_training.py": 7,
 }
+LARGE = (
+    "features_graph_examples.py",
+    "features_graphs.py",
+    "features_plan.py",
+    "features_training.py",
+)
 # What depends on the order in which things are done.
 WRONG = {"a_missing_order_shows_as_wrong_bytes"}
 
@@ -193,7 +200,13 @@ def debugged(folder: Path, program: str, *arguments: str, **activate: Any) -> tu
     return found, json.loads(counts.read_text())
 
 
-@pytest.mark.parametrize("program", CORRECT)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, marks=pytest.mark.long) if program in LARGE else program
+        for program in CORRECT
+    ],
+)
 def test_no_false_alarm(program: str, tmp_path: Path) -> None:
     found, counts = debugged(tmp_path, program, "ferro", memory="8GiB", count=2)
     assert len(found) >= CORRECT[program]
@@ -215,6 +228,7 @@ def test_no_false_alarm_in_any_order(tmp_path: Path) -> None:
     assert counts["replays"] > 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["sim_compile.py", "switching_trees.py"])
 def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> None:
     found, counts = debugged(tmp_path, program, "ferro_alloc", memory="8GiB")
@@ -228,8 +242,8 @@ def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> N
     ("seed", "extras"),
     [
         ("200", ("groups", "checkpoints", "own_pools", "scalars")),
-        ("80", ("checkpoints", "own_pools", "clones")),
-        ("400", ("groups",)),
+        pytest.param("80", ("checkpoints", "own_pools", "clones"), marks=pytest.mark.long),
+        pytest.param("400", ("groups",), marks=pytest.mark.long),
     ],
 )
 def test_no_false_alarm_in_random_programs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -66,12 +67,19 @@ PASSED_ON = (
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
 )
+BRIEF = ((UNKNOWN, "adversarial", "of_graphs"), (OUT_OF_MEMORY, "eager", "of_a_tree"))
 GIVING_BACK = ("cuMemRelease", "cuMemAddressFree")
 
 
-@pytest.mark.parametrize("pools", ["of_graphs", "of_a_tree"])
-@pytest.mark.parametrize("mode", ["eager", "adversarial"])
-@pytest.mark.parametrize("result", [UNKNOWN, OUT_OF_MEMORY])
+@pytest.mark.parametrize(
+    ("result", "mode", "pools"),
+    [
+        pytest.param(*case, marks=() if case in BRIEF else pytest.mark.long)
+        for case in product(
+            (UNKNOWN, OUT_OF_MEMORY), ("eager", "adversarial"), ("of_graphs", "of_a_tree")
+        )
+    ],
+)
 def test_each_driver_call_refused_once(result: str, mode: str, pools: str) -> None:
     words = ("groups_every_fault.py", "ferro", result, pools)
     found = simulated(*words, memory="256MiB", mode=mode, seed=2, turn="0.01")

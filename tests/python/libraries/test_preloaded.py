@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, RunSimulated
+from tests.conftest import RunSimulated
+from tests.programs import ROOT
 
 
 def build(folder: Path, *options: str) -> dict[str, str]:

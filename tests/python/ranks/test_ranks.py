@@ -29,7 +29,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_collectives_move_real_bytes(ranks: int, run_simulated: RunSimulated) -> None:
     done = run_simulated("sim_ranks.py", str(ranks), "collectives", count=ranks)
     every: Found = json.loads(done.stdout.splitlines()[-1])
@@ -77,6 +77,7 @@ def test_queued_collectives_keep_the_order_of_their_streams(
     assert json.loads(done.stdout.splitlines()[-1]) == [{"wrong": 0}] * 2
 
 
+@pytest.mark.long
 def test_ranks_train_as_one_process_does(run_simulated: RunSimulated) -> None:
     reserved = {}
     for allocator in ("native", "ferro_alloc"):

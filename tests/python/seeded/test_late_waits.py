@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.conftest import Completed, RunProgram, RunSimulated
+from tests.conftest import RunProgram, RunSimulated
+from tests.programs import Completed
 
 LAYOUTS = ("native", "pages", "segments")
 

@@ -44,6 +44,9 @@ CASES = {
     ),
 }
 
+BRIEF = ("defaults", "all_together")
+"""The others have one setting each, of those that the last one has together."""
+
 
 def difference(step: int, names: list[str], ours: Line, native: Line) -> str:
     """The first statistic that differs, with both values."""
@@ -55,7 +58,10 @@ def difference(step: int, names: list[str], ours: Line, native: Line) -> str:
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in BRIEF else pytest.param(name, marks=pytest.mark.long) for name in CASES],
+)
 def test_every_number_is_natives(run_simulated: RunSimulated, name: str) -> None:
     case = CASES[name]
     arguments = [str(case.seed), str(case.steps), str(case.fraction)]

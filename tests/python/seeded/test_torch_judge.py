@@ -24,6 +24,7 @@ SAME = (
 
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
 RARE = ("checkpoints", "clones", "metadata", "peers", "raw", "resets", "scalars", "snapshots")
+LONG = pytest.mark.long
 LIMITS = "limits"
 """Failures are counted by the one allocator that serves, so they don't go with switches."""
 
@@ -58,7 +59,11 @@ def assert_same(native: Run, ferro: Run) -> None:
         assert ours[name] == theirs[name], name
 
 
-@pytest.mark.parametrize("extras", [EXTRAS, (*EXTRAS, *RARE)], ids=["extras", "rare_calls"])
+@pytest.mark.parametrize(
+    "extras",
+    [EXTRAS, pytest.param((*EXTRAS, *RARE), marks=LONG)],
+    ids=["extras", "rare_calls"],
+)
 def test_switching_shows_in_no_count(tmp_path: Path, extras: tuple[str, ...]) -> None:
     """Blocks of the other allocator have the sizes that it gives; their numbers agree."""
     words = ("--threads", "2", "--seed", "61", "--programs", "3", "--extras", "switches", *extras)
@@ -71,11 +76,15 @@ def test_switching_shows_in_no_count(tmp_path: Path, extras: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     "words",
     [
-        ("--threads", "1", "--seed", "11", "--programs", "3"),
+        pytest.param(("--threads", "1", "--seed", "11", "--programs", "3"), marks=LONG),
         ("--threads", "3", "--seed", "21", "--programs", "3"),
         ("--threads", "2", "--seed", "31", "--programs", "3", "--without", "empty_cache"),
-        ("--threads", "2", "--seed", "41", "--programs", "3", "--extras", *EXTRAS),
-        ("--threads", "2", "--seed", "51", "--programs", "4", "--extras", *RARE),
+        pytest.param(
+            ("--threads", "2", "--seed", "41", "--programs", "3", "--extras", *EXTRAS), marks=LONG
+        ),
+        pytest.param(
+            ("--threads", "2", "--seed", "51", "--programs", "4", "--extras", *RARE), marks=LONG
+        ),
         (
             "--threads",
             "2",

@@ -23,6 +23,8 @@ PAIRS = [
     ("expandable", "ferro", "eager", False),
     ("segments", "segments", "adversarial", False),
 ]
+BRIEF = PAIRS[:2]
+"""Each other pair takes a program of its own."""
 
 
 @cache
@@ -37,7 +39,11 @@ def shared(producer: str, consumer: str, mode: str, refuse_pidfd: bool) -> Resul
 
 
 @pytest.mark.parametrize("name", checks_of("sharing.py"))
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "-".join(map(str, pair)))
+@pytest.mark.parametrize(
+    "pair",
+    [pair if pair in BRIEF else pytest.param(pair, marks=pytest.mark.long) for pair in PAIRS],
+    ids=lambda pair: "-".join(map(str, pair)),
+)
 def test_sharing_as_native(pair: tuple[str, str, str, bool], name: str) -> None:
     native = shared("native", "native", "eager", False)[name]
     found = shared(*pair)[name]
@@ -128,6 +134,7 @@ def beside_neighbours() -> Result:
     return simulated("sharing_neighbours.py", "ferro", memory="1GiB")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", checks_of("sharing_neighbours.py"))
 def test_sharing_beside_neighbours(name: str) -> None:
     found = beside_neighbours()[name]

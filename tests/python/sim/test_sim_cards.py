@@ -83,6 +83,7 @@ def test_other_sizes_are_refused_with_the_forms(text: str) -> None:
         parse_memory(text)
 
 
+@pytest.mark.long
 def test_the_simulated_gpu_is_the_card_of_the_table(run_program: RunProgram) -> None:
     done = run_program(PROPERTIES, *(card.key for card in CARDS))
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ferro_alloc.sim.cards import LIBRARIES, find_card
-from tests.conftest import Completed, RunProgram
+from tests.conftest import RunProgram
+from tests.programs import Completed
 from tests.python.sim import fit_programs as programs
 
 SIMULATE = """\
@@ -183,6 +184,7 @@ def test_values_are_a_choice(simulate: Simulate, options: tuple[str, ...], print
     assert done.stdout == f"{8 * [printed]}\n"
 
 
+@pytest.mark.long
 def test_children_have_the_choice_of_values(simulate: Simulate) -> None:
     program = f"{VALUES}assert three.sum().item() == 0"
     _, result = simulate(program, "--compare", "--no-values")
@@ -229,6 +231,7 @@ def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(simulate: Simulat
     assert "it fits under none of them" in done.stderr
 
 
+@pytest.mark.long
 def test_the_largest_batch_is_found_on_the_command_line(simulate: Simulate) -> None:
     done, result = simulate(
         programs.TRAIN, "--what-if", "batch=1..512", "--memory", "2g", arguments=("--batch", "4")
@@ -241,6 +244,7 @@ def test_the_largest_batch_is_found_on_the_command_line(simulate: Simulate) -> N
     assert f"the largest --batch that fits is {best}" in done.stderr
 
 
+@pytest.mark.long
 def test_the_largest_batch_is_found_in_the_environment(simulate: Simulate) -> None:
     options = ("--what-if", "batch_size=...", "--memory", "2g")
     done, result = simulate(programs.ENVIRONMENT, *options, env={"BATCH_SIZE": "3"})

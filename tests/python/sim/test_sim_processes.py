@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, RunSimulated
+from tests.conftest import RunSimulated
+from tests.programs import ROOT
 
 MIB = 1 << 20
 

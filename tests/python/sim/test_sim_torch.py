@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.processes import SIMULATED_ALLOCATORS
-from tests.conftest import Completed, RunSimulated
+from tests.conftest import RunSimulated
+from tests.programs import Completed
 from tests.python.torch_programs import Result, simulated
 
 NATIVE: dict[str, str] = {}
@@ -55,7 +56,7 @@ def test_training_is_fast_and_its_memory_plausible(
 
 @cache
 def compiled(allocator: str) -> Result:
-    return simulated("sim_compile.py", allocator)
+    return simulated("sim_compile.py", allocator, start_anew=True)
 
 
 @pytest.mark.parametrize("allocator", SIMULATED_ALLOCATORS)

@@ -8,7 +8,8 @@ import pytest
 
 from ferro_alloc.snapshots import leaks
 from ferro_alloc.snapshots._leaks import _grows
-from tests.conftest import RunSimulated, find_program
+from tests.conftest import RunSimulated
+from tests.programs import find_program
 
 MIB = 1 << 20
 

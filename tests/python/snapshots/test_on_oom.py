@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RunSimulated, find_program
+from tests.conftest import RunSimulated
+from tests.programs import find_program
 
 FAILS = """\
 import torch

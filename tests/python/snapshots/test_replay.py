@@ -19,7 +19,8 @@ from ferro_alloc.snapshots import _findings, _trace
 from ferro_alloc.snapshots._findings import Findings, find, usable
 from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings
 from ferro_alloc.snapshots._state import state_at
-from tests.conftest import SIMULATE, RunProgram, clean_environment, find_program
+from tests.conftest import RunProgram
+from tests.programs import SIMULATE, clean_environment, find_program
 
 SETTINGS = {"native": "", "expandable": "expandable_segments:True", "ferro_alloc": ""}
 
@@ -58,6 +59,7 @@ def peaks(findings: Findings) -> dict[str, int]:
     return {r.run.allocator: r.outcome.peak_reserved_bytes for r in findings.results}
 
 
+@pytest.mark.long
 def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> None:
     """Whichever allocator recorded it: each snapshot is replayed under all three."""
     own = {name: record(name, 1, 0) for name in SETTINGS}
@@ -77,7 +79,13 @@ def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> 
 # Native with 7: segments went, and others came to their addresses. Expandable segments with 5 and
 # 7: blocks that reach over ranges, and gaps too small for a request, one behind the other.
 @pytest.mark.parametrize(
-    ("allocator", "seed"), [("native", 2), ("native", 7), ("expandable", 5), ("expandable", 7)]
+    ("allocator", "seed"),
+    [
+        ("native", 2),
+        pytest.param("native", 7, marks=pytest.mark.long),
+        ("expandable", 5),
+        pytest.param("expandable", 7, marks=pytest.mark.long),
+    ],
 )
 def test_a_trace_that_begins_in_the_middle_starts_from_the_layout_of_its_first_moment(
     allocator: str, seed: int, record: Record

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ferro_alloc.snapshots import _trace
 from ferro_alloc.snapshots._findings import find
 from tests.conftest import RunSimulated
@@ -12,6 +14,7 @@ from tests.conftest import RunSimulated
 MIB = 1 << 20
 
 
+@pytest.mark.long
 def test_large_requests_have_stacks_and_few_small_ones(
     run_simulated: RunSimulated, tmp_path: Path
 ) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Completed, RunProgram
+from tests.conftest import RunProgram
+from tests.programs import Completed
 from tests.python.sim import fit_programs as programs
 from tests.python.snapshots.pages import kinds_at_peak, views_of
 
@@ -61,6 +62,7 @@ def test_report_shows_the_request_that_failed(run_program: RunProgram, tmp_path:
     assert kinds_at_peak(view)["parameters"] > 1000 * MIB
 
 
+@pytest.mark.long
 def test_what_cannot_be_written_is_said_at_once_or_at_the_end(
     run_program: RunProgram, tmp_path: Path
 ) -> None:

@@ -111,7 +111,9 @@ def test_what_was_too_large_is_warned_about_once_a_place(run_simulated: RunSimul
     assert done.stderr.count("takes values that the simulated GPU did not compute") == 5
 
 
-@pytest.mark.parametrize("activate", [{}, LATE], ids=["eager", "adversarial"])
+@pytest.mark.parametrize(
+    "activate", [{}, pytest.param(LATE, marks=pytest.mark.long)], ids=["eager", "adversarial"]
+)
 def test_programs_that_decide_by_values_end_as_on_a_card(
     run_simulated: RunSimulated, activate: dict[str, Any]
 ) -> None:

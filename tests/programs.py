@@ -1,0 +1,152 @@
+"""Runs programs of the tests in processes of their own.
+
+A process can hold one allocator and one driver, so whatever installs ferro_alloc or uses CUDA is a
+program. Those on the simulated GPU are forked from a process that has torch loaded
+(tests/fork_server.py). What the environment decides while torch is loaded, and what is about
+starting itself, has to be started anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from tools import patience
+from tools.patience import Patience
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON_TESTS = ROOT / "tests" / "python"
+SERVER = ROOT / "tests" / "fork_server.py"
+
+# Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
+SIMULATE = """\
+import json, os, runpy, sys
+import ferro_alloc.sim
+ferro_alloc.sim.activate(**json.loads(sys.argv[1]))
+del sys.argv[0:2]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+# Settings of the person who runs the tests must not reach the programs.
+SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FERRO_ALLOC_CONF")
+# What decides before a program begins. It may be told all else of ours after torch was loaded.
+EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
+
+Completed = subprocess.CompletedProcess[str]
+
+
+@cache
+def find_program(name: str) -> Path:
+    """The one file of that name under tests/python, in whichever room it lies."""
+    found = list(PYTHON_TESTS.rglob(name))
+    assert len(found) == 1, f"{len(found)} files under {PYTHON_TESTS} are named {name}, not one"
+    return found[0]
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's, without the settings above, and with the checkout to import from."""
+    inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
+    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    return {**inherited, "PYTHONPATH": path}
+
+
+def run(
+    words: Sequence[str | Path], env: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Completed:
+    """Runs a command, for as long as it moves (tools/patience.py); its exit code is the caller's
+    to look at. One that was stopped says so at the end of its errors."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [str(word) for word in words],
+            env={**clean_environment(), **(env or {})},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
+        )
+        wrong = patience.wait(process, Patience(process.pid))
+        return _completed([str(word) for word in words], process.returncode, out, errors, wrong)
+
+
+def run_simulated(
+    words: Sequence[str | Path],
+    machine: Mapping[str, Any] | None,
+    env: Mapping[str, str] | None = None,
+    start_anew: bool = False,
+) -> Completed:
+    """Runs `python WORDS` on the simulated GPU that `machine` describes to `sim.activate()`; None:
+    the program activates it by itself. With `start_anew` nothing is loaded before."""
+    late = all(key.startswith("FERRO_") and key not in EARLY for key in env or {})
+    if late and not start_anew:
+        return _fork_server().run([str(word) for word in words], machine, env or {})
+    start = [] if machine is None else ["-c", SIMULATE, json.dumps(machine)]
+    return run([sys.executable, *start, *words], env)
+
+
+class ForkServer:
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, SERVER, str(theirs.fileno())],
+                # numpy's library starts threads when it is loaded, which children would lack.
+                env={**clean_environment(), "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self._control = ours
+
+    def run(
+        self, words: Sequence[str], machine: Mapping[str, Any] | None, env: Mapping[str, str]
+    ) -> Completed:
+        request = {
+            "words": list(words),
+            "machine": machine,
+            "env": {**clean_environment(), **env},
+            "folder": str(Path.cwd()),
+        }
+        reading, writing = os.pipe()
+        with (
+            open(reading, "rb") as answers,  # noqa: PTH123
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as errors,
+        ):
+            with open(writing, "wb") as pipe:  # noqa: PTH123
+                handed = [out.fileno(), errors.fileno(), pipe.fileno()]
+                socket.send_fds(self._control, [json.dumps(request).encode()], handed)
+            begun = answers.readline()
+            assert begun, f"{SERVER} has ended; its errors say why"
+            pid = int(begun)
+            patient, wrong = Patience(pid), ""
+            while not select.select([answers], [], [], patience.INTERVAL_S)[0]:
+                if not wrong and (wrong := patient.what_is_wrong()):
+                    patience.stop(pid)
+            code = int(answers.readline())
+            return _completed(words, code, out, errors, wrong)
+
+
+@cache
+def _fork_server() -> ForkServer:
+    """One for each process that runs tests."""
+    return ForkServer()
+
+
+def _completed(
+    words: Sequence[str], code: int, out: IO[bytes], errors: IO[bytes], wrong: str
+) -> Completed:
+    texts = []
+    for file in (out, errors):
+        file.seek(0)
+        texts.append(file.read().decode(errors="replace"))
+    return Completed(list(words), code, texts[0], texts[1] + (f"\n{wrong}\n" if wrong else ""))
