@@ -1,14 +1,16 @@
 # The commands of this checkout. `make demo` and `make test` need nothing prepared: they set up the
 # environment (tools/bootstrap.sh) and build first.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-versions test-clients wheels lint cpp-test clean
+.PHONY: help setup build demo test test-all test-rest test-versions test-clients wheels lint cpp-test clean
 
 # Read when a recipe runs, because the setup step writes the file.
 PY = $$(cat build/python)
 
 help:
 	@echo "make demo      train a transformer under three allocators, side by side"
-	@echo "make test      lint, C++ tests, sanitizers, fuzzing, Python tests"
+	@echo "make test      a test of every behaviour, in minutes"
+	@echo "make test-all  that, then sanitizers, fuzzing, long seeds, other versions, real programs;"
+	@echo "               PARTS=\"asan tsan\" chooses, and PARTS=list says what there is and what it takes"
 	@echo "make test-versions  build and test with torch 2.11 to 2.15; VERSIONS=\"2.12 2.15\" chooses"
 	@echo "make test-clients   test with Trainer, DeepSpeed and others; CLIENTS=\"trainer rmm\" chooses"
 	@echo "make wheels    a wheel for each of torch 2.11 to 2.15 in dist, tested; VERSIONS chooses too"
@@ -31,6 +33,17 @@ demo: build
 test: build
 	@$(PY) tools/test.py
 
+ifdef PARTS
+test-all: build
+	@$(PY) tools/test.py $(if $(filter list,$(PARTS)),--list,--parts $(PARTS))
+else
+test-all: test test-rest
+endif
+
+# MINUTES=40: as much of it as fits.
+test-rest: build
+	@$(PY) tools/test.py --rest $(if $(MINUTES),--minutes $(MINUTES))
+
 test-versions: build
 	@VERSIONS="$(VERSIONS)" $(PY) tools/versions.py
 
@@ -41,10 +54,10 @@ wheels: setup
 	@VERSIONS="$(VERSIONS)" $(PY) tools/wheels.py
 
 lint: setup
-	@$(PY) tools/test.py --only lint
+	@$(PY) tools/test.py --parts lint
 
 cpp-test: setup
-	@$(PY) tools/test.py --only cpp
+	@$(PY) tools/test.py --parts cpp
 
 clean:
 	rm -rf build dist demo-out ferro_alloc/sim/lib ferro_alloc/_build_info.py ferro_alloc/*.so

@@ -18,9 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial, reduce
 from pathlib import Path
 
 from rich.console import Console
@@ -29,8 +27,9 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools import versions  # noqa: E402
-from tools.results import Result, add, choose, finish, read_junit, run_each, skip  # noqa: E402
-from tools.versions import Command, execute, find_installer, find_python, tail  # noqa: E402
+from tools.execution import Command, tail  # noqa: E402
+from tools.results import Result, choose, finish, read_junit, run_each, skip  # noqa: E402
+from tools.versions import execute, find_installer, find_python  # noqa: E402
 
 FOLDER = ROOT / "build" / "clients"
 TESTS = "tests/python/real_clients"
@@ -41,7 +40,6 @@ class Client:
     name: str
     tests: tuple[str, ...]  # files of TESTS
     torch: str = ""  # minor version; empty: the installed one
-    in_ci: bool = False  # `make test` runs it too
 
     @property
     def folder(self) -> Path:
@@ -54,10 +52,10 @@ class Client:
 
 
 CLIENTS = (
-    Client("torch_memory_saver", ("test_torch_memory_saver.py",), in_ci=True),
-    Client("trainer", ("test_trainer.py",), in_ci=True),
+    Client("torch_memory_saver", ("test_torch_memory_saver.py",)),
+    Client("trainer", ("test_trainer.py",)),
     Client("vllm", ("test_vllm.py",), torch="2.14"),
-    Client("vllm_sleep", ("test_vllm_sleep.py",), torch="2.14", in_ci=True),
+    Client("vllm_sleep", ("test_vllm_sleep.py",), torch="2.14"),
     Client("deepspeed", ("test_deepspeed.py",)),
     Client("lightning", ("test_lightning.py",)),
     Client("diffusers", ("test_diffusers.py",)),
@@ -143,14 +141,6 @@ def test(client: Client, rounds: int) -> Result:
     if version is not None and not versions.build(version, base):
         return Result(client.name, failed=1)
     return run_tests(client, python, ROOT if version is None else version.tree, rounds)
-
-
-def test_in_ci(name: str) -> Result:
-    """For `make test`: those that fit into its time, two side by side."""
-    find_installer()  # once, before both look for it
-    with ThreadPoolExecutor(2) as pool:
-        results = pool.map(partial(test, rounds=1), [each for each in CLIENTS if each.in_ci])
-        return reduce(add, results, Result(name))
 
 
 def figures_of(client: Client) -> list[dict[str, object]]:

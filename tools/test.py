@@ -1,6 +1,12 @@
-"""All tests of this checkout: linters, C++ tests, sanitizers, fuzzing, Python tests.
+"""The tests of this checkout.
 
-Each step counts what it ran. At the end one table, what was skipped and why, and as the very last
+    tools/test.py                       a test of every behaviour: what a person runs after a change
+    tools/test.py --rest                what takes longer: sanitizers, other versions, real programs
+    tools/test.py --rest --minutes 40   as much of it as fits, in the order of the list
+    tools/test.py --parts asan tsan     these parts
+    tools/test.py --list                the parts, what they test and how long they take
+
+Each part counts what it ran. At the end one table, what was skipped and why, and as the very last
 line `N passed, N failed, N skipped`. Fails if a GPU is there and the GPU tests did not run.
 """
 
@@ -11,15 +17,15 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,54 +34,48 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import setup as ferro_setup  # noqa: E402  # also puts the environment's programs on PATH
-from tools import clients, versions  # noqa: E402
+from tools import clients, execution, versions, wheels  # noqa: E402
+from tools.execution import JOBS, side_by_side  # noqa: E402
 from tools.gpu import gpu_count  # noqa: E402
-from tools.results import Result, add, read_junit, skip  # noqa: E402
+from tools.progress import Progress, minutes  # noqa: E402
+from tools.results import Result, add, counts, read_junit, skip  # noqa: E402
 
 BUILD = ROOT / "build"
 LOGS = BUILD / "test-logs"
-SUITES = ("unit", "contract", "stress")
+TIMES = BUILD / "test-times.json"
 CUDA_MAJOR = 13
 FUZZ_SECONDS = 16
-COMMAND_TIMEOUT_S = 2700
-JOBS = int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))
 
 console = Console(highlight=False, width=100)
 
 
 @dataclass(frozen=True)
-class Step:
+class Part:
     name: str
-    group: str
-    run: Callable[[str], Result]
+    what: str
+    run: Callable[[Result, Progress], Result]
+    """Adds to an empty result."""
+    seconds: float
+    """On two idle cores."""
 
 
 def execute(
-    log: str, command: Iterable[str | Path], env: dict[str, str] | None = None, quiet: bool = False
+    log: str,
+    command: Iterable[str | Path],
+    progress: Progress | None = None,
+    env: Mapping[str, str] | None = None,
+    quiet: bool = False,
 ) -> bool:
-    """Runs a command into a log file, and shows the end of it when the command fails."""
-    LOGS.mkdir(parents=True, exist_ok=True)
+    """Runs a command into a log file, and shows the end of it when the command fails otherwise than
+    by a test, which `progress` shows."""
     path = LOGS / f"{log}.log"
     words = [str(word) for word in command]
-    with path.open("w") as out:
-        try:
-            code = subprocess.run(
-                words,
-                cwd=ROOT,
-                env={**os.environ, **(env or {})},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                timeout=COMMAND_TIMEOUT_S,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            out.write(f"\nstopped after {COMMAND_TIMEOUT_S} s\n")
-            code = -1
-    if code != 0 and not quiet:
-        lines = path.read_text(errors="replace").splitlines()
-        console.print(f"--- {' '.join(words)[:200]} failed ({code}); the end of {path}:")
-        print("\n".join(lines[-60:]), flush=True)
-    return code == 0
+    watch = progress.watch if progress else lambda line: None
+    ok = execution.execute(path, words, env={**os.environ, **(env or {})}, watch=watch)
+    if not ok and not quiet and not (progress and progress.reading.failed):
+        print(f"\n--- {shlex.join(words)[:200]} failed; the end of {path}:")
+        print(execution.tail(path), flush=True)
+    return ok
 
 
 def read_log(log: str) -> str:
@@ -86,41 +86,49 @@ def sources(*patterns: str) -> list[Path]:
     return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
+def verdict(empty: Result, ok: bool) -> Result:
+    return replace(empty, passed=int(ok), failed=int(not ok))
+
+
 # ---- linters
 
 
-def lint_with(program: str, *arguments: str | Path) -> Callable[[str], Result]:
-    def run(name: str) -> Result:
+def lint_with(program: str, *arguments: str | Path) -> Callable[[Result, Progress], Result]:
+    def run(empty: Result, progress: Progress) -> Result:
         if shutil.which(program) is None:
-            return skip(name, f"{program} is not installed")
-        ok = execute(name.replace(" ", "-"), [program, *arguments])
-        return Result(name, passed=int(ok), failed=int(not ok))
+            return skip(empty.name, f"{program} is not installed")
+        return verdict(empty, execute(empty.name, [program, *arguments]))
 
     return run
 
 
-def clang_format(name: str) -> Result:
+def clang_format(empty: Result, progress: Progress) -> Result:
     files = sources("csrc/**/*.h", "csrc/**/*.cpp", "tests/cpp/**/*.h", "tests/cpp/**/*.cpp")
-    return lint_with("clang-format", "--dry-run", "-Werror", *files)(name)
+    return lint_with("clang-format", "--dry-run", "-Werror", *files)(empty, progress)
 
 
-def clang_tidy(name: str) -> Result:
+def clang_tidy(empty: Result, progress: Progress) -> Result:
     """The core, one file at a time: base, driver, core and graph."""
     for program in ("clang-tidy", "clang++"):
         if shutil.which(program) is None:
-            return skip(name, f"{program} is not installed")
-    tree = BUILD / "cpp-asan"
-    if not configure("asan"):
-        return Result(name, failed=1)
+            return skip(empty.name, f"{program} is not installed")
     parts = ("driver", "core", "graph")
     files = sources(*(f"csrc/ferro/{part}/**/*.cpp" for part in parts))
+    include = f"-isystem{ferro_setup.cuda_include(CUDA_MAJOR)}"
+    flags = ["-std=c++20", "-Wall", "-Wextra", f"-I{ROOT / 'csrc'}", include]
+    done = 0
 
     def check(path: Path) -> bool:
-        return execute(f"clang-tidy-{path.stem}", ["clang-tidy", "--quiet", "-p", tree, path])
+        nonlocal done
+        log = f"clang-tidy-{path.stem}"
+        ok = execute(log, ["clang-tidy", "--quiet", path, "--", *flags])
+        done += 1
+        progress.watch(f"[{done}/{len(files)}] {path.name}")
+        return ok
 
     with ThreadPoolExecutor(JOBS) as pool:
         ok = list(pool.map(check, files))
-    return Result(name, passed=sum(ok), failed=len(ok) - sum(ok))
+    return replace(empty, passed=sum(ok), failed=len(ok) - sum(ok))
 
 
 # ---- C++
@@ -130,17 +138,18 @@ def configure(preset: str) -> bool:
     tree = BUILD / f"cpp-{preset}"
     include = ferro_setup.cuda_include(CUDA_MAJOR)
     launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    if (tree / "build.ninja").exists():
+    made, presets = tree / "build.ninja", ROOT / "CMakePresets.json"
+    if made.exists() and made.stat().st_mtime > presets.stat().st_mtime:
         return True  # ninja runs cmake again when a CMakeLists.txt has changed
     command = ["cmake", "--preset", preset, f"-DFERRO_CUDA_INCLUDE={include}", *launcher]
     return execute(f"configure-{preset}", command)
 
 
-def build(preset: str, targets: Sequence[str]) -> bool:
+def build(preset: str, targets: Sequence[str], progress: Progress) -> bool:
     tree = str(BUILD / f"cpp-{preset}")
     command = ["cmake", "--build", tree, "-j", str(JOBS), "--target", *targets]
     log = "-".join(["build", preset, *targets][:3])
-    return configure(preset) and execute(log, command)
+    return configure(preset) and execute(log, command, progress)
 
 
 def has_googletest() -> bool:
@@ -148,162 +157,249 @@ def has_googletest() -> bool:
     return execute("probe-googletest", probe, quiet=True)
 
 
-def googletest(program: Path, log: str, env: dict[str, str] | None = None) -> Result:
+def googletest(program: Path, log: str, progress: Progress) -> Result:
     """Runs a GoogleTest program; its own report gives the counts, a crash counts as a failure."""
     report = LOGS / f"{log}.xml"
     report.unlink(missing_ok=True)
     # Thread sanitizer of clang 14 does not know the address layout of newer kernels.
     plain = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
-    ok = execute(log, [*plain, program, f"--gtest_output=xml:{report}", "--gtest_brief=1"], env)
+    shown = program.relative_to(ROOT)
+    progress.for_tests_of(lambda name: shlex.join([*plain, str(shown), f"--gtest_filter={name}"]))
+    ok = execute(log, [*plain, program, f"--gtest_output=xml:{report}"], progress)
     if not report.exists():
         return Result(log, failed=1)
     return read_junit(log, report, ok)
 
 
-def cpp(preset: str, compiler: str, suites: tuple[str, ...]) -> Callable[[str], Result]:
-    def run(name: str) -> Result:
+def cpp(preset: str, compiler: str, *suites: str) -> Callable[[Result, Progress], Result]:
+    def run(empty: Result, progress: Progress) -> Result:
         if shutil.which(compiler) is None:
-            return skip(name, f"{compiler} is not installed")
+            return skip(empty.name, f"{compiler} is not installed")
         if not has_googletest():
-            return skip(name, "GoogleTest is not installed")
-        present = [suite for suite in suites if sources(f"tests/cpp/{suite}/**/*_test.cpp")]
-        if not present or not build(preset, [f"{suite}_tests" for suite in present]):
-            return Result(name, failed=1)
-        total = Result(name)
-        for suite in present:
+            return skip(empty.name, "GoogleTest is not installed")
+        if not build(preset, [f"{suite}_tests" for suite in suites], progress):
+            return replace(empty, failed=1)
+        total = empty
+        for suite in suites:
             program = BUILD / f"cpp-{preset}" / "tests" / "cpp" / f"{suite}_tests"
-            total = add(total, googletest(program, f"{preset}-{suite}"))
+            total = add(total, googletest(program, f"{preset}-{suite}", progress))
         return total
 
     return run
 
 
-def contract(name: str, *arguments: str) -> Result:
+def contract(empty: Result, progress: Progress, *arguments: str) -> Result:
     """The contract suite as a plain program, which needs no GoogleTest."""
-    if not sources("tests/cpp/contract/contract_runner.cpp"):
-        return Result(name)
-    if not build("release", ["contract_runner"]):
-        return Result(name, failed=1)
+    if not build("release", ["contract_runner"], progress):
+        return replace(empty, failed=1)
     program = BUILD / "cpp-release" / "tests" / "cpp" / "contract_runner"
     log = "contract-runner" + "".join(arguments)
     ok = execute(log, [program, *arguments])
     # Its own last line is of the same form as ours.
     said = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", read_log(log), re.MULTILINE)
     if not said:
-        return Result(name, failed=1)
+        return replace(empty, failed=1)
     passed, failed, _ = map(int, said[-1])
     reasons = Counter(re.findall(r"^skipped \S+: (.*)$", read_log(log), re.MULTILINE))
-    return Result(name, passed, max(failed, int(not ok)), reasons)
+    return replace(empty, passed=passed, failed=max(failed, int(not ok)), skips=reasons)
 
 
-def contract_simulated(name: str) -> Result:
-    return contract(name, "--simulated")
+def contract_simulated(empty: Result, progress: Progress) -> Result:
+    return contract(empty, progress, "--simulated")
 
 
-def contract_gpu(name: str) -> Result:
+def contract_gpu(empty: Result, progress: Progress) -> Result:
     if gpu_count() == 0:
-        return skip(name, "no NVIDIA GPU on this machine")
-    return contract(name)
+        return skip(empty.name, "no NVIDIA GPU on this machine")
+    return contract(empty, progress)
 
 
-def random_programs(name: str) -> Result:
+def random_programs(instructions: int) -> Callable[[Result, Progress], Result]:
     """The model of a device's memory, longer than the unit tests run it."""
-    if not build("release", ["seeded_programs"]):
-        return Result(name, failed=1)
-    program = BUILD / "cpp-release" / "tests" / "cpp" / "seeded_programs"
-    ok = execute("seeded-programs", [program, "1000", "600000"])
-    return Result(name, passed=int(ok), failed=int(not ok))
+
+    def run(empty: Result, progress: Progress) -> Result:
+        if not build("release", ["seeded_programs"], progress):
+            return replace(empty, failed=1)
+        program = BUILD / "cpp-release" / "tests" / "cpp" / "seeded_programs"
+        ok = execute(empty.name, [program, "1000", str(instructions)])
+        return verdict(empty, ok)
+
+    return run
 
 
-def fuzz(name: str) -> Result:
+def fuzz(empty: Result, progress: Progress) -> Result:
     targets = [path.stem for path in sources("tests/cpp/fuzz/*_fuzz.cpp")]
     if shutil.which("clang++") is None:
-        return Result(name, skips=Counter({"clang++ is not installed": max(1, len(targets))}))
-    if not targets:
-        return Result(name)
-    if not build("fuzz", targets):
-        return Result(name, failed=len(targets))
-    seconds = max(3, FUZZ_SECONDS // len(targets))
+        return replace(empty, skips=Counter({"clang++ is not installed": len(targets)}))
+    if not build("asan", targets, progress):
+        return replace(empty, failed=len(targets))
     passed = 0
     for target in targets:
-        program = BUILD / "cpp-fuzz" / "tests" / "cpp" / target
+        program = BUILD / "cpp-asan" / "tests" / "cpp" / target
         corpus = BUILD / "fuzz-corpus" / target
         corpus.mkdir(parents=True, exist_ok=True)
-        limits = [f"-max_total_time={seconds}", "-max_len=4096", "-timeout=30"]
+        seconds = f"-max_total_time={FUZZ_SECONDS // len(targets)}"
         found = f"-artifact_prefix={LOGS / target}-"
-        passed += execute(target, [program, *limits, found, corpus])
-    return Result(name, passed=passed, failed=len(targets) - passed)
+        passed += execute(target, [program, seconds, "-max_len=4096", found, corpus])
+    return replace(empty, passed=passed, failed=len(targets) - passed)
 
 
 # ---- Python
 
-LATE_FOLDERS = ("failures", "features", "fuzz", "seeded", "sharing", "sim", "switching", "values")
 
-
-def python_parts() -> list[list[Path]]:
-    """The test files in two parts of about the same time, by their folders."""
-    # Those of the clients run in the clients' environments, in a step of their own.
-    folders = ROOT / clients.TESTS
-    files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if path.parent != folders)
-    late = [path for path in files if path.parent.name in LATE_FOLDERS]
-    return [[path for path in files if path not in late], late]
-
-
-def gpu_tests_lost(counts: Mapping[str, int]) -> bool:
+def gpu_tests_lost(marked: Mapping[str, int]) -> bool:
     """On a machine with a GPU: did tests marked gpu neither run nor say why, or none run at all?"""
-    unexplained = counts["collected"] - counts["ran"] - counts["skipped"]
-    return unexplained != 0 or (counts["collected"] != 0 and counts["ran"] == 0)
+    unexplained = marked["collected"] - marked["ran"] - marked["skipped"]
+    return unexplained != 0 or (marked["collected"] != 0 and marked["ran"] == 0)
 
 
-def python_part(name: str, number: int, files: Sequence[Path]) -> Result:
-    junit, gpu_report = LOGS / f"pytest-{number}.xml", LOGS / f"pytest-gpu-{number}.json"
-    for path in (junit, gpu_report):
-        path.unlink(missing_ok=True)
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command: list[str | Path] = [*pytest, f"--junitxml={junit}", *files]
-    ok = execute(f"pytest-{number}", command, {"FERRO_TEST_REPORT": str(gpu_report)})
-    if not junit.exists() or not gpu_report.exists():
-        return Result(name, failed=1)
-    result = read_junit(name, junit, ok)
-    marked = json.loads(gpu_report.read_text())
-    if gpu_count() > 0 and gpu_tests_lost(marked):
-        console.print(f"a GPU is here, and of {marked['collected']} GPU tests {marked['ran']} ran")
-        result = replace(result, failed=result.failed + 1)
-    return result
+def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
+    def run(empty: Result, progress: Progress) -> Result:
+        junit, report = LOGS / f"{empty.name}.xml", LOGS / f"{empty.name}-gpu.json"
+        for path in (junit, report):
+            path.unlink(missing_ok=True)
+        pytest = [sys.executable, "-m", "pytest"]
+        progress.for_tests_of(lambda name: shlex.join([*pytest, name]))
+        # Those of the clients run in the clients' environments.
+        chosen = ["-m", marker, f"--ignore={clients.TESTS}", "tests"]
+        shown = ["-v", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+        command = [*pytest, *shown, *side_by_side(), *chosen]
+        ok = execute(empty.name, command, progress, {"FERRO_TEST_REPORT": str(report)})
+        if not junit.exists():
+            return replace(empty, failed=1)
+        result = read_junit(empty.name, junit, ok)
+        if gpu_count() > 0:
+            marked = json.loads(report.read_text()) if report.exists() else {"collected": 0}
+            if not report.exists() or gpu_tests_lost(marked):
+                print(f"a GPU is here, and of the GPU tests not all ran or said why not: {marked}")
+                result = replace(result, failed=result.failed + 1)
+        return result
+
+    return run
 
 
-def python_tests(name: str) -> Result:
-    """Side by side, but on a GPU one after the other: there they would share its memory."""
-    parts = python_parts()
-    with ThreadPoolExecutor(1 if gpu_count() > 0 else len(parts)) as pool:
-        results = list(pool.map(partial(python_part, name), range(len(parts)), parts))
-    return reduce(add, results, Result(name))
+# ---- what others run
+
+
+def of_versions(minors: Sequence[str]) -> Callable[[Result, Progress], Result]:
+    def run(empty: Result, progress: Progress) -> Result:
+        for version in versions.VERSIONS:
+            if version.minor in minors and version.minor != versions.installed():
+                empty = add(empty, versions.test(version))
+        return empty
+
+    return run
+
+
+def of_clients(names: Sequence[str]) -> Callable[[Result, Progress], Result]:
+    chosen = [client for client in clients.CLIENTS if client.name in names]
+
+    def run(empty: Result, progress: Progress) -> Result:
+        versions.find_installer()  # once, before all look for it
+        with ThreadPoolExecutor(min(JOBS, 2)) as pool:
+            for result in pool.map(partial(clients.test, rounds=1), chosen):
+                empty = add(empty, result)
+        return empty
+
+    return run
+
+
+def of_wheels(empty: Result, progress: Progress) -> Result:
+    return add(empty, wheels.test_each([version.minor for version in versions.VERSIONS]))
 
 
 # ---- all together
 
-
-STEPS = (
-    Step("clang-format", "lint", clang_format),
-    Step("ruff check", "lint", lint_with("ruff", "check", "--no-cache")),
-    Step("ruff format", "lint", lint_with("ruff", "format", "--no-cache", "--check")),
-    Step("mypy", "lint", lint_with("mypy", f"--cache-dir={os.devnull}")),
-    Step("clang-tidy", "lint", clang_tidy),
-    Step("C++ release (g++)", "cpp", cpp("release", "g++", SUITES)),
-    Step("C++ ASan, UBSan (clang)", "cpp", cpp("asan", "clang++", ("unit", "contract"))),
-    Step("C++ TSan (clang)", "cpp", cpp("tsan", "clang++", ("unit", "stress"))),
-    Step("contract, simulated GPU", "cpp", contract_simulated),
-    Step("contract, real GPU", "cpp", contract_gpu),
-    Step("random programs", "cpp", random_programs),
-    Step("fuzzing", "cpp", fuzz),
-    Step("Python", "python", python_tests),
-    Step("clients", "clients", clients.test_in_ci),
-    Step(f"torch {versions.VERSIONS[-1].minor}", "versions", versions.test_newest),
+FIRST_CLIENT = ("torch_memory_saver",)
+SOME_CLIENTS = ("trainer", "vllm_sleep")
+OTHER_CLIENTS = tuple(
+    client.name for client in clients.CLIENTS if client.name not in (*FIRST_CLIENT, *SOME_CLIENTS)
 )
+NEWEST = versions.VERSIONS[-1].minor
+OTHERS = [version.minor for version in versions.VERSIONS[1:-1]]
+
+# What a person runs after a change.
+TEST = (
+    Part("clang-format", "the layout of C++", clang_format, 2),
+    Part("ruff", "Python's rules", lint_with("ruff", "check", "--no-cache"), 1),
+    Part("ruff-format", "its layout", lint_with("ruff", "format", "--no-cache", "--check"), 1),
+    Part("mypy", "its types", lint_with("mypy", f"--cache-dir={os.devnull}"), 5),
+    Part(
+        "release",
+        "unit, contract and stress tests in C++",
+        cpp("release", "g++", "unit", "contract", "stress"),
+        105,
+    ),
+    Part("contract", "the contract, on the simulated GPU", contract_simulated, 5),
+    Part("contract-gpu", "the contract, on a real one", contract_gpu, 0),
+    Part("random", "random programs of the device's model", random_programs(100_000), 10),
+    Part("python", "PyTorch programs, layers, packages", python_tests("not long"), 330),
+    Part("client", f"a real program: {FIRST_CLIENT[0]}", of_clients(FIRST_CLIENT), 40),
+)
+# What takes longer, the most telling first.
+REST = (
+    Part(
+        "asan",
+        "unit and contract tests under the address sanitizer",
+        cpp("asan", "clang++", "unit", "contract"),
+        150,
+    ),
+    Part(
+        "tsan",
+        "tests with threads under the thread sanitizer",
+        cpp("tsan", "clang++", "unit", "stress"),
+        75,
+    ),
+    Part("clang-tidy", "driver, core and graph", clang_tidy, 190),
+    Part("long", "long seeds, benchmarks' smoke runs, large programs", python_tests("long"), 480),
+    Part("random-long", "random programs, six times as many", random_programs(600_000), 30),
+    Part("fuzz", "the same instructions under libFuzzer", fuzz, 40),
+    Part("clients", f"real programs: {', '.join(SOME_CLIENTS)}", of_clients(SOME_CLIENTS), 180),
+    Part("torch-newest", f"torch {NEWEST}", of_versions([NEWEST]), 260),
+    Part("clients-more", ", ".join(OTHER_CLIENTS), of_clients(OTHER_CLIENTS), 900),
+    Part("torch-others", f"torch {', '.join(OTHERS)}", of_versions(OTHERS), 1_500),
+    Part("wheels", "a wheel for each torch, installed alone", of_wheels, 1_500),
+)
+GROUPS = {
+    "lint": ("clang-format", "ruff", "ruff-format", "mypy", "clang-tidy"),
+    "cpp": ("release", "contract", "contract-gpu", "random", "asan", "tsan", "fuzz"),
+    "sanitizers": ("asan", "tsan"),
+}
+ALWAYS = GROUPS["sanitizers"]
+"""Also where the time does not suffice."""
 
 
-def show(results: list[Result]) -> None:
-    table = Table("step", title="tests")
+class Times:
+    """What parts took on this machine the last time, and how it compares with two idle cores."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+
+    def note(self, part: Part, seconds: float) -> None:
+        self._taken[part.name] = seconds
+        TIMES.write_text(json.dumps(self._taken, indent=1))
+
+    def expect(self, part: Part) -> float:
+        """A part that was never run here is as much slower than listed as the others were."""
+        if part.name in self._taken:
+            return self._taken[part.name]
+        known = [each for each in (*TEST, *REST) if each.name in self._taken and each.seconds > 10]
+        listed = sum(each.seconds for each in known)
+        taken = sum(self._taken[each.name] for each in known)
+        return part.seconds * (taken / listed if listed else 1)
+
+
+def show_parts(parts: Sequence[Part], times: Times) -> None:
+    table = Table("part", "tests")
+    table.add_column("takes", justify="right")
+    for part in parts:
+        table.add_row(part.name, part.what, minutes(times.expect(part)))
+    console.print(table)
+    print(f"together {minutes(sum(map(times.expect, parts)))}", flush=True)
+
+
+def show(results: Sequence[Result]) -> None:
+    table = Table("part", title="tests")
     for heading in ("passed", "failed", "skipped", "seconds"):
         table.add_column(heading, justify="right")
     for result in results:
@@ -317,29 +413,63 @@ def show(results: list[Result]) -> None:
             console.print(f"  {name}: {count} x {reason}", markup=False, soft_wrap=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only",
-        choices=("lint", "cpp", "python", "clients", "versions"),
-        help="one group of steps",
-    )
-    only = parser.parse_args().only
-    results: list[Result] = []
-    for step in STEPS:
-        if only is not None and step.group != only:
+def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[Result]:
+    started = time.monotonic()
+    results = []
+    for number, part in enumerate(parts):
+        left = minutes_left * 60 - (time.monotonic() - started)
+        wanted = times.expect(part)
+        if wanted > left and part.name not in ALWAYS:
+            reason = f"left out: takes {minutes(wanted)}, and {minutes(max(0, left))} are left"
+            print(f"{part.name} ... {reason}", flush=True)
+            results.append(skip(part.name, reason))
             continue
-        console.print(f"{step.name} ...", end=" ")
-        started = time.monotonic()
-        result = replace(step.run(step.name), seconds=time.monotonic() - started)
-        verdict = "FAILED" if result.failed else "ok" if result.passed else "skipped"
-        console.print(f"{verdict} ({result.seconds:.1f} s)")
-        results.append(result)
+        print(f"{part.name} ({part.what}) ...", flush=True)
+        after = sum(map(times.expect, parts[number + 1 :]))
+        progress = Progress(part.name, wanted, after)
+        began = time.monotonic()
+        result = part.run(Result(part.name), progress)
+        seconds = time.monotonic() - began
+        progress.end()
+        outcome = "FAILED" if result.failed else "ok" if result.passed else "skipped"
+        print(f"{part.name} ... {outcome} ({seconds:.1f} s)", flush=True)
+        if outcome == "ok":
+            times.note(part, seconds)
+        results.append(replace(result, name=part.name, seconds=seconds))
+    return results
+
+
+def choose_parts(names: Sequence[str]) -> list[Part]:
+    every = {part.name: part for part in (*TEST, *REST)}
+    if unknown := [name for name in names if name not in (*every, *GROUPS)]:
+        known = ", ".join((*every, *GROUPS))
+        sys.exit(f"expected parts of {known}; got {', '.join(unknown)}")
+    asked = [each for name in names for each in GROUPS.get(name, (name,))]
+    return [part for name, part in every.items() if name in asked]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rest", action="store_true", help="what takes longer")
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="these, or a group of them")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="as much as fits")
+    parser.add_argument("--list", action="store_true", help="show the parts, run nothing")
+    arguments = parser.parse_args()
+    times = Times()
+    parts = list(REST if arguments.rest else TEST)
+    if arguments.parts:
+        parts = choose_parts(arguments.parts)
+    elif arguments.list:
+        parts = [*TEST, *REST]
+    show_parts(parts, times)
+    if arguments.list:
+        return 0
+    results = run_parts(parts, times, arguments.minutes)
     show(results)
     total = Result("all")
     for result in results:
         total = add(total, result)
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    print(counts(total), flush=True)
     return 1 if total.failed else 0
 
 

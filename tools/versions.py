@@ -14,17 +14,16 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tools.results import Result, add, choose, finish, read_junit, run_each, skip  # noqa: E402
+from tools import execution  # noqa: E402
+from tools.execution import Command, side_by_side, tail  # noqa: E402
+from tools.results import Result, choose, finish, read_junit, run_each, skip  # noqa: E402
 
 FOLDER = ROOT / "build" / "versions"
 REQUIREMENTS = ROOT / "tools" / "requirements.txt"
@@ -37,7 +36,6 @@ PIP_SETTINGS = {
     "PIP_CERT": "SSL_CERT_FILE",
     "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
 }
-TIMEOUT_S = 1500
 
 # What a build and its tests read.
 COPIED = (
@@ -46,24 +44,17 @@ COPIED = (
     *("benchmarks", "csrc", "docs", "ferro_alloc", "tests", "tools"),
 )
 BUILT = ("*.so", "*.so.*", "__pycache__", "_build_info.py")
-# What depends on torch's interface, in two halves that run side by side. All tests run with one
-# version, by `make test`.
+# What depends on torch's interface. All tests run with one version.
 TESTS = (
-    ("tests/python/features/test_torch_features.py",),
-    (
-        "tests/python/features/test_torch_versions.py",
-        "tests/python/features/test_torch_interface.py",
-        "tests/python/seeded/test_torch_judge.py",
-        "tests/python/clients/test_install.py",
-        "tests/python/clients/test_versions.py",
-        "tests/python/clients/test_cli.py",
-    ),
+    "tests/python/features/test_torch_features.py",
+    "tests/python/features/test_torch_versions.py",
+    "tests/python/features/test_torch_interface.py",
+    "tests/python/seeded/test_torch_judge.py",
+    "tests/python/clients/test_install.py",
+    "tests/python/clients/test_versions.py",
+    "tests/python/clients/test_cli.py",
+    "tests/python/graphs/test_graph_captures.py",
 )
-# Beside them for those who test versions alone; `make test` has no time for it twice.
-MORE_TESTS = ("tests/python/graphs/test_graph_captures.py",)
-
-
-Command = Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -114,28 +105,13 @@ def requirements(version: Version) -> str:
 
 def execute(log: Path, command: Command, cwd: Path = ROOT) -> bool:
     """Runs a command into a log file. No setting that a person has for Python reaches it."""
-    log.parent.mkdir(parents=True, exist_ok=True)
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHON")}
     # The installer has names of its own for what pip is told, and shares files by hard links.
     env |= {new: env[old] for old, new in PIP_SETTINGS.items() if old in env and new not in env}
     env |= {"UV_CACHE_DIR": str(FOLDER / "cache"), "UV_LINK_MODE": "hardlink"}
     # The copy is no checkout; its warnings are errors all the same.
     env["FERRO_STRICT"] = "1"
-    with log.open("w") as out:
-        try:
-            done = subprocess.run(
-                [str(word) for word in command],
-                cwd=cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                timeout=TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired:
-            out.write(f"\nstopped after {TIMEOUT_S} s\n")
-            return False
-    return done.returncode == 0
+    return execution.execute(log, command, cwd, env)
 
 
 def find_installer() -> Path | None:
@@ -209,10 +185,6 @@ def copy_sources(version: Version) -> None:
         (version.tree / path).unlink()
 
 
-def tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-60:])
-
-
 def build(version: Version, python: Path) -> bool:
     copy_sources(version)
     log = version.folder / "build.log"
@@ -222,51 +194,28 @@ def build(version: Version, python: Path) -> bool:
     return done
 
 
-def run_tests(version: Version, python: Path, number: int, files: Sequence[str]) -> Result:
-    log = version.folder / f"test-{number}.log"
-    report = log.with_suffix(".xml")
-    report.unlink(missing_ok=True)
-    pytest: Command = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--junitxml={report}",
-    ]
-    ok = execute(log, [*pytest, *files], cwd=version.tree)
-    if not ok:
-        print(f"tests with {version.name} failed; the end of {log}:\n{tail(log)}", flush=True)
-    if not report.exists():
-        return Result(version.name, failed=1)
-    return read_junit(version.name, report, ok)
-
-
-def test(version: Version, parts: Sequence[Sequence[str]]) -> Result:
+def test(version: Version) -> Result:
     """Builds and tests with one version; the logs are in its folder."""
     python = find_python(version)
     if python is None:
         return skip(version.name, f"torch {version.torch} is not here and can't be installed")
     if not build(version, python):
         return Result(version.name, failed=1)
-    with ThreadPoolExecutor(len(TESTS)) as pool:
-        run = partial(run_tests, version, python)
-        return reduce(add, pool.map(run, range(len(parts)), parts))
-
-
-def test_newest(name: str) -> Result:
-    """For `make test`, which runs everything with the installed version: the newest beside it."""
-    if installed() == VERSIONS[-1].minor:
-        return Result(name)
-    return replace(test(VERSIONS[-1], TESTS), name=name)
+    log, report = version.folder / "test.log", version.folder / "test.xml"
+    report.unlink(missing_ok=True)
+    pytest: Command = [python, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
+    command = [*pytest, f"--junitxml={report}", *side_by_side(), *TESTS]
+    if not (ok := execute(log, command, cwd=version.tree)):
+        print(f"tests with {version.name} failed; the end of {log}:\n{tail(log)}", flush=True)
+    if not report.exists():
+        return Result(version.name, failed=1)
+    return read_junit(version.name, report, ok)
 
 
 def main() -> int:
     known = {version.minor: version for version in VERSIONS}
     asked = choose("versions", known, sys.argv[1:])
-    tests = (*TESTS, MORE_TESTS)
-    return finish(run_each(asked, lambda minor: test(known[minor], tests), "torch {}"))
+    return finish(run_each(asked, lambda minor: test(known[minor]), "torch {}"))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,16 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools import clean_root, versions, wheel_file  # noqa: E402
+from tools.execution import Command, tail  # noqa: E402
 from tools.results import Result, add, choose, finish, skip  # noqa: E402
-from tools.versions import Command, Version, execute, find_installer, find_python  # noqa: E402
+from tools.versions import Version, execute, find_installer, find_python  # noqa: E402
 
 DIST = ROOT / "dist"
 AUDIT = versions.FOLDER / "audit"
@@ -94,7 +96,7 @@ def auditor() -> Path | None:
 
 
 def failed(version: Version, log: Path) -> None:
-    print(f"{version.name} failed; the end of {log}:\n{versions.tail(log)}", flush=True)
+    print(f"{version.name} failed; the end of {log}:\n{tail(log)}", flush=True)
 
 
 def build(version: Version, python: Path) -> Path | None:
@@ -244,9 +246,9 @@ def line(report: Report) -> str:
     return text + "".join(f"; skipped: {reason}" for reason in sorted(result.skips))
 
 
-def main() -> int:
+def test_each(asked: Sequence[str]) -> Result:
+    """Of the minor versions of torch; each has a line."""
     known = {version.minor: version for version in versions.VERSIONS}
-    asked = choose("versions", known, sys.argv[1:])
     sight = "no checkout and no compiler in sight" if clean_root.works() else "an empty environment"
     print(f"wheels are tested with {sight}", flush=True)
     # All of them first: each torch is to refuse the wheel of another.
@@ -256,7 +258,12 @@ def main() -> int:
         test(known[minor], report)
         print(line(report), flush=True)
         total = add(total, report.result)
-    return finish(total)
+    return total
+
+
+def main() -> int:
+    known = [version.minor for version in versions.VERSIONS]
+    return finish(test_each(choose("versions", known, sys.argv[1:])))
 
 
 if __name__ == "__main__":

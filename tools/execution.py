@@ -1,0 +1,86 @@
+"""Runs a command into a log file, for as long as it moves, and reads the log as it grows."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tools import patience
+from tools.gpu import gpu_count
+from tools.patience import Patience
+
+ROOT = Path(__file__).resolve().parent.parent
+JOBS = int(os.environ.get("MAX_JOBS", len(os.sched_getaffinity(0))))
+LINES_SHOWN = 60
+IDLE_S = 900
+
+Command = Sequence[str | Path]
+Watch = Callable[[str], None]
+
+
+def side_by_side() -> list[str]:
+    """What pytest is told; on a GPU one after the other, as tests would share its memory."""
+    if gpu_count() > 0 or importlib.util.find_spec("xdist") is None:
+        return []
+    return ["-n", str(JOBS)]
+
+
+def tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
+
+
+class _Lines:
+    """The whole lines that a growing file has since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> list[str]:
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return whole.decode(errors="replace").split("\n") if newline else []
+
+
+def execute(
+    log: Path,
+    command: Command,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    watch: Watch = lambda line: None,
+) -> bool:
+    """Whether it succeeded. `env` is all of its environment; None: this process's. Each line that
+    it prints goes to `watch` soon after. The log says why a command was stopped."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        lines = _Lines(log)
+
+        def read() -> None:
+            for line in lines.new():
+                watch(line)
+
+        # Programs of tests have sessions and limits of their own; here they show in the log only.
+        patient = Patience(process.pid, lambda: log.stat().st_size, IDLE_S, float("inf"))
+        try:
+            wrong = patience.wait(process, patient, read)
+        except BaseException:
+            patience.stop(process.pid)
+            raise
+        if wrong:
+            out.write(f"\n{wrong}\n")
+    read()
+    return process.returncode == 0

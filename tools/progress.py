@@ -1,0 +1,122 @@
+"""What a step of the tests prints while it runs: how far it is, and what failed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
+GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
+GTEST_BEGIN = re.compile(r"^\[ RUN      \] ")
+GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \(\d+ ms\)")
+# Of pytest, alone and with workers, each with -v.
+PYTEST_ALL = re.compile(r"(?:^collected |\[)(\d+) items?")
+PYTEST_LEFT_OUT = re.compile(r"/ (\d+) deselected")
+PYTEST_END = re.compile(r"^(\S.*?::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b.*\[ *\d+%\]$")
+WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\S.*?)\s*$")
+
+EVERY_S = {True: 1.0, False: 30.0}
+"""Between two lines about how far a step is, on a terminal and elsewhere."""
+
+
+@dataclass
+class Reading:
+    """How far a log of ninja, GoogleTest or pytest is."""
+
+    done: int = 0
+    of: int = 0
+    unit: str = ""
+    failed: list[str] = field(default_factory=list)
+    _text: list[str] = field(default_factory=list)
+
+    def read(self, line: str) -> tuple[str, list[str]]:
+        """The name of the test that failed with this line, and what it said; mostly empty."""
+        if found := NINJA.match(line):
+            self.unit, self.done, self.of = "compiled", int(found[1]), int(found[2])
+        elif found := GTEST_ALL.match(line):
+            self.unit, self.done, self.of = "tests", 0, int(found[1])
+        elif GTEST_BEGIN.match(line):
+            self._text = []
+        elif (found := GTEST_END.match(line)) or (found := WORKER_END.match(line)):
+            return self._end(found[2], found[1])
+        elif found := PYTEST_END.match(line):
+            return self._end(found[1], found[2])
+        elif found := PYTEST_ALL.search(line):
+            left_out = PYTEST_LEFT_OUT.search(line)
+            self.unit, self.done = "tests", 0
+            self.of = int(found[1]) - (int(left_out[1]) if left_out else 0)
+        else:
+            self._text.append(line)
+        return "", []
+
+    def _end(self, name: str, outcome: str) -> tuple[str, list[str]]:
+        self.done += 1
+        text, self._text = self._text, []
+        if outcome not in ("FAILED", "ERROR"):
+            return "", []
+        self.failed.append(name)
+        return name, text
+
+
+class Progress:
+    """Of one step, whose expected seconds are known; those after it take `after` seconds.
+
+    `alone(name)` is the command that runs one test alone.
+    """
+
+    def __init__(
+        self, step: str, seconds: float, after: float, alone: Callable[[str], str] = str
+    ) -> None:
+        self._step = step
+        self._seconds = seconds
+        self._after = after
+        self._alone = alone
+        self._started = self._told = time.monotonic()
+        self._terminal = sys.stdout.isatty()
+        self.reading = Reading()
+
+    def for_tests_of(self, alone: Callable[[str], str]) -> None:
+        self._alone = alone
+
+    def watch(self, line: str) -> None:
+        name, text = self.reading.read(line)
+        if name:
+            self._clear()
+            print(
+                "\n".join(["", *text[-40:], f"FAILED {name}", f"  {self._alone(name)}"]), flush=True
+            )
+        now = time.monotonic()
+        if now - self._told >= EVERY_S[self._terminal]:
+            self._told = now
+            self._tell(now - self._started)
+
+    def left(self, passed: float) -> float:
+        """Seconds that this step will take yet: by its tests where they are counted."""
+        known = self.reading
+        expected = max(0.0, self._seconds - passed)
+        if known.unit != "tests" or known.of == 0 or known.done < known.of / 10:
+            return expected
+        return passed / known.done * (known.of - known.done)
+
+    def _tell(self, passed: float) -> None:
+        known = self.reading
+        counted = f"{known.done} of {known.of} {known.unit}, " if known.of else ""
+        failures = f"{len(known.failed)} failed, " if known.failed else ""
+        text = f"{self._step}: {counted}{failures}{minutes(self.left(passed) + self._after)} left"
+        if self._terminal:
+            print(f"\r{text[:78]:78}", end="", flush=True)
+        else:
+            print(f"  {text}", flush=True)
+
+    def _clear(self) -> None:
+        if self._terminal:
+            print(f"\r{'':78}\r", end="", flush=True)
+
+    end = _clear
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
