@@ -94,11 +94,11 @@ class Progress:
             self._tell(now - self._started)
 
     def left(self, passed: float) -> float:
-        """Seconds that this step will take yet: by its tests where they are counted."""
+        """Seconds that this step will take yet. The slowest tests come first, so how many are done
+        tells little until it takes longer than was expected."""
         known = self.reading
-        expected = max(0.0, self._seconds - passed)
-        if known.unit != "tests" or known.of == 0 or known.done < known.of / 10:
-            return expected
+        if passed < self._seconds or known.unit != "tests" or known.done == 0:
+            return max(0.0, self._seconds - passed)
         return passed / known.done * (known.of - known.done)
 
     def _tell(self, passed: float) -> None:

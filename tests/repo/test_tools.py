@@ -1,0 +1,297 @@
+"""What runs the tests: limits on progress, what is said meanwhile, what fits into a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import programs
+from tools import execution, patience
+from tools import test as tests_tool
+from tools.patience import Patience
+from tools.progress import Progress, Reading
+from tools.results import Result
+from tools.test import Part, Times
+
+SLEEP = "import time; time.sleep(60)"
+SPIN = "while True: pass"
+SLOW = """\
+import time
+for number in range(6):
+    print("line", number, flush=True)
+    time.sleep(0.3)
+"""
+
+
+def start(program: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+
+
+@pytest.mark.parametrize(
+    ("program", "idle_s", "processor_s", "said"),
+    [(SLEEP, 1, 100, "in which it did nothing"), (SPIN, 1, 2, "of processor time")],
+    ids=["idle", "without_end"],
+)
+def test_what_does_not_move_is_stopped(
+    program: str, idle_s: float, processor_s: float, said: str
+) -> None:
+    process = start(program)
+    patient = Patience(process.pid, idle_s=idle_s, processor_s=processor_s)
+    assert said in patience.wait(process, patient)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_what_moves_slowly_is_left_alone(tmp_path: Path) -> None:
+    """Longer than the limit on doing nothing, and hardly any processor time."""
+    log, seen = tmp_path / "log", []
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW], stdout=log.open("w"), start_new_session=True
+    )
+    began = time.monotonic()
+    patient = Patience(process.pid, lambda: log.stat().st_size, idle_s=1.2)
+    wrong = patience.wait(process, patient, lambda: seen.append(log.stat().st_size))
+    assert (wrong, process.returncode) == ("", 0)
+    assert time.monotonic() - began > 1.2
+    assert seen[-1] > seen[0] > 0
+
+
+def test_children_of_a_session_count(tmp_path: Path) -> None:
+    spin = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SPIN!r}])"
+    process = start(spin)
+    try:
+        while patience.processor_seconds(process.pid) < 0.5:
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        patience.stop(process.pid)
+        process.wait()
+    patience.stop(process.pid)  # nobody is there any more
+
+
+def test_lines_of_a_log_are_seen_and_the_verdict_is_the_commands(tmp_path: Path) -> None:
+    lines: list[str] = []
+    program = "print('one'); print('two'); raise SystemExit(3)"
+    log = tmp_path / "log"
+    assert not execution.execute(log, [sys.executable, "-c", program], watch=lines.append)
+    assert lines == ["one", "two"]
+    assert execution.tail(log) == "one\ntwo"
+
+
+# ---- how far a log is
+
+LOGS = {
+    "ninja": ["[3/90] Building CXX object a.o", "[4/90] Linking"],
+    "googletest": [
+        "[==========] Running 3 tests from 1 test suite.",
+        "[ RUN      ] Suite.Right",
+        "[       OK ] Suite.Right (0 ms)",
+        "[ RUN      ] Suite.Wrong",
+        "suite_test.cpp:5: Failure",
+        "[  FAILED  ] Suite.Wrong (1 ms)",
+        "[  SKIPPED ] Suite.Left (0 ms)",
+        "[  FAILED  ] Suite.Wrong",
+    ],
+    "pytest": [
+        "collecting ... collected 12 items / 4 deselected / 8 selected",
+        "tests/test_a.py::test_one PASSED                                  [ 12%]",
+        "tests/test_a.py::test_two[a b] FAILED                             [ 25%]",
+        "tests/test_a.py::test_three SKIPPED (no GPU)                      [ 37%]",
+    ],
+    "workers": [
+        "2 workers [8 items]",
+        "tests/test_a.py::test_one ",
+        "[gw0] [ 12%] PASSED tests/test_a.py::test_one ",
+        "[gw1] [ 25%] FAILED tests/test_a.py::test_two[a b] ",
+    ],
+}
+FOUND = {
+    "ninja": (4, 90, "compiled", []),
+    "googletest": (3, 3, "tests", ["Suite.Wrong"]),
+    "pytest": (3, 8, "tests", ["tests/test_a.py::test_two[a b]"]),
+    "workers": (2, 8, "tests", ["tests/test_a.py::test_two[a b]"]),
+}
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_logs_tell_how_far_a_step_is_and_what_failed(kind: str) -> None:
+    reading = Reading()
+    for line in LOGS[kind]:
+        reading.read(line)
+    assert (reading.done, reading.of, reading.unit, reading.failed) == FOUND[kind]
+
+
+def test_a_failure_is_said_at_once_with_its_own_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = Progress("release", 10, 0)
+    progress.for_tests_of(lambda name: f"unit_tests --gtest_filter={name}")
+    for line in LOGS["googletest"][:6]:
+        progress.watch(line)
+    said = capsys.readouterr().out
+    assert "suite_test.cpp:5: Failure\nFAILED Suite.Wrong\n" in said
+    assert "  unit_tests --gtest_filter=Suite.Wrong\n" in said
+    assert "Suite.Right" not in said
+
+
+def test_time_left_follows_the_tests_that_are_done_once_it_is_late() -> None:
+    progress = Progress("python", 100, 0)
+    assert progress.left(30) == 70
+    assert progress.left(130) == 0
+    progress.watch("2 workers [10 items]")
+    for number in range(5):
+        progress.watch(f"[gw0] [ 10%] PASSED tests/test_a.py::test_{number} ")
+    assert progress.left(40) == 60
+    assert progress.left(300) == 300
+
+
+# ---- which parts run
+
+
+@pytest.fixture
+def times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Times:
+    monkeypatch.setattr(tests_tool, "TIMES", tmp_path / "times.json")
+    return Times()
+
+
+def passing(name: str, seconds: float) -> Part:
+    def run(empty: Result, progress: Progress) -> Result:
+        return Result(empty.name, passed=1)
+
+    return Part(name, "nothing", run, seconds)
+
+
+def test_what_does_not_fit_is_left_out_but_for_sanitizers(times: Times) -> None:
+    parts = [passing("asan", 900), passing("fuzz", 900), passing("tsan", 900), passing("long", 20)]
+    results = tests_tool.run_parts(parts, times, minutes_left=1)
+    assert [(result.name, result.passed) for result in results] == [
+        ("asan", 1),
+        ("fuzz", 0),
+        ("tsan", 1),
+        ("long", 1),
+    ]
+    assert list(results[1].skips) == ["left out: takes 15 min, and 60 s are left"]
+
+
+def test_parts_are_expected_to_take_what_they_took_here(times: Times) -> None:
+    release, python = (
+        next(p for p in tests_tool.TEST if p.name == n) for n in ("release", "python")
+    )
+    assert times.expect(release) == release.seconds
+    times.note(release, 3 * release.seconds)
+    assert times.expect(release) == 3 * release.seconds
+    assert times.expect(python) == 3 * python.seconds
+
+
+def test_parts_can_be_named() -> None:
+    assert [part.name for part in tests_tool.choose_parts(["fuzz", "sanitizers"])] == [
+        "asan",
+        "tsan",
+        "fuzz",
+    ]
+    with pytest.raises(SystemExit, match=r"expected parts of clang-format, .*; got nonsense"):
+        tests_tool.choose_parts(["nonsense", "asan"])
+
+
+def test_every_part_has_a_name_of_its_own_and_ci_leaves_none_out_for_good() -> None:
+    names = [part.name for part in (*tests_tool.TEST, *tests_tool.REST)]
+    assert len(set(names)) == len(names)
+    assert set(tests_tool.ALWAYS) <= set(names)
+    assert {each for group in tests_tool.GROUPS.values() for each in group} <= set(names)
+
+
+# ---- programs
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "program.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("start_anew", [False, True], ids=["forked", "started"])
+def test_a_program_is_a_process_of_its_own(tmp_path: Path, start_anew: bool) -> None:
+    text = (
+        "import os, sys, atexit\n"
+        "atexit.register(print, 'ended', flush=True)\n"
+        "print(__name__, sys.argv[1:], sys.path[0], os.environ['FERRO_SIM_TURN'])\n"
+        "print('aside', file=sys.stderr)\n"
+        "print(sys.stdin.read() == '')\n"
+        "from ferro_alloc import sim\n"
+        "print(sim.description())\n"
+        "import torch\n"
+        "print(torch.cuda.device_count(), torch.ones(2, device='cuda').sum().item())\n"
+        "sys.exit(3)\n"
+    )
+    done = programs.run_simulated(
+        [write(tmp_path, text), "a", "b c"],
+        {"memory": "1GiB", "count": 2},
+        {"FERRO_SIM_TURN": "0.5"},
+        start_anew,
+    )
+    assert done.returncode == 3
+    assert done.stdout.splitlines() == [
+        f"__main__ ['a', 'b c'] {tmp_path} 0.5",
+        "True",
+        "2 x h100 with 1.00 GiB of memory, eager",
+        "2 2.0",
+        "ended",
+    ]
+    assert done.stderr == "aside\n"
+
+
+def test_programs_leave_nothing_to_the_next(tmp_path: Path) -> None:
+    first = "import os, torch\nos.environ['FERRO_LEFT'] = '1'\ntorch.left = 1\nos.chdir('/')\n"
+    second = (
+        "import os, torch\nprint('FERRO_LEFT' in os.environ, hasattr(torch, 'left'), os.getcwd())"
+    )
+    for memory in ("1GiB", "2GiB"):
+        assert programs.run_simulated([write(tmp_path, first)], {"memory": memory}).returncode == 0
+        done = programs.run_simulated([write(tmp_path, second)], {"memory": memory})
+        assert done.stdout == f"False False {Path.cwd()}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("raise KeyError('lost')", 1, "KeyError: 'lost'"),
+        ("import os; os.kill(os.getpid(), 11)", -11, ""),
+        ("import os; os._exit(7)", 7, ""),
+    ],
+)
+def test_however_a_program_ends_it_is_known(
+    tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    done = programs.run_simulated([write(tmp_path, text)], {"memory": "1GiB"})
+    assert (done.returncode, said in done.stderr) == (code, True)
+
+
+def test_a_forked_program_that_does_nothing_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "Patience", lambda session: Patience(session, idle_s=1))
+    done = programs.run_simulated([write(tmp_path, SLEEP)], {"memory": "1GiB"})
+    assert done.returncode == -signal.SIGKILL
+    assert "stopped after 1 s in which it did nothing" in done.stderr
+
+
+def test_what_decides_before_a_program_begins_starts_it_anew(tmp_path: Path) -> None:
+    """The fork server has loaded torch; a process that was started has not."""
+    path = write(tmp_path, "import sys; print('torch' in sys.modules)")
+    for env, loaded in (
+        ({"FERRO_ALLOC_CONF": "page_size_mb:4"}, True),
+        ({"FERRO_ALLOC": "0"}, False),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, False),
+    ):
+        done = programs.run_simulated([path], {"memory": "1GiB"}, env)
+        assert done.stdout == f"{loaded}\n", env
+
+
+def test_jobs_follow_the_machine() -> None:
+    if "MAX_JOBS" not in os.environ:
+        assert len(os.sched_getaffinity(0)) == execution.JOBS
