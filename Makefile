@@ -30,8 +30,9 @@ build: setup
 demo: build
 	@$(PY) -m benchmarks.demo
 
+# AGAIN=1: also what passed before with exactly these files.
 test: build
-	@$(PY) tools/test.py
+	@$(PY) tools/test.py $(if $(AGAIN),--again)
 
 ifdef PARTS
 test-all: build

@@ -13,7 +13,7 @@ GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
 GTEST_BEGIN = re.compile(r"^\[ RUN      \] ")
 GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \(\d+ ms\)")
 # Of pytest, alone and with workers, each with -v.
-PYTEST_ALL = re.compile(r"(?:^collected |\[)(\d+) items?")
+PYTEST_ALL = re.compile(r"(?:\bcollected |\[)(\d+) items?")
 PYTEST_LEFT_OUT = re.compile(r"/ (\d+) deselected")
 PYTEST_END = re.compile(r"^(\S.*?::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b.*\[ *\d+%\]$")
 WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\S.*?)\s*$")

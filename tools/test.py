@@ -5,6 +5,7 @@
     tools/test.py --rest --minutes 40   as much of it as fits, in the order of the list
     tools/test.py --parts asan tsan     these parts
     tools/test.py --list                the parts, what they test and how long they take
+    tools/test.py --again               also what passed before with exactly these files
 
 Each part counts what it ran. At the end one table, what was skipped and why, and as the very last
 line `N passed, N failed, N skipped`. Fails if a GPU is there and the GPU tests did not run.
@@ -34,7 +35,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import setup as ferro_setup  # noqa: E402  # also puts the environment's programs on PATH
-from tools import clients, execution, versions, wheels  # noqa: E402
+from tools import clients, execution, unchanged, versions, wheels  # noqa: E402
 from tools.execution import JOBS, side_by_side  # noqa: E402
 from tools.gpu import gpu_count  # noqa: E402
 from tools.progress import Progress, minutes  # noqa: E402
@@ -57,6 +58,9 @@ class Part:
     """Adds to an empty result."""
     seconds: float
     """On two idle cores."""
+    reads: Sequence[str] = ()
+    """All files and folders that decide about it, where it need not run again; Python tests know
+    that of each of their files."""
 
 
 def execute(
@@ -253,21 +257,39 @@ def gpu_tests_lost(marked: Mapping[str, int]) -> bool:
     return unexplained != 0 or (marked["collected"] != 0 and marked["ran"] == 0)
 
 
-def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
+def python_files(marker: str) -> list[Path]:
+    # Those of the clients run in the clients' environments.
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [path for path in files if path.parent != ROOT / clients.TESTS]
+    return [path for path in files if marker != "long" or "mark.long" in path.read_text()]
+
+
+def python_tests(marker: str, passed: unchanged.Passed) -> Callable[[Result, Progress], Result]:
+    """Those that pytest selects by the marker, in the files that have not `passed` as they are."""
+
     def run(empty: Result, progress: Progress) -> Result:
+        known = {path: unchanged.digest(unchanged.read_by(path)) for path in python_files(marker)}
+        names = {path: f"{empty.name} {path.relative_to(ROOT)}" for path in known}
+        # On a GPU all run, as the verdict is also whether they did.
+        wanted = [p for p in known if gpu_count() > 0 or not passed.is_known(names[p], known[p])]
+        empty = replace(empty, skips=Counter({unchanged.REASON: len(known) - len(wanted)}))
+        if not wanted:
+            return empty
         junit, report = LOGS / f"{empty.name}.xml", LOGS / f"{empty.name}-gpu.json"
         for path in (junit, report):
             path.unlink(missing_ok=True)
         pytest = [sys.executable, "-m", "pytest"]
         progress.for_tests_of(lambda name: shlex.join([*pytest, name]))
-        # Those of the clients run in the clients' environments.
-        chosen = ["-m", marker, f"--ignore={clients.TESTS}", "tests"]
         shown = ["-v", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+        chosen: list[str | Path] = ["-m", marker, *wanted]
         command = [*pytest, *shown, *side_by_side(), *chosen]
         ok = execute(empty.name, command, progress, {"FERRO_TEST_REPORT": str(report)})
         if not junit.exists():
             return replace(empty, failed=1)
-        result = read_junit(empty.name, junit, ok)
+        result = add(empty, read_junit(empty.name, junit, ok))
+        failed = {name.partition("::")[0] for name in progress.reading.failed}
+        fine = [p for p in wanted if ok or (failed and str(p.relative_to(ROOT)) not in failed)]
+        passed.note({names[p]: known[p] for p in fine}, [names[p] for p in wanted if p not in fine])
         if gpu_count() > 0:
             marked = json.loads(report.read_text()) if report.exists() else {"collected": 0}
             if not report.exists() or gpu_tests_lost(marked):
@@ -318,6 +340,8 @@ OTHER_CLIENTS = tuple(
 NEWEST = versions.VERSIONS[-1].minor
 OTHERS = [version.minor for version in versions.VERSIONS[1:-1]]
 
+PASSED = unchanged.Passed()
+CPP = (*unchanged.CPP, "tools/test.py", "tools/execution.py")
 # What a person runs after a change.
 TEST = (
     Part("clang-format", "the layout of C++", clang_format, 2),
@@ -328,13 +352,14 @@ TEST = (
         "release",
         "unit, contract and stress tests in C++",
         cpp("release", "g++", "unit", "contract", "stress"),
-        105,
+        100,
+        CPP,
     ),
-    Part("contract", "the contract, on the simulated GPU", contract_simulated, 5),
+    Part("contract", "the contract, on the simulated GPU", contract_simulated, 5, CPP),
     Part("contract-gpu", "the contract, on a real one", contract_gpu, 0),
-    Part("random", "random programs of the device's model", random_programs(100_000), 10),
-    Part("python", "PyTorch programs, layers, packages", python_tests("not long"), 330),
-    Part("client", f"a real program: {FIRST_CLIENT[0]}", of_clients(FIRST_CLIENT), 40),
+    Part("random", "random programs of the device's model", random_programs(100_000), 10, CPP),
+    Part("python", "PyTorch programs, layers, packages", python_tests("not long", PASSED), 330),
+    Part("client", f"a real program: {FIRST_CLIENT[0]}", of_clients(FIRST_CLIENT), 15),
 )
 # What takes longer, the most telling first.
 REST = (
@@ -351,7 +376,12 @@ REST = (
         75,
     ),
     Part("clang-tidy", "driver, core and graph", clang_tidy, 190),
-    Part("long", "long seeds, benchmarks' smoke runs, large programs", python_tests("long"), 480),
+    Part(
+        "long",
+        "long seeds, benchmarks' smoke runs, large programs",
+        python_tests("long", PASSED),
+        400,
+    ),
     Part("random-long", "random programs, six times as many", random_programs(600_000), 30),
     Part("fuzz", "the same instructions under libFuzzer", fuzz, 40),
     Part("clients", f"real programs: {', '.join(SOME_CLIENTS)}", of_clients(SOME_CLIENTS), 180),
@@ -386,7 +416,7 @@ class Times:
         known = [each for each in (*TEST, *REST) if each.name in self._taken and each.seconds > 10]
         listed = sum(each.seconds for each in known)
         taken = sum(self._taken[each.name] for each in known)
-        return part.seconds * (taken / listed if listed else 1)
+        return part.seconds * (max(0.5, taken / listed) if listed else 1)
 
 
 def show_parts(parts: Sequence[Part], times: Times) -> None:
@@ -424,6 +454,11 @@ def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[
             print(f"{part.name} ... {reason}", flush=True)
             results.append(skip(part.name, reason))
             continue
+        files = unchanged.digest(unchanged.files_below(*part.reads)) if part.reads else ""
+        if files and PASSED.is_known(part.name, files):
+            print(f"{part.name} ... {unchanged.REASON}", flush=True)
+            results.append(skip(part.name, unchanged.REASON))
+            continue
         print(f"{part.name} ({part.what}) ...", flush=True)
         after = sum(map(times.expect, parts[number + 1 :]))
         progress = Progress(part.name, wanted, after)
@@ -435,6 +470,9 @@ def run_parts(parts: Sequence[Part], times: Times, minutes_left: float) -> list[
         print(f"{part.name} ... {outcome} ({seconds:.1f} s)", flush=True)
         if outcome == "ok":
             times.note(part, seconds)
+        if files:
+            is_fine = result.failed == 0 and result.passed > 0
+            PASSED.note({part.name: files} if is_fine else {}, [] if is_fine else [part.name])
         results.append(replace(result, name=part.name, seconds=seconds))
     return results
 
@@ -453,6 +491,7 @@ def main() -> int:
     parser.add_argument("--rest", action="store_true", help="what takes longer")
     parser.add_argument("--parts", nargs="+", metavar="PART", help="these, or a group of them")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="as much as fits")
+    parser.add_argument("--again", action="store_true", help="also what passed with these files")
     parser.add_argument("--list", action="store_true", help="show the parts, run nothing")
     arguments = parser.parse_args()
     times = Times()
@@ -464,6 +503,8 @@ def main() -> int:
     show_parts(parts, times)
     if arguments.list:
         return 0
+    if arguments.again:
+        PASSED.forget()
     results = run_parts(parts, times, arguments.minutes)
     show(results)
     total = Result("all")

@@ -43,7 +43,7 @@ def simulated(
     settings = {"FERRO_SIM_TURN": turn, "FERRO_ALLOC_CONF": conf, **(env or {})}
     given = {key: value for key, value in settings.items() if value}
     words: list[str | Path] = [find_program(program), *arguments]
-    return _result(programs.run_simulated(words, activate, given, start_anew))
+    return result_of(programs.run_simulated(words, activate, given, start_anew))
 
 
 def assert_as_native(found: Result, native: Result) -> None:
@@ -55,21 +55,8 @@ def assert_as_native(found: Result, native: Result) -> None:
     assert found["value"] == native["value"]
 
 
-def seeded(*arguments: str, runner: str = "", env: dict[str, str] | None = None) -> Result:
-    """The summary of seeded.py, whatever it found; `runner`: a program that runs it."""
-    words: list[str | Path] = [
-        *(find_program(name) for name in (runner, "seeded.py") if name),
-        *arguments,
-    ]
-    return _result(programs.run_simulated(words, None, env))
-
-
-def fuzzed(*arguments: str) -> Result:
-    """The summary of fuzz_torch.py, whatever it found; what was wrong is in the test's output."""
-    return _result(programs.run_simulated([find_program("fuzz_torch.py"), *arguments], None))
-
-
-def _result(done: Completed) -> Result:
+def result_of(done: Completed) -> Result:
+    """The last line; the test fails when it is none."""
     lines = done.stdout.splitlines()
     if not lines or not lines[-1].startswith("{"):
         pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests import programs
-from tools import execution, patience
+from tests.programs import ROOT
+from tools import execution, patience, unchanged
 from tools import test as tests_tool
 from tools.patience import Patience
 from tools.progress import Progress, Reading
@@ -47,8 +49,9 @@ def test_what_does_not_move_is_stopped(
     assert process.returncode == -signal.SIGKILL
 
 
-def test_what_moves_slowly_is_left_alone(tmp_path: Path) -> None:
+def test_what_moves_slowly_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than the limit on doing nothing, and hardly any processor time."""
+    monkeypatch.setattr(patience, "INTERVAL_S", 0.1)
     log, seen = tmp_path / "log", []
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW], stdout=log.open("w"), start_new_session=True
@@ -175,7 +178,7 @@ def test_what_does_not_fit_is_left_out_but_for_sanitizers(times: Times) -> None:
         ("tsan", 1),
         ("long", 1),
     ]
-    assert list(results[1].skips) == ["left out: takes 15 min, and 60 s are left"]
+    assert list(results[1].skips) == ["left out: takes 8 min, and 60 s are left"]
 
 
 def test_parts_are_expected_to_take_what_they_took_here(times: Times) -> None:
@@ -203,6 +206,85 @@ def test_every_part_has_a_name_of_its_own_and_ci_leaves_none_out_for_good() -> N
     assert len(set(names)) == len(names)
     assert set(tests_tool.ALWAYS) <= set(names)
     assert {each for group in tests_tool.GROUPS.values() for each in group} <= set(names)
+
+
+# ---- what need not run again
+
+
+def names_of(paths: set[Path]) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in paths}
+
+
+def test_a_test_reads_its_programs_and_what_these_import() -> None:
+    found = names_of(unchanged.read_by(ROOT / "tests/python/graphs/test_graph_captures.py"))
+    read = ("features_captures.py", "features_failed_captures.py", "graphs_every_fault.py")
+    assert {f"tests/python/graphs/{name}" for name in read} < found
+    # Of the test, of a program, of all tests; and the package with what was built.
+    others = ("torch_programs.py", "feature_checks.py", "every_fault.py")
+    assert {f"tests/python/{name}" for name in others} < found
+    assert {"tests/fork_server.py", "tools/patience.py", "tools/gpu.py"} < found
+    assert {"ferro_alloc/graphs/__init__.py", "ferro_alloc/sim/lib/libcuda.so.1"} < found
+    assert any(name.startswith("ferro_alloc/_C.") and name.endswith(".so") for name in found)
+    assert not any("snapshots/test_" in name or "seeded" in name for name in found)
+    assert not any(name.startswith(("docs/", "benchmarks/", "csrc/")) for name in found)
+
+
+def test_folders_are_read_whose_names_stand_in_a_test() -> None:
+    found = names_of(unchanged.read_by(ROOT / "tests/python/seeded/test_torch_adversarial.py"))
+    assert "tests/python/seeded/seeded_late.py" in found
+    assert any(name.startswith("tests/mutants/") for name in found)
+    assert any(name.startswith("csrc/") for name in found)
+    found = names_of(unchanged.read_by(ROOT / "tests/python/clients/test_benchmarks.py"))
+    assert "benchmarks/models/workloads.py" in found
+
+
+def test_a_test_of_the_repository_reads_everything() -> None:
+    found = names_of(unchanged.read_by(ROOT / "tests/repo/test_docs.py"))
+    assert {"README.md", "docs/testing.md", "Makefile", "csrc/ferro/base/bytes.h"} < found
+
+
+def test_only_what_passed_with_the_same_files_is_known(tmp_path: Path) -> None:
+    kept = tmp_path / "folder" / "passed.json"
+    passed = unchanged.Passed(kept)
+    passed.note({"a": "1", "b": "1", "c": "1"})
+    passed.note({"a": "2"}, ["b", "never"])
+    for known in (passed, unchanged.Passed(kept)):
+        assert [known.is_known(*each) for each in (("a", "1"), ("a", "2"), ("b", "1"))] == [
+            False,
+            True,
+            False,
+        ]
+        assert known.is_known("c", "1")
+    passed.forget()
+    assert not passed.is_known("c", "1")
+
+
+def test_digests_follow_names_and_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unchanged, "ROOT", tmp_path)
+    seen = set()
+    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        (tmp_path / name).write_text(text)
+        seen.add(unchanged.digest([tmp_path / name]))
+    assert len(seen) == 3
+    assert unchanged.digest([tmp_path / "a", tmp_path / "c"]) == unchanged.digest(
+        [tmp_path / "c", tmp_path / "a", tmp_path / "c"]
+    )
+
+
+def test_a_part_that_passed_is_not_repeated_until_a_file_changes(
+    times: Times, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tests_tool, "PASSED", unchanged.Passed(tmp_path / "passed.json"))
+    monkeypatch.setattr(unchanged, "ROOT", tmp_path)
+    outcomes = iter([Result("x", failed=1), Result("x", passed=1), Result("x", passed=2)])
+    part = replace(passing("x", 1), run=lambda empty, progress: next(outcomes), reads=("file",))
+    found = []
+    for text in ("one", "one", "one", "two"):
+        (tmp_path / "file").write_text(text)
+        unchanged._digest_of.cache_clear()
+        (result,) = tests_tool.run_parts([part], times, minutes_left=9)
+        found.append((result.passed, result.failed, list(result.skips)))
+    assert found == [(0, 1, []), (1, 0, []), (0, 0, [unchanged.REASON]), (2, 0, [])]
 
 
 # ---- programs

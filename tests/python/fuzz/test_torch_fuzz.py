@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.python.torch_programs import fuzzed
+from tests.python.random_programs import fuzzed
 
 OFTEN = ("allocate", "free", "replay", "capture", "allocate_in_pool", "resize", "record_stream")
 EACH = ("toggle_install", "toggle_caching", "history", "checkpoint", "snapshot", "thread")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.python.probes import build_faulty_driver
-from tests.python.torch_programs import Result, seeded
+from tests.python.random_programs import seeded
+from tests.python.torch_programs import Result
 
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
 RARE = ("checkpoints", "clones", "peers", "raw", "resets", "scalars", "snapshots")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.python.torch_programs import seeded
+from tests.python.random_programs import seeded
 
 # Decided by the program, not by the allocator.
 SAME = (

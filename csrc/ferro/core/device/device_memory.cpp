@@ -21,7 +21,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       stale_(driver_, timeline_, observer_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
-      scratch_(driver_, timeline_, store_, pools_, config.graph_order),
+      scratch_(timeline_, store_, pools_, config.graph_order),
       on_shortage_(std::move(on_shortage)),
       parts_{config_,  driver_,      store_,         stale_,   timeline_, pools_,
              scratch_, stats_,       segment_stats_, imports_, searches_, captures_,

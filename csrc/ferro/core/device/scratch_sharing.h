@@ -81,9 +81,9 @@ class ScratchSharing final : public ScratchLender {
  public:
   using GroupId = std::uint64_t;
 
-  ScratchSharing(Driver& driver, DeviceTimeline& timeline, PageStore& store, PoolTable& pools,
+  ScratchSharing(DeviceTimeline& timeline, PageStore& store, PoolTable& pools,
                  GraphOrder order = GraphOrder::kCaptured)
-      : driver_(driver), timeline_(timeline), store_(store), pools_(pools), order_(order) {}
+      : timeline_(timeline), store_(store), pools_(pools), order_(order) {}
 
   // What is free in the pool, which its graphs may write, is shared from now on; where the driver
   // fails to map, some of it is not until the pool joins again. Throws DriverError where the host
@@ -261,7 +261,6 @@ class ScratchSharing final : public ScratchLender {
   void settle_accounts(Set& set);
   void trim(Set& set);
 
-  Driver& driver_;
   DeviceTimeline& timeline_;
   PageStore& store_;
   PoolTable& pools_;

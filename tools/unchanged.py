@@ -1,0 +1,113 @@
+"""Which tests passed with exactly the files that are here, so that they need not run again.
+
+What a test reads is told by names. A test of PyTorch programs reads the package with its libraries,
+what all tests share, and each file of the tests that one of these names, as "program.py" or as a
+module that it imports. A test of the repository reads everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PASSED = ROOT / "build" / "test-passed.json"
+REASON = "passed before with the same files; AGAIN=1 runs it all the same"
+
+CPP = ("CMakeLists.txt", "CMakePresets.json", "csrc/ferro", "csrc/sim", "tests/cpp")
+PACKAGE = ("ferro_alloc", "ferro_alloc.pth", "pyproject.toml", "setup.py", "compiling.py")
+SHARED = ("tests/conftest.py", "tests/fork_server.py", "tests/programs.py", "tools/patience.py")
+# Folders whose name in a test's files stands for all that is in them.
+NAMED = ("benchmarks", "csrc", "docs", "mutants")
+
+
+def files_below(*names: str) -> list[Path]:
+    found = []
+    for name in names:
+        top = ROOT / name
+        paths = [top] if top.is_file() else top.rglob("*")
+        found += [p for p in paths if p.is_file() and "__pycache__" not in p.parts]
+    return found
+
+
+@cache
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Of names and contents, of this Python and its torch."""
+    whole = hashlib.sha256(f"{sys.version} {importlib.metadata.version('torch')}".encode())
+    for path in sorted(set(paths)):
+        whole.update(f"{path.relative_to(ROOT)} {_digest_of(path)}\n".encode())
+    return whole.hexdigest()
+
+
+@cache
+def _named_in(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Stems of files of the tests, and words."""
+    text = path.read_text(errors="replace")
+    imported = re.findall(r"^\s*(?:from [\w.]+ )?import .*", text, re.MULTILINE)
+    modules = {part for line in imported for part in re.findall(r"\w+", line)}
+    programs = set(re.findall(r"[\"'](\w+)\.py[\"']", text))
+    programs = {name for name in programs if not name.startswith("test_")}
+    return frozenset(modules | programs), frozenset(re.findall(r"\w+", text))
+
+
+@cache
+def _test_files() -> dict[str, list[Path]]:
+    named: dict[str, list[Path]] = {}
+    for path in files_below("tests/python", "tools"):
+        named.setdefault(path.stem, []).append(path)
+    return named
+
+
+def read_by(test: Path) -> set[Path]:
+    """The files that a file of tests reads, itself among them."""
+    if "repo" in test.parts:
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return {ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()}
+    found: set[Path] = set()
+    folders: set[str] = set()
+    waiting = [test, *files_below(*SHARED)]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        stems, words = _named_in(path)
+        folders |= words & set(NAMED)
+        for name in stems & _test_files().keys():
+            waiting += _test_files()[name]
+    places = {"mutants": "tests/mutants"}
+    return found | set(files_below(*PACKAGE, *(places.get(name, name) for name in folders)))
+
+
+class Passed:
+    """What passed, kept in the build folder."""
+
+    def __init__(self, path: Path = PASSED) -> None:
+        self._path = path
+        self._known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+
+    def is_known(self, name: str, fingerprint: str) -> bool:
+        return self._known.get(name) == fingerprint
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def note(self, passed: dict[str, str], failed: Iterable[str] = ()) -> None:
+        """Of these names, with the fingerprints that they had before they ran."""
+        self._known |= passed
+        for name in failed:
+            self._known.pop(name, None)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._known, indent=1))
