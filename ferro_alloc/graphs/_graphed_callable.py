@@ -72,10 +72,16 @@ def make_graphed_callable(
     them. Gradients do not flow through the graph, and its results have no gradient function;
     `torch.cuda.make_graphed_callables`, which takes the same handles, does that. `pool`, `stream`
     and `capture_error_mode` are those of `begin_capture()`. An error of `function` discards the
-    capture and goes on. Raises `FerroError` without a device.
+    capture and goes on. Raises `FerroError` without a device, and where a tensor is not on one.
     """
     require_device("make_graphed_callable()")
     args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
+    for number, sample in enumerate(_flat((args, kwargs))[0]):
+        if _is_tensor(sample) and not sample.is_cuda:
+            raise FerroError(
+                f"sample {number} is a tensor on {sample.device}: expected CUDA tensors, as a graph "
+                "never looks at others again; move it there, or pass a number"
+            )
     stream = check_stream(stream) or _side_stream()
     warm_up(lambda: function(*args, **kwargs), num_warmup_iters, stream)
     with CaptureGuard(pool, stream=stream, capture_error_mode=capture_error_mode) as guard:

@@ -589,8 +589,12 @@ def a_callable_that_raises_captures_nothing():
     )
     graphs.release_graph_pool_handle(handle)
     gone = graphs.capture_pool_for_handle(handle) is None
-    wrong = error_of(lambda: graphs.make_graphed_callable(function, (), num_warmup_iters=-1))[0]
-    return kind, runs, gone, wrong, usable()
+    count = len(runs)
+    wrong = [
+        error_of(lambda: graphs.make_graphed_callable(function, (), num_warmup_iters=-1))[0],
+        error_of(lambda: graphs.make_graphed_callable(function, ([torch.ones(2)],)))[0],
+    ]
+    return kind, runs[:count], gone, wrong, len(runs) - count, usable()
 
 
 @check
