@@ -1,7 +1,7 @@
 # The commands of this checkout. `make demo` and `make test` need nothing prepared: they set up the
 # environment (tools/bootstrap.sh) and build first.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all test-rest test-versions test-clients wheels lint cpp-test clean
+.PHONY: help setup build demo test test-all test-versions test-clients wheels lint cpp-test clean
 
 # Read when a recipe runs, because the setup step writes the file.
 PY = $$(cat build/python)
@@ -34,16 +34,10 @@ demo: build
 test: build
 	@$(PY) tools/test.py $(if $(AGAIN),--again)
 
-ifdef PARTS
+# Begins with the parts of `make test`. MINUTES=40: then as many of the others as fit.
 test-all: build
-	@$(PY) tools/test.py $(if $(filter list,$(PARTS)),--list,--parts $(PARTS))
-else
-test-all: test test-rest
-endif
-
-# MINUTES=40: as much of it as fits.
-test-rest: build
-	@$(PY) tools/test.py --rest $(if $(MINUTES),--minutes $(MINUTES))
+	@$(PY) tools/test.py $(if $(AGAIN),--again) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(filter list,$(PARTS)),--list,$(if $(PARTS),--parts $(PARTS),--all))
 
 test-versions: build
 	@VERSIONS="$(VERSIONS)" $(PY) tools/versions.py

@@ -1,8 +1,8 @@
 """The tests of this checkout.
 
     tools/test.py                       a test of every behaviour: what a person runs after a change
-    tools/test.py --rest                what takes longer: sanitizers, other versions, real programs
-    tools/test.py --rest --minutes 40   as much of it as fits, in the order of the list
+    tools/test.py --all                 that, then what takes longer: sanitizers, other versions ...
+    tools/test.py --all --minutes 40    as much of that as fits, in the order of the list
     tools/test.py --parts asan tsan     these parts
     tools/test.py --list                the parts, what they test and how long they take
     tools/test.py --again               also what passed before with exactly these files
@@ -395,7 +395,7 @@ GROUPS = {
     "cpp": ("release", "contract", "contract-gpu", "random", "asan", "tsan", "fuzz"),
     "sanitizers": ("asan", "tsan"),
 }
-ALWAYS = GROUPS["sanitizers"]
+ALWAYS = (*(part.name for part in TEST), *GROUPS["sanitizers"])
 """Also where the time does not suffice."""
 
 
@@ -488,18 +488,16 @@ def choose_parts(names: Sequence[str]) -> list[Part]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rest", action="store_true", help="what takes longer")
+    parser.add_argument("--all", action="store_true", help="also what takes longer")
     parser.add_argument("--parts", nargs="+", metavar="PART", help="these, or a group of them")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="as much as fits")
     parser.add_argument("--again", action="store_true", help="also what passed with these files")
     parser.add_argument("--list", action="store_true", help="show the parts, run nothing")
     arguments = parser.parse_args()
     times = Times()
-    parts = list(REST if arguments.rest else TEST)
+    parts = [*TEST, *REST] if arguments.all or arguments.list else list(TEST)
     if arguments.parts:
         parts = choose_parts(arguments.parts)
-    elif arguments.list:
-        parts = [*TEST, *REST]
     show_parts(parts, times)
     if arguments.list:
         return 0

@@ -79,8 +79,8 @@ def make_graphed_callable(
     for number, sample in enumerate(_flat((args, kwargs))[0]):
         if _is_tensor(sample) and not sample.is_cuda:
             raise FerroError(
-                f"sample {number} is a tensor on {sample.device}: expected CUDA tensors, as a graph "
-                "never looks at others again; move it there, or pass a number"
+                f"sample {number} is a tensor on {sample.device}: expected CUDA tensors, as a "
+                "graph never looks at others again; move it there, or pass a number"
             )
     stream = check_stream(stream) or _side_stream()
     warm_up(lambda: function(*args, **kwargs), num_warmup_iters, stream)

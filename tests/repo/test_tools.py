@@ -25,9 +25,9 @@ SLEEP = "import time; time.sleep(60)"
 SPIN = "while True: pass"
 SLOW = """\
 import time
-for number in range(6):
+for number in range(12):
     print("line", number, flush=True)
-    time.sleep(0.3)
+    time.sleep(0.4)
 """
 
 
@@ -57,10 +57,10 @@ def test_what_moves_slowly_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
         [sys.executable, "-c", SLOW], stdout=log.open("w"), start_new_session=True
     )
     began = time.monotonic()
-    patient = Patience(process.pid, lambda: log.stat().st_size, idle_s=1.2)
+    patient = Patience(process.pid, lambda: log.stat().st_size, idle_s=3)
     wrong = patience.wait(process, patient, lambda: seen.append(log.stat().st_size))
     assert (wrong, process.returncode) == ("", 0)
-    assert time.monotonic() - began > 1.2
+    assert time.monotonic() - began > 3
     assert seen[-1] > seen[0] > 0
 
 
@@ -201,10 +201,10 @@ def test_parts_can_be_named() -> None:
         tests_tool.choose_parts(["nonsense", "asan"])
 
 
-def test_every_part_has_a_name_of_its_own_and_ci_leaves_none_out_for_good() -> None:
+def test_every_part_has_a_name_of_its_own_and_groups_name_parts() -> None:
     names = [part.name for part in (*tests_tool.TEST, *tests_tool.REST)]
     assert len(set(names)) == len(names)
-    assert set(tests_tool.ALWAYS) <= set(names)
+    assert set(tests_tool.ALWAYS) == {*names[: len(tests_tool.TEST)], "asan", "tsan"}
     assert {each for group in tests_tool.GROUPS.values() for each in group} <= set(names)
 
 
