@@ -21,8 +21,11 @@ _armed: AfterImport | None = None
 
 
 def begin() -> None:
-    """Waits for the import of torch when FERRO_ALLOC is on."""
+    """Waits for the import of torch when FERRO_ALLOC is on. In a virtual environment Python reads
+    its .pth files twice: the second call does nothing."""
     global _armed
+    if _variable.was_read():
+        return
     _variable.note_reading()
     if os.environ.get(SIMULATED):
         _inherit_simulated_gpu()

@@ -23,6 +23,10 @@ def note_reading() -> None:
     _was_read = True
 
 
+def was_read() -> bool:
+    return _was_read
+
+
 def value() -> str:
     return os.environ.get(NAME, "").strip().lower()
 

@@ -85,6 +85,17 @@ def test_another_value_is_named_and_means_off(tmp_path: Path, site_folder: Path)
     )
 
 
+def test_the_file_is_read_twice_as_if_once(tmp_path: Path, site_folder: Path) -> None:
+    """As Python does in a virtual environment. The program's own choice still comes first."""
+    again = "from ferro_alloc._startup import begin; begin()\n"
+    done = start(sys.executable, "-c", again, site=site_folder, FERRO_ALLOC="maybe")
+    assert done.stderr.count("FERRO_ALLOC is 'maybe'") == 1
+    own = "import ferro_alloc\nferro_alloc.install(ferro_alloc.Config(page_size_mb=4))\n"
+    said = "import sys\nprint(ferro_alloc.status(), file=sys.stderr)\n"
+    done = python(tmp_path, SIMULATED + again + own + said, site_folder, FERRO_ALLOC="1")
+    assert "page_size_mb:4" in done.stderr
+
+
 def test_unset_imports_nothing(site_folder: Path) -> None:
     program = "import sys; print(sorted(name for name in sys.modules if 'ferro' in name))"
     assert start(sys.executable, "-c", program, site=site_folder).stdout == "[]\n"
