@@ -38,7 +38,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 # Settings of the person who runs the tests must not reach the programs.
-SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "FERRO_ALLOC_CONF")
+SETTINGS = (
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    *("FERRO_ALLOC_CONF", "FERRO_ALLOC", "FERRO_ALLOC_SIM"),
+)
 # What decides before a program begins. It may be told all else of ours after torch was loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 

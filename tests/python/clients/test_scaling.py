@@ -13,7 +13,8 @@ import pytest
 from benchmarks.harness.cpp_program import build
 from benchmarks.scaling import program as scaling
 from benchmarks.scaling.program import COMPLEXITY, SMOKE_SIZES, Record
-from tests.programs import ROOT, clean_environment
+from tests import programs
+from tests.programs import ROOT, Completed
 
 pytestmark = pytest.mark.long
 
@@ -23,16 +24,9 @@ def program() -> Path:
     return build("scaling")
 
 
-def smoke(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def smoke(program: Path, *arguments: str) -> Completed:
     command = [sys.executable, "-m", "benchmarks.scaling", "--smoke", "--program", str(program)]
-    return subprocess.run(
-        [*command, *arguments],
-        cwd=ROOT,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return programs.run([*command, *arguments], folder=ROOT)
 
 
 def test_every_operation_is_measured_in_every_world(program: Path, tmp_path: Path) -> None:
@@ -85,7 +79,7 @@ def test_a_world_that_cannot_be_made_is_a_problem(
 
 def test_wrong_arguments_are_refused(program: Path) -> None:
     for arguments in ([], ["heaps", *"1234567"], ["pools", *"1234560"], ["pools", *"12345"]):
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([program, *arguments], capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("usage: scaling blocks|streams|pools")
 

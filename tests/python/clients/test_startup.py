@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ferro_alloc import Config, _variable
-from tests.programs import ROOT, SETTINGS
+from tests import programs
+from tests.programs import ROOT, SETTINGS, Completed
 
 SHOW = """\
 import sys
@@ -41,25 +42,14 @@ def site_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def start(
-    *command: str, site: Path, check: bool = True, **env: str
-) -> subprocess.CompletedProcess[str]:
-    skipped = (*SETTINGS, _variable.NAME)
-    inherited = {key: value for key, value in os.environ.items() if key not in skipped}
+def start(*command: str, site: Path, check: bool = True, **env: str) -> Completed:
     path = os.pathsep.join([str(site), str(ROOT)])
-    done = subprocess.run(
-        command,
-        env={**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = programs.run(command, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **env})
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 
 
-def python(folder: Path, program: str, site: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, program: str, site: Path, **env: str) -> Completed:
     script = folder / "program.py"
     script.write_text(program)
     return start(sys.executable, str(script), site=site, check=True, **env)

@@ -13,6 +13,7 @@ from typing import IO, Any
 import pytest
 
 from ferro_alloc import _top
+from tests import programs
 from tests.programs import ROOT, clean_environment
 from tools.gpu import gpu_count
 
@@ -72,9 +73,7 @@ def program() -> Iterator[Program]:
 
 def top(*words: str) -> str:
     command = [sys.executable, "-m", "ferro_alloc", "top", "--once", "--interval", "0.2", *words]
-    done = subprocess.run(
-        command, env=clean_environment(), cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = programs.run(command, folder=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

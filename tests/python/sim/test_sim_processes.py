@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
 
+from tests import programs
 from tests.conftest import RunSimulated
-from tests.programs import ROOT
+from tests.programs import Completed
 
 MIB = 1 << 20
 
@@ -115,11 +114,5 @@ def test_the_program_itself_may_choose_another_machine() -> None:
     assert run(text, "gpu=h100").stdout == "NVIDIA L4\n"
 
 
-def run(text: str, settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", text],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "FERRO_ALLOC_SIM": settings},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def run(text: str, settings: str) -> Completed:
+    return programs.run([sys.executable, "-c", text], {"FERRO_ALLOC_SIM": settings})

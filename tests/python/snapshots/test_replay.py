@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,8 +17,9 @@ from ferro_alloc.snapshots import _findings, _trace
 from ferro_alloc.snapshots._findings import Findings, find, usable
 from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings
 from ferro_alloc.snapshots._state import state_at
+from tests import programs
 from tests.conftest import RunProgram
-from tests.programs import SIMULATE, clean_environment, find_program
+from tests.programs import find_program
 
 SETTINGS = {"native": "", "expandable": "expandable_segments:True", "ferro_alloc": ""}
 
@@ -35,15 +34,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     @cache
     def run(allocator: str, seed: int, steps_before: int) -> tuple[Path, dict[str, int]]:
         path = folder / f"{allocator}-{seed}-{steps_before}.pickle"
-        machine = json.dumps({"gpu": "h200", "backing": False})
-        program = str(find_program("recorded_program.py"))
         words = (allocator, str(seed), str(steps_before), str(path))
-        done = subprocess.run(
-            [sys.executable, "-c", SIMULATE, machine, program, *words],
-            env={**clean_environment(), "PYTORCH_CUDA_ALLOC_CONF": SETTINGS[allocator]},
-            capture_output=True,
-            text=True,
-            timeout=300,
+        setting = SETTINGS[allocator]
+        done = programs.run_simulated(
+            [find_program("recorded_program.py"), *words],
+            {"gpu": "h200", "backing": False},
+            {"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else {},
         )
         assert done.returncode == 0, done.stderr
         return path, json.loads(done.stdout.splitlines()[-1])
