@@ -264,14 +264,14 @@ def python_files(marker: str) -> list[Path]:
     return [path for path in files if marker != "long" or "mark.long" in path.read_text()]
 
 
-def python_tests(marker: str, passed: unchanged.Passed) -> Callable[[Result, Progress], Result]:
-    """Those that pytest selects by the marker, in the files that have not `passed` as they are."""
+def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
+    """Those that pytest selects by the marker, in the files that have not passed as they are."""
 
     def run(empty: Result, progress: Progress) -> Result:
         known = {path: unchanged.digest(unchanged.read_by(path)) for path in python_files(marker)}
         names = {path: f"{empty.name} {path.relative_to(ROOT)}" for path in known}
         # On a GPU all run, as the verdict is also whether they did.
-        wanted = [p for p in known if gpu_count() > 0 or not passed.is_known(names[p], known[p])]
+        wanted = [p for p in known if gpu_count() > 0 or not PASSED.is_known(names[p], known[p])]
         empty = replace(empty, skips=Counter({unchanged.REASON: len(known) - len(wanted)}))
         if not wanted:
             return empty
@@ -289,7 +289,7 @@ def python_tests(marker: str, passed: unchanged.Passed) -> Callable[[Result, Pro
         result = add(empty, read_junit(empty.name, junit, ok))
         failed = {name.partition("::")[0] for name in progress.reading.failed}
         fine = [p for p in wanted if ok or (failed and str(p.relative_to(ROOT)) not in failed)]
-        passed.note({names[p]: known[p] for p in fine}, [names[p] for p in wanted if p not in fine])
+        PASSED.note({names[p]: known[p] for p in fine}, [names[p] for p in wanted if p not in fine])
         if gpu_count() > 0:
             marked = json.loads(report.read_text()) if report.exists() else {"collected": 0}
             if not report.exists() or gpu_tests_lost(marked):
@@ -358,7 +358,7 @@ TEST = (
     Part("contract", "the contract, on the simulated GPU", contract_simulated, 5, CPP),
     Part("contract-gpu", "the contract, on a real one", contract_gpu, 0),
     Part("random", "random programs of the device's model", random_programs(100_000), 10, CPP),
-    Part("python", "PyTorch programs, layers, packages", python_tests("not long", PASSED), 330),
+    Part("python", "PyTorch programs, layers, packages", python_tests("not long"), 330),
     Part("client", f"a real program: {FIRST_CLIENT[0]}", of_clients(FIRST_CLIENT), 15),
 )
 # What takes longer, the most telling first.
@@ -379,7 +379,7 @@ REST = (
     Part(
         "long",
         "long seeds, benchmarks' smoke runs, large programs",
-        python_tests("long", PASSED),
+        python_tests("long"),
         400,
     ),
     Part("random-long", "random programs, six times as many", random_programs(600_000), 30),

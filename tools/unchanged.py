@@ -24,8 +24,14 @@ REASON = "passed before with the same files; AGAIN=1 runs it all the same"
 CPP = ("CMakeLists.txt", "CMakePresets.json", "csrc/ferro", "csrc/sim", "tests/cpp")
 PACKAGE = ("ferro_alloc", "ferro_alloc.pth", "pyproject.toml", "setup.py", "compiling.py")
 SHARED = ("tests/conftest.py", "tests/fork_server.py", "tests/programs.py", "tools/patience.py")
-# Folders whose name in a test's files stands for all that is in them.
-NAMED = ("benchmarks", "csrc", "docs", "mutants")
+# What a word in a test's files stands for, with all that is below it.
+NAMED = {
+    "benchmarks": ("benchmarks", "CMakeLists.txt"),
+    "cpp": ("tests/cpp",),
+    "csrc": ("csrc",),
+    "docs": ("docs",),
+    "mutants": ("tests/mutants",),
+}
 
 
 def files_below(*names: str) -> list[Path]:
@@ -76,7 +82,7 @@ def read_by(test: Path) -> set[Path]:
         names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         return {ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()}
     found: set[Path] = set()
-    folders: set[str] = set()
+    named: set[str] = set()
     waiting = [test, *files_below(*SHARED)]
     while waiting:
         path = waiting.pop()
@@ -84,11 +90,10 @@ def read_by(test: Path) -> set[Path]:
             continue
         found.add(path)
         stems, words = _named_in(path)
-        folders |= words & set(NAMED)
+        named |= {place for word in words & NAMED.keys() for place in NAMED[word]}
         for name in stems & _test_files().keys():
             waiting += _test_files()[name]
-    places = {"mutants": "tests/mutants"}
-    return found | set(files_below(*PACKAGE, *(places.get(name, name) for name in folders)))
+    return found | set(files_below(*PACKAGE, *named))
 
 
 class Passed:

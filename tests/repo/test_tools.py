@@ -235,7 +235,19 @@ def test_folders_are_read_whose_names_stand_in_a_test() -> None:
     assert any(name.startswith("tests/mutants/") for name in found)
     assert any(name.startswith("csrc/") for name in found)
     found = names_of(unchanged.read_by(ROOT / "tests/python/clients/test_benchmarks.py"))
-    assert "benchmarks/models/workloads.py" in found
+    assert {"benchmarks/models/workloads.py", "CMakeLists.txt"} < found
+
+
+@pytest.mark.parametrize(
+    ("test", "source"),
+    [
+        ("features/test_torch_interface.py", "tests/cpp/torch/"),
+        ("libraries/test_preloaded.py", "tests/cpp/preload/preloaded.cpp"),
+    ],
+)
+def test_libraries_that_a_test_compiles_are_read(test: str, source: str) -> None:
+    found = names_of(unchanged.read_by(ROOT / "tests/python" / test))
+    assert any(name.startswith(source) for name in found)
 
 
 def test_a_test_of_the_repository_reads_everything() -> None:
