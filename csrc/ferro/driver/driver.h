@@ -125,6 +125,8 @@ class Driver {
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
+  // How many nodes the stream's capture has so far, on all its streams; 0 where it captures nothing.
+  std::size_t captured_nodes(StreamId stream);
   // The nodes that a node of a graph comes directly after.
   std::vector<GraphNodeId> nodes_before(GraphNodeId node);
   // What may be addresses among all that the nodes of the stream's capture were given so far, also

@@ -37,6 +37,20 @@ CaptureFrontier Driver::capture_frontier(StreamId stream) {
   return frontier;
 }
 
+std::size_t Driver::captured_nodes(StreamId stream) {
+  const CallScope scope(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  expect(api_.stream_get_capture_info(raw(stream), &status, nullptr, &graph, nullptr, nullptr,
+                                      nullptr),
+         "cuStreamGetCaptureInfo");
+  std::size_t count = 0;
+  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    expect(api_.graph_get_nodes(graph, nullptr, &count), "cuGraphGetNodes");
+  }
+  return count;
+}
+
 std::vector<GraphNodeId> Driver::nodes_before(GraphNodeId node) {
   const CallScope scope(*this);
   constexpr std::size_t kUsual = 8;

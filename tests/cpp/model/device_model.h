@@ -248,7 +248,14 @@ class DeviceModel {
   static Owner owner_of(unsigned stream, std::size_t size) {
     return {stream % Traffic::kStreams, is_large(size)};
   }
+  struct LateUse {
+    std::shared_ptr<Event> last;
+    LateWait wait;
+    std::uint64_t begin, end;
+  };
   void wait_for_late_uses(const PoolId& pool, const Owner& owner);
+  void wait_for_uses_of(const Block& block, std::uint64_t begin);
+  void wait_for(const LateUse& use, unsigned stream);
   // Captures are announced before they begin.
   void begin_capture(unsigned stream) {
     device_->set_captures(traffic_.captures() + (traffic_.capturing(stream) ? 0 : 1));
@@ -331,10 +338,6 @@ class DeviceModel {
   Live live_;
   std::vector<Quarantined> quarantine_;
   std::vector<Promise> promises_;
-  struct LateUse {
-    std::shared_ptr<Event> last;
-    bool host_waits;
-  };
   std::map<Owner, std::vector<LateUse>> late_uses_;  // of freed blocks
   std::deque<Freed> freed_;                          // the last ones
   std::map<PoolId, int> holds_;

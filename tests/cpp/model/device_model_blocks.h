@@ -191,22 +191,43 @@ inline void DeviceModel::operator()(const FreeInUse& i) {
     traffic_.order(block.stream, user);
     traffic_.read(user, DevicePtr{found->first}, block.size, block.tag);
     late_uses_[owner_of(block.stream, block.size)].push_back(
-        {traffic_.last_place(user), i.host_waits});
+        {traffic_.last_place(user), i.wait, found->first, found->first + block.size});
   }
   free(found);
 }
 
+inline void DeviceModel::wait_for(const LateUse& use, unsigned stream) {
+  if (use.wait == LateWait::kOfHost || is_capturing(stream)) {
+    use.last->wait();
+  } else {
+    use.last->hold_back(traffic_.stream(stream));
+  }
+}
+
 // A program waits before each request, whether it then gets that memory or not.
 inline void DeviceModel::wait_for_late_uses(const PoolId& pool, const Owner& owner) {
-  if (pool != kDefaultPool) {
-    return;
+  if (pool == kDefaultPool) {
+    std::erase_if(late_uses_[owner], [&](const LateUse& use) {
+      const bool now = use.wait != LateWait::kWhereItLay;
+      if (now) {
+        wait_for(use, owner.first);
+      }
+      return now;
+    });
   }
-  for (const LateUse& use : std::exchange(late_uses_[owner], {})) {
-    if (use.host_waits || is_capturing(owner.first)) {
-      use.last->wait();
-    } else {
-      use.last->hold_back(traffic_.stream(owner.first));
-    }
+}
+
+// A page behind other addresses is behind all work that the device was given. Memory in its place
+// serves whatever fits, as in expandable segments.
+inline void DeviceModel::wait_for_uses_of(const Block& block, std::uint64_t begin) {
+  if (block.pool == kDefaultPool && block.stream != kGone) {
+    std::erase_if(late_uses_[owner_of(block.stream, block.size)], [&](const LateUse& use) {
+      const bool overlaps = begin < use.end && use.begin < begin + block.size;
+      if (overlaps) {
+        wait_for(use, block.stream);
+      }
+      return overlaps;
+    });
   }
 }
 
@@ -269,6 +290,7 @@ inline void DeviceModel::become_live(DevicePtr ptr, std::size_t size, const Pool
   if (running_.contains(pool)) {
     note_captured(pool, begin, size);
   } else {
+    wait_for_uses_of(block, begin);
     wait_for_replays(block);
     write_first(begin, block);
   }

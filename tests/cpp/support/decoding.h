@@ -108,7 +108,9 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
   if (kind < 40) {
     const unsigned block = in.byte();
     const unsigned stream = in.byte();
-    return FreeInUse{block, stream, stream % 4 == 0};
+    constexpr std::array kWaits = {LateWait::kOfHost, LateWait::kOfStream, LateWait::kOfStream,
+                                   LateWait::kWhereItLay};
+    return FreeInUse{block, stream, kWaits[stream % kWaits.size()]};
   }
   if (kind < 45) return RecordStream{in.byte(), in.byte()};
   if (kind < 49) return Advance{in.byte()};

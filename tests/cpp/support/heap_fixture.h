@@ -16,6 +16,12 @@
 namespace ferro::testing {
 
 inline Request bytes(std::size_t size) { return {size, size}; }
+// As a climb asks where a stream may wait.
+inline Request movable_bytes(std::size_t size) {
+  Request request = bytes(size);
+  request.stream_may_wait = true;
+  return request;
+}
 
 // A line of what an address range holds, for comparisons: "L1024 F512 gap" would be one live block,
 // one free block and the rest of a span. Gaps are not shown, so "|" separates segments.
@@ -62,7 +68,13 @@ class HeapFixture : public ::testing::Test {
     EXPECT_EQ(view.backed_bytes / kPageBytes + pages.idle, pages.held);
     EXPECT_EQ(SimGpu::used_pages(), pages.held);
   }
+  // Streams are idle most often, so what was freed has passed.
+  void pass_epochs() {
+    timeline_.record();
+    timeline_.update();
+  }
   DevicePtr grow(ArenaHeap& heap, std::size_t size) {
+    pass_epochs();
     DevicePtr ptr = kNull;
     EXPECT_EQ(heap.allocate_grown(bytes(size), GrowFrom::kAnyPages, &ptr), GrowResult::kGrown);
     check(heap);

@@ -22,11 +22,15 @@ struct Allocate {
 struct Free {
   unsigned block;
 };
-// A block is freed while another stream still reads it, and no use was recorded. The block's own
-// stream waits for the reader right before its next request of that size class, or the host does.
+// A block is freed while another stream still reads it, and no use was recorded.
+enum class LateWait : unsigned {
+  kOfHost,      // right before the next request of the block's own stream and size class
+  kOfStream,    // at the same time, by that stream
+  kWhereItLay,  // by that stream, right before it uses memory at these addresses again
+};
 struct FreeInUse {
   unsigned block, stream;
-  bool host_waits;
+  LateWait wait;
 };
 struct RecordStream {
   unsigned block, stream;
@@ -165,7 +169,8 @@ inline std::string to_code(const Instruction& instruction) {
     }
     void operator()(const Free& i) const { out << "Free{" << i.block << "}"; }
     void operator()(const FreeInUse& i) const {
-      out << "FreeInUse{" << i.block << ", " << i.stream << ", " << i.host_waits << "}";
+      out << "FreeInUse{" << i.block << ", " << i.stream << ", LateWait("
+          << static_cast<unsigned>(i.wait) << ")}";
     }
     void operator()(const RecordStream& i) const {
       out << "RecordStream{" << i.block << ", " << i.stream << "}";

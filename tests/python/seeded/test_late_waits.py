@@ -1,4 +1,4 @@
-"""The smallest program that waits late for a use of freed memory, on both kinds of GPU."""
+"""Small programs that wait late for uses of freed memory, on both kinds of GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import RunProgram, RunSimulated
 from tests.programs import Completed
+from tests.python.torch_programs import result_of, simulated
 
 LAYOUTS = ("native", "pages", "segments")
 
@@ -28,3 +29,32 @@ def test_late_waits_with_copies(run_simulated: RunSimulated, layout: str) -> Non
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_late_waits_with_kernels(run_program: RunProgram, layout: str) -> None:
     assert_right(run_program("late_wait_example.py", layout, "kernels"))
+
+
+IN_PLACE = ("eager", "captured")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_waits_where_memory_lies(layout: str, kind: str) -> None:
+    moved = 0
+    for seed in (1, 4):
+        words = ("late_in_place.py", layout, kind, str(seed))
+        result = simulated(*words, turn="0.001", mode="adversarial", seed=seed)
+        assert result["wrong"] == 0
+        moved += result["moved"]
+    assert layout != "pages" or moved > 0
+
+
+def test_waits_where_memory_lies_that_are_left_out_show() -> None:
+    words = ("late_in_place.py", "native", "left_out", "1")
+    assert simulated(*words, turn="0.001", mode="adversarial", seed=1)["wrong"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_waits_where_memory_lies_on_a_gpu(run_program: RunProgram, layout: str, kind: str) -> None:
+    for seed in range(3):
+        done = run_program("late_in_place.py", layout, kind, str(seed))
+        assert result_of(done)["wrong"] == 0

@@ -63,6 +63,12 @@ struct AllocatorConfig {
   // By the bytes of the device: those beyond which a request is refused at once, before anything is
   // given back or waited for. Asked on every miss; null: no such limit.
   std::function<std::size_t(std::size_t)> rejection_limit = nullptr;
+
+  // Whether any stream may wait for others while memory could grow: not where the program forbids it,
+  // nor where work may wait for another rank.
+  bool may_wait_rather_than_grow() const {
+    return in_flight_share >= 0 && !(has_rank_messages && has_rank_messages());
+  }
 };
 
 // Called when memory is short and no lock of a heap is held. True: something was freed.

@@ -89,9 +89,11 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
     return hit ? 0 : segment_bytes(request.size, rules);
   }
   ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, arena_kind(request.size));
-  const PageRequest wanted = heap.page_request(heap.pages_missing_for(request));
   parts_.timeline.record();
   parts_.timeline.update();
+  Request asked = request;
+  asked.stream_may_wait = parts_.config.may_wait_rather_than_grow();
+  const PageRequest wanted = heap.page_request(asked, heap.pages_missing_for(asked));
   std::size_t at_hand = parts_.store.available(wanted);
   parts_.pools.for_each_with_free_pages([&](ArenaHeap& giver) {
     if (&giver != &heap) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace ferro {
 
@@ -33,6 +34,7 @@ DevicePtr Ladder::climb(Climb& climb) {
   Clock::time_point last = began;
   DevicePtr ptr = kNull;
   parts_.stale.remove_passed();
+  climb.request.stream_may_wait = parts_.config.may_wait_rather_than_grow();
   const auto pages_so_far = [&] {
     return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
@@ -87,7 +89,7 @@ DevicePtr Ladder::take_idle_pages(Climb& climb) {
 // That the request would take from the driver or from other heaps.
 std::size_t Ladder::missing_pages(Climb& climb) {
   const std::size_t pages = climb.heap.pages_missing_for(climb.request);
-  const PageRequest wanted = climb.heap.page_request(pages);
+  const PageRequest wanted = climb.heap.page_request(climb.request, pages);
   return pages - parts_.store.available(wanted);
 }
 
@@ -138,7 +140,7 @@ std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<ArenaH
                                           std::size_t wanted) {
   ArenaHeap& heap = climb.heap;
   if (heap.pool() != kDefaultPool || !heap.stream_lasts() || !heap.may_wait_for_streams() ||
-      !may_wait_rather_than_grow()) {
+      !climb.request.stream_may_wait) {
     return 0;
   }
   const Epoch epoch = parts_.timeline.recorded();
@@ -153,11 +155,6 @@ std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<ArenaH
   return released;
 }
 
-bool Ladder::may_wait_rather_than_grow() const {
-  const AllocatorConfig& config = parts_.config;
-  return config.in_flight_share >= 0 && !(config.has_rank_messages && config.has_rank_messages());
-}
-
 bool Ladder::may_transfer() {
   return prefers_transfer(handles_transferred_, parts_.stats.allocations(),
                           parts_.config.transfers);
@@ -169,7 +166,7 @@ DevicePtr Ladder::grow(Climb& climb) {
 }
 
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
-  if (!may_wait_rather_than_grow()) {
+  if (!request.stream_may_wait) {
     return false;
   }
   const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
@@ -197,18 +194,20 @@ DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
   return ptr;
 }
 
+// Memory cannot grow, so from here on the stream waits whatever the program prefers.
 DevicePtr Ladder::wait_on_stream(Climb& climb) {
-  return stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
+  const bool might_wait = std::exchange(climb.request.stream_may_wait, true);
+  const DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
+  return ptr != kNull || might_wait ? ptr : grow(climb);
 }
 
 DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {
-  if (at_most == 0) {
-    return kNull;
-  }
   if (const DevicePtr ptr = climb.heap.allocate_after_stream_wait(climb.request, at_most);
       ptr != kNull) {
     return ptr;
   }
+  // What came free by these waits is stamped later than the last point.
+  parts_.timeline.record();
   return move_pages(climb);
 }
 
@@ -223,7 +222,8 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   if (!climb.heap.may_wait_for_streams()) {
     return kNull;
   }
-  PageRequest wanted = climb.heap.page_request(climb.heap.pages_missing_for(climb.request));
+  PageRequest wanted =
+      climb.heap.page_request(climb.request, climb.heap.pages_missing_for(climb.request));
   if (parts_.store.available(wanted) == wanted.pages) {
     return kNull;  // an earlier step had them, and could not use them
   }

@@ -59,9 +59,6 @@ class Ladder {
 
   std::size_t release_of_own_stream(Climb& climb, const std::vector<ArenaHeap*>& givers,
                                     std::size_t wanted);
-  // Whether any stream may wait while memory could grow: not where the program forbids it, nor where
-  // work may wait for another rank.
-  bool may_wait_rather_than_grow() const;
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
   DevicePtr allocate_transferred(Climb& climb, GrowFrom from);

@@ -88,9 +88,31 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
   }
 }
 
-std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t spare,
+// The latest epoch in which free memory of the arena may have been freed so that a growth uses it.
+// Other streams may still use it, and natively a free block serves no larger request. So the request's
+// stream is behind that epoch, or may wait for it; in a capture, it comes behind all that the capture
+// was given, or nothing was.
+Epoch ArenaHeap::usable_until(const Request& request) {
+  if (is_capturing()) {
+    return pool_ != kDefaultPool && pending_.is_behind_capture() ? kAnyEpoch : behind();
+  }
+  return request.stream_may_wait ? std::max(behind(), context_.timeline.recorded()) : behind();
+}
+
+Epoch ArenaHeap::freed_beside(const Block& gap) {
+  Epoch freed = kUnused;
+  for (const Block* neighbour : {gap.prev, gap.next}) {
+    if (neighbour != nullptr && neighbour->is_free()) {
+      freed = std::max(freed, neighbour->freed);
+    }
+  }
+  return freed;
+}
+
+std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t spare, Epoch until,
                                           std::vector<Block*>& gaps) {
   gaps = tiling_.growth_candidates(request.size, spare);
+  std::erase_if(gaps, [until](const Block* gap) { return freed_beside(*gap) > until; });
   std::vector<GapView> views;
   views.reserve(gaps.size());
   for (const Block* gap : gaps) {
@@ -103,36 +125,39 @@ std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t sp
 // kNoAddresses: no gap has room.
 GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, GrowFrom from,
                                    Growth& growth) {
+  const Epoch until = usable_until(request);
   std::vector<Block*> gaps;
-  std::optional<GrowthPlan> planned = plan(request, spare, gaps);
+  std::optional<GrowthPlan> planned = plan(request, spare, until, gaps);
+  Block* gap = planned ? gaps[planned->gap] : nullptr;
   const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
   std::vector<Hole> own;
-  const bool is_default = pool_ == kDefaultPool;
-  if (from != GrowFrom::kStore && (is_default || moves_within_capture())) {
-    own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
-    // Work that the stream captures may use memory of the default pool at its old addresses. Pages of
-    // the graph's own pool stay behind them.
-    if (own.empty() || is_capturing() == is_default) {
-      own.clear();
-    }
+  if (from != GrowFrom::kStore) {
+    own = choose(movable(wanted, gap, until), wanted);
   }
-  own = choose(own, wanted);
-  std::size_t own_pages = 0;
-  for (const Hole& hole : own) {
-    own_pages += hole.run.bytes / page_bytes_;
-  }
-  if (from == GrowFrom::kOwnPages && own_pages < wanted) {
+  if (from == GrowFrom::kOwnPages && pages_of(own) < wanted) {
     return GrowResult::kTooFewPages;
   }
   if (!planned) {
     return GrowResult::kNoAddresses;
   }
   growth.plan = *planned;
-  growth.gap = gaps[planned->gap];
-  tiling_.take_gap(growth.gap);
-  growth.gap->state = BlockState::kTransit;
+  growth.gap = gap;
+  tiling_.take_gap(gap);
+  gap->state = BlockState::kTransit;
   growth.own = set_aside(own);
+  growth.behind = until == kAnyEpoch ? kUnused : std::max(growth.own.freed, freed_beside(*gap));
   return GrowResult::kGrown;
+}
+
+// Whole free handles that may serve a request at other addresses, and were freed by then.
+std::vector<Hole> ArenaHeap::movable(std::size_t wanted, const Block* gap, Epoch until) {
+  // Work that the stream captures may use memory of the default pool at its old addresses. Pages of
+  // the graph's own pool stay behind them.
+  const bool is_default = pool_ == kDefaultPool;
+  if (is_capturing() == is_default || !(is_default || moves_within_capture())) {
+    return {};
+  }
+  return candidates(wanted, gap, until);
 }
 
 // Null when there are no addresses.
@@ -190,7 +215,7 @@ bool ArenaHeap::try_reserve_at(DevicePtr ptr, std::size_t bytes) {
   return add_span(base, length) != nullptr;
 }
 
-TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
+TakeResult ArenaHeap::take_missing(const Request& request, std::size_t missing, GrowFrom from,
                                    std::vector<StoredHandle>& out) {
   if (from == GrowFrom::kOwnPages) {
     return TakeResult::kTooFew;
@@ -198,7 +223,7 @@ TakeResult ArenaHeap::take_missing(std::size_t missing, GrowFrom from,
   // A graph replays on any stream, and a stream that captures waits for none.
   PageRequest wanted;
   if (context_.stale.count() != 0 && !is_capturing()) {
-    wanted = page_request(missing);
+    wanted = page_request(request, missing);
     if (pool_ == kDefaultPool && from == GrowFrom::kWaitedPages) {
       wanted.waits = stream_;
     }
@@ -235,6 +260,10 @@ GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from
     undo_growth(growth);
   };
   try {
+    if (growth.behind > behind() && !order_behind(growth.behind)) {
+      undo();
+      return GrowResult::kTooFewPages;
+    }
     growth.own_pages = growth.own.pages;
     std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
     if (borrows) {
@@ -248,7 +277,8 @@ GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from
       missing -= pages_in(lent);
     }
     if (missing != 0) {
-      if (const TakeResult result = take_missing(missing, from, taken); result != TakeResult::kOk) {
+      if (const TakeResult result = take_missing(request, missing, from, taken);
+          result != TakeResult::kOk) {
         undo();
         return result_of(result);
       }

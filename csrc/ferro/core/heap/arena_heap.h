@@ -74,7 +74,8 @@ class ArenaHeap final : public Heap {
   DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
   DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
   // Puts pages behind a gap. Without success the arena is as it was, but for whole free handles that
-  // may have gone to the store. `*out` is written on kGrown only.
+  // may have gone to the store. Own pages move where their epoch has passed, or the stream comes
+  // behind it. `*out` is written on kGrown only.
   GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
       FERRO_EXCLUDES(mutex_);
   // The heap's stream waits for the uses of one pending block after the other, searching again after
@@ -103,19 +104,24 @@ class ArenaHeap final : public Heap {
   // Can its stream wait for others? Not while it captures.
   bool may_wait_for_streams() { return !is_capturing(); }
   // Its stream waits for the epoch; what was freed by then may come here. The host does not wait.
-  // False: a capture forbids that. Only for streams that last.
+  // False: a capture forbids that. Only while the stream exists: it lasts, or the program asks for
+  // memory on it.
   bool order_behind(Epoch epoch) {
     const bool ordered = context_.timeline.order_before(epoch, stream_);
-    ordered_behind_ = ordered ? std::max(ordered_behind_, epoch) : ordered_behind_;
+    if (ordered && stream_lasts()) {
+      ordered_behind_ = std::max(ordered_behind_, epoch);
+    }
     return ordered;
   }
-  // A request for pages that this arena may have without another wait of its stream.
-  PageRequest page_request(std::size_t pages) const {
+  // The store's pages that this arena may have for a request, without a wait of its stream but where
+  // they are its own and the request allows it.
+  PageRequest page_request(const Request& request, std::size_t pages) const {
     PageRequest wanted;
     wanted.pages = pages;
     if (pool_ == kDefaultPool) {
       wanted.taker = this;
-      wanted.behind = stream_lasts() ? ordered_behind_ : kUnused;
+      wanted.behind = behind();
+      wanted.waits_for_own = request.stream_may_wait ? std::optional(stream_) : std::nullopt;
     }
     return wanted;
   }
@@ -176,6 +182,7 @@ class ArenaHeap final : public Heap {
     GrowthPlan plan;
     SetAside own;
     std::size_t own_pages = 0;  // of `own`, which is empty at the end
+    Epoch behind = kUnused;     // that the stream has to be, for `own` and what lies beside the gap
   };
 
   // Growing (arena_growth.cpp).
@@ -185,11 +192,15 @@ class ArenaHeap final : public Heap {
                        DevicePtr* out) FERRO_EXCLUDES(mutex_);
   GrowResult begin_growth(const Request& request, std::size_t spare, GrowFrom from, Growth& growth)
       FERRO_REQUIRES(mutex_);
-  std::optional<GrowthPlan> plan(const Request& request, std::size_t spare,
+  Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
+  static Epoch freed_beside(const Block& gap);
+  std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
+  std::vector<Hole> movable(std::size_t wanted, const Block* gap, Epoch until)
+      FERRO_REQUIRES(mutex_);
   GrowResult fill(Growth& growth, const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
-  TakeResult take_missing(std::size_t missing, GrowFrom from, std::vector<StoredHandle>& out)
-      FERRO_EXCLUDES(mutex_);
+  TakeResult take_missing(const Request& request, std::size_t missing, GrowFrom from,
+                          std::vector<StoredHandle>& out) FERRO_EXCLUDES(mutex_);
   Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
   // What is expected to be kept has pages of its own.
   bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
@@ -209,6 +220,10 @@ class ArenaHeap final : public Heap {
   std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
   void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
   bool is_capturing();
+  // Work that the stream is given from now on comes behind this epoch.
+  Epoch behind() const {
+    return std::max(context_.timeline.passed(), stream_lasts() ? ordered_behind_ : kUnused);
+  }
   ArenaAddresses addresses() const FERRO_REQUIRES(mutex_) {
     return {tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
   }
@@ -216,6 +231,7 @@ class ArenaHeap final : public Heap {
   // Pages that leave (arena_release.cpp).
   std::vector<Hole> candidates(std::size_t wanted, const Block* gap, Epoch freed_by = kAnyEpoch)
       FERRO_REQUIRES(mutex_);
+  std::size_t pages_of(const std::vector<Hole>& holes) const;
   std::vector<Hole> choose(const std::vector<Hole>& candidates, std::size_t wanted) const
       FERRO_REQUIRES(mutex_);
   std::vector<Hole> free_exports(Epoch freed_by = kAnyEpoch) FERRO_REQUIRES(mutex_);

@@ -36,6 +36,14 @@ std::vector<Hole> ArenaHeap::candidates(std::size_t wanted, const Block* gap, Ep
   return found;
 }
 
+std::size_t ArenaHeap::pages_of(const std::vector<Hole>& holes) const {
+  std::size_t pages = 0;
+  for (const Hole& hole : holes) {
+    pages += hole.run.bytes / page_bytes_;
+  }
+  return pages;
+}
+
 std::vector<Hole> ArenaHeap::choose(const std::vector<Hole>& candidates, std::size_t wanted) const {
   std::vector<HoleView> views;
   views.reserve(candidates.size());
@@ -241,11 +249,7 @@ std::size_t ArenaHeap::releasable_pages(std::size_t at_most, ReleaseAfter after)
   const HeapLock lock(mutex_);
   collect_locked();
   tiling_.merge_all();
-  std::size_t pages = 0;
-  for (const Hole& hole : candidates(at_most, nullptr, *latest)) {
-    pages += hole.run.bytes / page_bytes_;
-  }
-  return pages;
+  return pages_of(candidates(at_most, nullptr, *latest));
 }
 
 std::size_t ArenaHeap::free_pages() {
@@ -257,10 +261,7 @@ std::size_t ArenaHeap::free_pages() {
                                 [&](const PageRun& run) { pages += run.bytes / page_bytes_; });
     return true;
   });
-  for (const Hole& hole : free_exports()) {
-    pages += hole.run.bytes / page_bytes_;
-  }
-  return pages;
+  return pages + pages_of(free_exports());
 }
 
 // Out of all indexes, if nothing is behind it nor in transit in it; else null.

@@ -100,21 +100,15 @@ std::size_t ArenaHeap::pages_missing_for(const Request& request) {
   if (tiling_.free_blocks().best_fit(request.size) != nullptr) {
     return 0;
   }
+  const Epoch until = usable_until(request);
   std::vector<Block*> gaps;
-  const std::optional<GrowthPlan> planned = plan(request, 0, gaps);
+  const std::optional<GrowthPlan> planned = plan(request, 0, until, gaps);
   const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
   if (pool_ != kDefaultPool) {
     return wanted;
   }
-  const std::vector<Hole> own = candidates(wanted, planned ? gaps[planned->gap] : nullptr);
-  if (own.empty() || is_capturing()) {
-    return wanted;
-  }
-  std::size_t pages = 0;
-  for (const Hole& hole : own) {
-    pages += hole.run.bytes / page_bytes_;
-  }
-  return wanted - std::min(wanted, pages);
+  const Block* gap = planned ? gaps[planned->gap] : nullptr;
+  return wanted - std::min(wanted, pages_of(movable(wanted, gap, until)));
 }
 
 }  // namespace ferro

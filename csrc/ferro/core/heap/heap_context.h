@@ -47,6 +47,9 @@ struct Request {
   bool no_split = false;                // the block is not cut out of a larger one (segments only)
   bool plain = false;                   // from segments, whatever the layout
   LadderStep step = LadderStep::kGrow;  // that makes room for it
+  // Its stream may wait for what others still do with free pages of the arena that move for it; the
+  // host does not.
+  bool stream_may_wait = false;
 };
 
 enum class FreeError { kNone, kNotLive };

@@ -34,11 +34,14 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
   // A redundant wait costs nothing but order; after it nothing can fail. The latest epoch covers the
   // others.
   Epoch latest = kUnused;
+  std::optional<StreamId> waiter;
   for (const std::size_t i : leaving) {
-    latest = std::max(latest, is_ready(leaving_[i], request) ? kUnused : leaving_[i].freed());
+    if (!is_ready(leaving_[i], request)) {
+      latest = std::max(latest, leaving_[i].freed());
+      waiter = waiter_for(leaving_[i], request);
+    }
   }
-  if (!timeline_.has_passed(latest) &&
-      !(request.waits && timeline_.order_before(latest, *request.waits))) {
+  if (waiter && !timeline_.order_before(latest, *waiter)) {
     return TakeResult::kTooFew;
   }
   for (const std::size_t i : leaving) {
@@ -72,8 +75,14 @@ std::optional<Epoch> PageStore::epoch_to_wait_for() {
 
 // Needs no wait of the requester's stream.
 bool PageStore::is_ready(const StoredHandle& handle, const PageRequest& request) const {
+  return handle.freed() <= request.behind || timeline_.has_passed(handle.freed());
+}
+
+// The stream that may wait for it; there is one for each request.
+std::optional<StreamId> PageStore::waiter_for(const StoredHandle& handle,
+                                              const PageRequest& request) {
   const bool is_own = request.taker != nullptr && handle.mapping->owner == request.taker;
-  return is_own || handle.freed() <= request.behind || timeline_.has_passed(handle.freed());
+  return request.waits || !is_own ? request.waits : request.waits_for_own;
 }
 
 // Indices, ascending, of handles that leave and that the request may have, until they are `wanted`
@@ -93,11 +102,11 @@ std::vector<std::size_t> PageStore::choose_leaving(const PageRequest& request, s
   for (std::size_t i = leaving_.size(); i-- > 0 && *pages < wanted;) {
     if (is_ready(leaving_[i], request)) {
       choose(i);
-    } else {
+    } else if (waiter_for(leaving_[i], request)) {
       after_a_wait.push_back(i);
     }
   }
-  for (std::size_t i = 0; request.waits && i < after_a_wait.size(); ++i) {
+  for (std::size_t i = 0; i < after_a_wait.size(); ++i) {
     choose(after_a_wait[i]);
   }
   std::ranges::sort(chosen);

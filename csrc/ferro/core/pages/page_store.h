@@ -63,13 +63,15 @@ struct PageRequest {
   // Pages of a handle at most; for an exact fit.
   std::size_t largest = ~std::size_t{0};
   bool may_create = false;
-  // Handles that left this arena may come back at once, and do not count as transferred.
+  // Handles that left this arena do not count as transferred when they come back.
   const MappingOwner* taker = nullptr;
   // The requester's stream comes behind this epoch already.
   Epoch behind = kUnused;
   // This stream may wait for handles whose epochs have not passed; the host does not. None: only
   // what has passed.
   std::optional<StreamId> waits = std::nullopt;
+  // The same for handles that left the taker.
+  std::optional<StreamId> waits_for_own = std::nullopt;
 };
 
 class PageStore {
@@ -155,6 +157,7 @@ class PageStore {
   void take_last(std::size_t count, std::vector<StoredHandle>& out) FERRO_REQUIRES(mutex_);
 
   bool is_ready(const StoredHandle& handle, const PageRequest& request) const;
+  static std::optional<StreamId> waiter_for(const StoredHandle& handle, const PageRequest& request);
 
   Driver& driver_;
   DeviceTimeline& timeline_;

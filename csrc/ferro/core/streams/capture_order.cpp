@@ -53,4 +53,9 @@ bool CaptureOrder::is_behind(const CaptureMark& mark) const {
          });
 }
 
+bool CaptureOrder::is_behind_all() {
+  scan();
+  return capture_ != 0 && before_.size() == driver_.captured_nodes(stream_);
+}
+
 }  // namespace ferro

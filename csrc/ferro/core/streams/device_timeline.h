@@ -1,8 +1,8 @@
 // Points of everything that a device was given, and which of them it has passed.
 //
-// Programs rely on the native allocator's rule of reuse: free memory serves later requests of its own
-// arena at once, and anything else only behind all work that the device had been given, by any
-// stream, when the memory was freed. So a free is stamped with the current epoch, and recording a
+// Programs rely on the native allocator's rule of reuse: in its place free memory serves later requests
+// of its own arena at once, and anywhere else only behind all work that the device had been given, by
+// any stream, when the memory was freed. So a free is stamped with the current epoch, and recording a
 // point ends the epoch: the point comes behind all work that was given before any free of its epoch.
 // Memory whose stamp has passed may go anywhere.
 //

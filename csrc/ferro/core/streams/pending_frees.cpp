@@ -205,6 +205,14 @@ std::optional<EventId> PendingFrees::next_event(std::vector<Block*>& ready) {
   return std::nullopt;
 }
 
+bool PendingFrees::is_behind_capture() {
+  try {
+    return order_.is_behind_all();
+  } catch (const DriverError&) {
+    return false;
+  }
+}
+
 void PendingFrees::check_invariants() const {
   std::unordered_map<const Block*, std::size_t> events;
   for (const auto& [stream, queue] : queues_) {

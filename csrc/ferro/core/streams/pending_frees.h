@@ -65,6 +65,10 @@ class PendingFrees {
   // and nothing appended: nothing pends but what running captures defer.
   std::optional<EventId> next_event(std::vector<Block*>& ready);
 
+  // Does the next work of the heap's stream come behind all that its capture was given, on any
+  // stream? False also where the driver does not say.
+  bool is_behind_capture();
+
   std::size_t count() const { return count_; }
   // Of blocks on events.
   std::size_t bytes_on_events() const { return bytes_on_events_; }

@@ -54,8 +54,8 @@ class MovesInCapturesTest : public testing::DeviceFixture {
   }
 
   void begin(const PoolId& pool = kPool) {
-    SimGpu::begin_capture(stream_);
     device_->set_captures(1);
+    SimGpu::begin_capture(stream_);
     ASSERT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
   }
   void end(const PoolId& pool = kPool, Outcome outcome = Outcome::kSucceeded) {

@@ -148,6 +148,7 @@ TEST_F(HeapExportsTest, WhatWasSharedIsNotMoved) {
     free(heap_, blocks[static_cast<std::size_t>(i)]);
   }
   DevicePtr moved = kNull;
+  pass_epochs();
   // Four free pages, of which one is pinned.
   EXPECT_EQ(heap_.allocate_grown(bytes(4 * kPageBytes), GrowFrom::kOwnPages, &moved),
             GrowResult::kTooFewPages);

@@ -42,7 +42,7 @@ TEST_F(HeapPagesTest, TheFirstGrowthReservesOnceAndGivesAccessOnce) {
   EXPECT_EQ(calls.create, 3U);
   EXPECT_EQ(calls.map, 3U);
   EXPECT_EQ(calls.set_access, 1U);
-  EXPECT_EQ(calls.unmap + calls.release + calls.event_record, 0U);
+  EXPECT_EQ(calls.unmap + calls.release, 0U);
   EXPECT_EQ(layout_of(heap_), "L6290944 F512");
 }
 
@@ -173,8 +173,9 @@ TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
 
 TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
   const DevicePtr a = grow(heap_, 512);
+  const std::uint64_t records = driver_.calls().event_record;
   EXPECT_EQ(release_pages(kAll), 0U);
-  EXPECT_EQ(driver_.calls().event_record, 0U);
+  EXPECT_EQ(driver_.calls().event_record, records);
   static_cast<void>(a);
 }
 

@@ -26,8 +26,11 @@ class LeavingPagesTest : public testing::HeapFixture {
   }
 
   GrowResult take_idle(ArenaHeap& heap, GrowFrom from = GrowFrom::kIdlePages) {
+    return take_idle(heap, bytes(2 * kPageBytes), from);
+  }
+  GrowResult take_idle(ArenaHeap& heap, const Request& request, GrowFrom from) {
     DevicePtr ptr = kNull;
-    const GrowResult result = heap.allocate_grown(bytes(2 * kPageBytes), from, &ptr);
+    const GrowResult result = heap.allocate_grown(request, from, &ptr);
     check(heap);
     return result;
   }
@@ -35,9 +38,14 @@ class LeavingPagesTest : public testing::HeapFixture {
   ArenaHeap heap_{context_, kDefaultPool, stream_};
 };
 
-TEST_F(LeavingPagesTest, TheirOwnStreamHasThemAtOnce) {
-  EXPECT_EQ(take_idle(heap_), GrowResult::kGrown);
-  EXPECT_EQ(driver_.calls().event_wait + driver_.calls().stream_wait, 0U);
+// At another address another stream may still be at work on them.
+TEST_F(LeavingPagesTest, TheirOwnStreamWaitsForThemWhereItMay) {
+  EXPECT_EQ(take_idle(heap_), GrowResult::kTooFewPages);
+  const Request request = testing::movable_bytes(2 * kPageBytes);
+  EXPECT_EQ(take_idle(heap_, request, GrowFrom::kIdlePages), GrowResult::kGrown);
+  EXPECT_EQ(driver_.calls().stream_wait, 1U);
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  EXPECT_EQ(store_.counts().transferred, 0U);
 }
 
 TEST_F(LeavingPagesTest, AnotherStreamWaitsForThemOnlyWhereItMay) {
@@ -63,10 +71,12 @@ TEST_F(LeavingPagesTest, APrivatePoolOfTheirStreamHasThemWhenTheirEpochHasPassed
 }
 
 TEST_F(LeavingPagesTest, TheirStreamDoesNotHaveThemWhileItCaptures) {
+  const Request request = testing::movable_bytes(2 * kPageBytes);
   SimGpu::begin_capture(stream_);
-  EXPECT_EQ(take_idle(heap_), GrowResult::kTooFewPages) << "the graph replays on any stream";
+  EXPECT_EQ(take_idle(heap_, request, GrowFrom::kIdlePages), GrowResult::kTooFewPages)
+      << "the graph replays on any stream";
   SimGpu::end_capture(stream_);
-  EXPECT_EQ(take_idle(heap_), GrowResult::kGrown);
+  EXPECT_EQ(take_idle(heap_, request, GrowFrom::kIdlePages), GrowResult::kGrown);
 }
 
 }  // namespace leaving_pages_test

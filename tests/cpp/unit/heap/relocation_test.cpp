@@ -83,10 +83,14 @@ class RelocationTest : public testing::HeapFixture {
   }
   ~RelocationTest() override { drain(heap_); }
 
+  // As a climb does, which records a point first.
   DevicePtr move(std::size_t pages) {
+    pass_epochs();
+    return move(testing::movable_bytes(pages * kPageBytes));
+  }
+  DevicePtr move(const Request& request) {
     DevicePtr ptr = kNull;
-    const GrowResult result =
-        heap_.allocate_grown(bytes(pages * kPageBytes), GrowFrom::kOwnPages, &ptr);
+    const GrowResult result = heap_.allocate_grown(request, GrowFrom::kOwnPages, &ptr);
     EXPECT_EQ(result == GrowResult::kGrown, ptr != kNull);
     check(heap_);
     return ptr;
@@ -97,12 +101,14 @@ class RelocationTest : public testing::HeapFixture {
 };
 
 TEST_F(RelocationTest, HolesBecomeOneRangeWithoutNewPagesAndWithoutWaiting) {
+  pass_epochs();
   const DriverCalls before = driver_.calls();
-  const DevicePtr ptr = move(5);
+  const DevicePtr ptr = move(bytes(5 * kPageBytes));
   EXPECT_NE(ptr, kNull);
   const DriverCalls after = driver_.calls();
   EXPECT_EQ(after.create - before.create, 0U);
   EXPECT_EQ(after.event_record - before.event_record, 0U);
+  EXPECT_EQ(after.stream_wait - before.stream_wait, 0U);
   EXPECT_EQ(after.event_wait - before.event_wait, 0U);
   EXPECT_EQ(after.unmap - before.unmap, 0U) << "earlier work may use the old addresses";
   EXPECT_EQ(store_.counts().held, 16U);
@@ -120,13 +126,57 @@ TEST_F(RelocationTest, OldMappingsGoWhenTheirEpochHasPassed) {
   EXPECT_EQ(driver_.calls().unmap, 3U) << "one call for a hole";
 }
 
+TEST_F(RelocationTest, WhatAnotherStreamMayStillUseMovesWhereTheStreamWaits) {
+  make_busy(side_, blocks_[0]);
+  pass_epochs();
+  EXPECT_EQ(move(bytes(5 * kPageBytes)), kNull);
+  EXPECT_EQ(driver_.calls().stream_wait, 0U);
+  const DevicePtr moved = move(5);
+  ASSERT_NE(moved, kNull);
+  EXPECT_EQ(driver_.calls().stream_wait, 1U);
+  EXPECT_EQ(driver_.calls().event_wait, 0U);
+  make_busy(stream_, moved);
+  SimGpu::finish(stream_);
+  EXPECT_TRUE(timeline_.record());
+  EXPECT_NE(timeline_.update(), timeline_.now()) << "the fill comes behind the other stream";
+  // What was freed by then needs no other wait.
+  ASSERT_NE(move(2), kNull);
+  EXPECT_EQ(driver_.calls().stream_wait, 1U);
+}
+
+TEST_F(RelocationTest, GrowthBesideWhatAnotherStreamMayStillUseWaitsToo) {
+  make_busy(side_, blocks_[0]);
+  pass_epochs();
+  DevicePtr apart = kNull;
+  ASSERT_EQ(heap_.allocate_grown(bytes(3 * kPageBytes), GrowFrom::kAnyPages, &apart),
+            GrowResult::kGrown);
+  EXPECT_FALSE(apart >= blocks_[15] && apart < blocks_[15] + 4 * kPageBytes);
+  EXPECT_EQ(driver_.calls().stream_wait, 0U);
+  DevicePtr beside = kNull;
+  ASSERT_EQ(
+      heap_.allocate_grown(testing::movable_bytes(3 * kPageBytes), GrowFrom::kAnyPages, &beside),
+      GrowResult::kGrown);
+  EXPECT_EQ(beside, blocks_[15]) << "the last hole, beside a gap";
+  EXPECT_EQ(driver_.calls().stream_wait, 1U);
+}
+
+TEST_F(RelocationTest, WhatWasFreedWhileAnotherStreamCapturesStays) {
+  captures_.set(1);
+  SimGpu::begin_capture(side_);
+  EXPECT_EQ(move(5), kNull);
+  EXPECT_EQ(driver_.capture_info(side_).status, CaptureStatus::kActive);
+  SimGpu::end_capture(side_);
+  captures_.set(0);
+  EXPECT_NE(move(5), kNull);
+}
+
 TEST_F(RelocationTest, TooFewPagesMoveNothing) {
   const std::string before = layout_of(heap_);
   const DriverCalls calls = driver_.calls();
   EXPECT_EQ(move(10), kNull);
   EXPECT_EQ(layout_of(heap_), before);
   EXPECT_EQ(driver_.calls().map, calls.map);
-  EXPECT_EQ(driver_.calls().event_record, calls.event_record);
+  EXPECT_EQ(driver_.calls().stream_wait, calls.stream_wait);
 }
 
 TEST_F(RelocationTest, MovedPagesAreCompletedFromTheStore) {
@@ -136,10 +186,13 @@ TEST_F(RelocationTest, MovedPagesAreCompletedFromTheStore) {
 }
 
 TEST_F(RelocationTest, ACapturingStreamMovesNothing) {
+  timeline_.record();  // as the announcement does
+  captures_.set(1);
   SimGpu::begin_capture(stream_);
   EXPECT_EQ(move(5), kNull);
   EXPECT_EQ(driver_.capture_info(stream_).status, CaptureStatus::kActive);
   SimGpu::end_capture(stream_);
+  captures_.set(0);
   EXPECT_NE(move(5), kNull);
 }
 
@@ -221,7 +274,8 @@ TEST_F(LargeHandlesTest, AHandleMovesAsAWhole) {
   ASSERT_EQ(layout_of(heap_), "F16p L1p L7p");
   const std::uint64_t created = driver_.calls().create;
   DevicePtr ptr = kNull;
-  ASSERT_EQ(heap_.allocate_grown(bytes(3 * kPageBytes), GrowFrom::kOwnPages, &ptr),
+  ASSERT_TRUE(timeline_.record());
+  ASSERT_EQ(heap_.allocate_grown(testing::movable_bytes(3 * kPageBytes), GrowFrom::kOwnPages, &ptr),
             GrowResult::kGrown);
   check(heap_);
   EXPECT_EQ(driver_.calls().create, created);
