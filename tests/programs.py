@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tools import patience
 from tools.patience import Patience
@@ -45,7 +45,7 @@ SETTINGS = (
 # What decides before a program begins. It may be told all else of ours after torch was loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 
-Completed = subprocess.CompletedProcess[str]
+Completed = patience.Completed
 
 
 @cache
@@ -66,20 +66,8 @@ def clean_environment() -> dict[str, str]:
 def run(
     words: Sequence[str | Path], env: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Completed:
-    """Runs a command, for as long as it moves (tools/patience.py); its exit code is the caller's
-    to look at. One that was stopped says so at the end of its errors."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [str(word) for word in words],
-            env={**clean_environment(), **(env or {})},
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=errors,
-            start_new_session=True,
-        )
-        wrong = patience.wait(process, Patience(process.pid))
-        return _completed([str(word) for word in words], process.returncode, out, errors, wrong)
+    """Runs a command for as long as it moves, as `patience.run` does, in a clean environment."""
+    return patience.run(words, {**clean_environment(), **(env or {})}, folder)
 
 
 def run_simulated(
@@ -136,20 +124,10 @@ class ForkServer:
                 if not wrong and (wrong := patient.what_is_wrong()):
                     patience.stop(pid)
             code = int(answers.readline())
-            return _completed(words, code, out, errors, wrong)
+            return patience.completed(words, code, out, errors, wrong)
 
 
 @cache
 def _fork_server() -> ForkServer:
     """One for each process that runs tests."""
     return ForkServer()
-
-
-def _completed(
-    words: Sequence[str], code: int, out: IO[bytes], errors: IO[bytes], wrong: str
-) -> Completed:
-    texts = []
-    for file in (out, errors):
-        file.seek(0)
-        texts.append(file.read().decode(errors="replace"))
-    return Completed(list(words), code, texts[0], texts[1] + (f"\n{wrong}\n" if wrong else ""))

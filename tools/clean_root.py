@@ -8,13 +8,14 @@ empty environment, an empty HOME and an empty working folder.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tools import patience
 
 # What is in sight: the loader and the libraries, and devices that every program may ask for.
 SYSTEM = ("/usr/lib", "/usr/lib64", "/proc", "/sys")
@@ -45,21 +46,9 @@ class Done:
     output: str
 
 
-def execute(command: list[str], env: Mapping[str, str], cwd: Path, seconds: float) -> Done:
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired as error:
-        return Done(False, f"{error}")
-    return Done(done.returncode == 0, done.stdout)
+def execute(command: list[str], env: Mapping[str, str], cwd: Path) -> Done:
+    done = patience.run(command, env, cwd)
+    return Done(done.returncode == 0, done.stdout + done.stderr)
 
 
 def mounts(venv: Path, folder: Path) -> list[str]:
@@ -79,17 +68,15 @@ def works() -> bool:
     if not shutil.which("unshare"):
         return False
     with tempfile.TemporaryDirectory() as empty:
-        return in_root(Path(sys.prefix), Path(empty), ["-c", "import ssl"], {}, 60).ok
+        return in_root(Path(sys.prefix), Path(empty), ["-c", "import ssl"], {}).ok
 
 
-def in_root(
-    venv: Path, folder: Path, arguments: list[str], env: Mapping[str, str], seconds: float
-) -> Done:
+def in_root(venv: Path, folder: Path, arguments: list[str], env: Mapping[str, str]) -> Done:
     with tempfile.TemporaryDirectory() as root:
         command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT, "sh"]
         command += [root, *mounts(venv, folder), "--", "/venv/bin/python", *arguments]
         path = "/usr/sbin:/usr/bin:/sbin:/bin"
-        return execute(command, {"HOME": "/home", "PATH": path, **env}, Path(root), seconds)
+        return execute(command, {"HOME": "/home", "PATH": path, **env}, Path(root))
 
 
 def run(
@@ -97,13 +84,12 @@ def run(
     folder: Path,
     arguments: list[str],
     env: Mapping[str, str] | None = None,
-    seconds: float = 300,
 ) -> Done:
     """Python of an environment. In arguments `/given/` stands for the folder."""
     env = env or {}
     if works():
-        return in_root(venv, folder, arguments, env, seconds)
+        return in_root(venv, folder, arguments, env)
     with tempfile.TemporaryDirectory() as empty:
         words = [word.replace("/given/", f"{folder}/") for word in arguments]
         command = [str(venv / "bin" / "python"), *words]
-        return execute(command, {"HOME": empty, **env}, Path(empty), seconds)
+        return execute(command, {"HOME": empty, **env}, Path(empty))

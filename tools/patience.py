@@ -10,42 +10,47 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 IDLE_S = 180
 PROCESSOR_S = 1_800
 INTERVAL_S = 1.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the name, as proc(5) counts them.
-_SESSION, _TIMES = 6 - 3, slice(14 - 3, 18 - 3)
+_GROUPS, _TIMES = slice(5 - 3, 7 - 3), slice(14 - 3, 18 - 3)
+
+Completed = subprocess.CompletedProcess[str]
 
 
-def processor_seconds(session: int) -> float:
-    """What the processes of a session have used, with their children that have ended."""
+def processor_seconds(leader: int) -> float:
+    """What the processes of a session or a process group have used, with their children that have
+    ended."""
     ticks = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if int(fields[_SESSION]) == session:
+        if str(leader) in fields[_GROUPS]:
             ticks += sum(map(int, fields[_TIMES]))
     return ticks * _TICK_S
 
 
 class Patience:
-    """With the processes of one session, which `has_moved` says more about, such as a log."""
+    """With the processes of one session or group, of which `has_moved` says more, such as a log."""
 
     def __init__(
         self,
-        session: int,
+        leader: int,
         has_moved: Callable[[], object] = lambda: None,
         idle_s: float = IDLE_S,
         processor_s: float = PROCESSOR_S,
     ) -> None:
-        self._session = session
+        self._leader = leader
         self._has_moved = has_moved
         self._idle_s = idle_s
         self._processor_s = processor_s
@@ -54,7 +59,7 @@ class Patience:
 
     def what_is_wrong(self) -> str:
         """Why to stop them; empty while they move."""
-        used = processor_seconds(self._session)
+        used = processor_seconds(self._leader)
         if used > self._processor_s:
             return f"stopped after {used:.0f} s of processor time"
         seen = (round(used, 1), self._has_moved())
@@ -65,10 +70,10 @@ class Patience:
         return ""
 
 
-def stop(session: int) -> None:
+def stop(leader: int) -> None:
     """Kills the leader's process group; does nothing when it is gone."""
     try:
-        os.killpg(session, signal.SIGKILL)
+        os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         return
 
@@ -89,3 +94,36 @@ def wait(
                 stop(process.pid)
                 process.wait()
                 return wrong
+
+
+def run(
+    words: Sequence[str | Path],
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    processor_s: float = PROCESSOR_S,
+) -> Completed:
+    """Runs a command for as long as it moves; its exit code is the caller's to look at. One that
+    was stopped says so at the end of its errors."""
+    command = [str(word) for word in words]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command,
+            env=None if env is None else dict(env),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
+        )
+        wrong = wait(process, Patience(process.pid, processor_s=processor_s))
+        return completed(command, process.returncode, out, errors, wrong)
+
+
+def completed(
+    words: Sequence[str], code: int, out: IO[bytes], errors: IO[bytes], wrong: str
+) -> Completed:
+    texts = []
+    for file in (out, errors):
+        file.seek(0)
+        texts.append(file.read().decode(errors="replace"))
+    return Completed(list(words), code, texts[0], texts[1] + (f"\n{wrong}\n" if wrong else ""))

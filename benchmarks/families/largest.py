@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,6 @@ from benchmarks.families.__main__ import (
     JOBS_ON_GPU,
     JOBS_SIMULATED,
     OUTSIDE,
-    SECONDS_ON_GPU,
     Share,
     environment,
 )
@@ -35,9 +33,9 @@ from benchmarks.families.table import FAMILIES, MIB, Family
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.harness.records import print_table, report_problems, store
 from ferro_alloc.fit._result import DOES_NOT_FIT
+from tools import patience
 from tools.gpu import gpu_count
 
-SECONDS_TO_ASK = 480
 SMOKE_LIMIT = 288  # MiB
 
 
@@ -82,14 +80,7 @@ def ask(question: Question, folder: str) -> tuple[int, list[int]]:
     command += ["--what-if", "batch", "--json", str(answer), "-m", "benchmarks.families.fixed"]
     command += [question.family, "--batch", str(question.program.batch(question.smoke))]
     command += ["--smoke"] * question.smoke
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=dict(os.environ) | environment(folder, one_device=False),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_TO_ASK,
-    )
+    done = patience.run(command, dict(os.environ) | environment(folder, one_device=False), ROOT)
     if not answer.exists():
         raise ValueError(f"{question.family}: {done.stderr[-2000:]}")
     found = json.loads(answer.read_text())
@@ -103,7 +94,7 @@ def fits(question: Question, batch: int, simulated: bool, folder: str) -> bool:
     words += ["--limit", str(question.limit), "--batch", str(batch)]
     words += ["--simulated"] * simulated + ["--smoke"] * question.smoke
     env = environment(folder, one_device=not simulated)
-    with Child("benchmarks.families.child", words, timeout=SECONDS_ON_GPU, env=env) as child:
+    with Child("benchmarks.families.child", words, env) as child:
         return bool(child.read()["fits"])
 
 
@@ -117,7 +108,7 @@ def answer(question: Question, simulated: bool, card: Share) -> Record:
                     question, record.largest, simulated, folder
                 )
                 record.one_more_fits = fits(question, record.largest + 1, simulated, folder)
-        except (ChildError, ValueError, subprocess.TimeoutExpired) as error:
+        except (ChildError, ValueError) as error:
             record.problem = f"{question.family} {question.allocator}: {error}"
     return record
 

@@ -23,7 +23,6 @@ WORKLOADS = (
     "quantised_load",
 )
 UNIT = 2 << 20  # limits are multiples of a page
-SECONDS = 200
 # No time is measured while several processes share the card; each needs at most 16 GB of it.
 JOBS_ON_GPU = 8
 JOBS_SIMULATED = 2
@@ -48,7 +47,7 @@ def attempt(workload: str, allocator: str, options: Sequence[str], limit: int | 
     """The last object of benchmarks.harness.measure, under that limit if there is one."""
     arguments = ["--workload", workload, "--allocator", allocator, *options]
     arguments += [] if limit is None else ["--limit", str(limit)]
-    with Child("benchmarks.harness.measure", arguments, SECONDS) as child:
+    with Child("benchmarks.harness.measure", arguments) as child:
         result = child.read()
         while "number" in result:
             result = child.read()

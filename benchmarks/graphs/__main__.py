@@ -230,7 +230,7 @@ def memory_child(options: argparse.Namespace) -> int:
 
 def add_memory(record: Record, arguments: Sequence[str]) -> None:
     options = ["--child", record.allocator, "--memory", *arguments]
-    with Child("benchmarks.graphs", options, turns.TIMEOUT) as process:
+    with Child("benchmarks.graphs", options) as process:
         try:
             said = process.read()
             record.bytes, record.joins = said["bytes"], said["joins"]

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # Trees of graphs need checkpoints of their pool, which cudaMallocAsync does not have.
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
-TIMEOUT = 400
 ROWS = (8, 6)
 """Sequences in a batch: the two shapes."""
 LENGTH, SMOKE_LENGTH = 513, 65
@@ -152,7 +151,7 @@ def run(allocator: str, arguments: Sequence[str], cache: str) -> Record:
     record = Record(allocator)
     env = {"TORCHINDUCTOR_CACHE_DIR": cache}
     arguments = ["--child", allocator, *arguments]
-    with Child("benchmarks.graphs.compiled", arguments, TIMEOUT, env) as process:
+    with Child("benchmarks.graphs.compiled", arguments, env) as process:
         try:
             found = process.read()
         except ChildError as error:

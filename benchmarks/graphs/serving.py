@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 WORDS = 151_936
 DECODE = sorted(BATCHES, reverse=True)
 DECODE_OF_TWO, PREFILL = (128, 64, 32, 16, 8), (2048, 1024, 512, 256)
-SECONDS = 300
 
 
 @dataclass
@@ -149,7 +148,7 @@ def measure(allocator: str, options: argparse.Namespace) -> Record:
     words = ["--child", allocator, *["--smoke"] * options.smoke]
     words += ["--simulated"] * (gpu_count() == 0)
     record = Record(allocator)
-    with Child("benchmarks.graphs.serving", words, SECONDS) as process:
+    with Child("benchmarks.graphs.serving", words) as process:
         try:
             record.bytes = process.read()["bytes"]
         except ChildError as error:

@@ -9,6 +9,7 @@ one. Where the parent decides how often, the line says whether to stop.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tools import patience
+from tools.patience import Patience
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "ferro_alloc"
@@ -62,21 +66,21 @@ def use_allocator(
 
 
 class ChildError(Exception):
-    """A child ended with an error or ran out of time; the text ends with what it wrote last."""
+    """A child ended with an error or was stopped; the text ends with what it wrote last."""
 
 
 class Child:
-    """A running `python -m MODULE`, killed when it takes too long."""
+    """A running `python -m MODULE`, stopped when it does nothing for `idle_s` while it is read."""
 
     def __init__(
         self,
         module: str,
         arguments: Sequence[str],
-        timeout: float,
         env: Mapping[str, str] | None = None,
+        idle_s: float = patience.IDLE_S,
     ) -> None:
         self.name = " ".join([module, *arguments])
-        self._timed_out = False
+        self._wrong = ""
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -86,10 +90,11 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            process_group=0,
         )
-        self._timer = threading.Timer(timeout, self._expire)
-        self._timer.daemon = True
-        self._timer.start()
+        self._is_read = threading.Event()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, args=[idle_s], daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -100,15 +105,21 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            patience.stop(self._process.pid)
         self.close()
 
     def read(self) -> dict[str, Any]:
         """The child's next object; lines that are none, such as warnings, are passed over."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                message: dict[str, Any] = json.loads(line)
-                return message
+        self._is_read.set()
+        try:
+            for line in self._process.stdout:
+                if line.startswith("{"):
+                    message: dict[str, Any] = json.loads(line)
+                    return message
+        finally:
+            self._is_read.clear()
         raise self._failure()
 
     def go_on(self, stop: bool = False) -> None:
@@ -121,27 +132,35 @@ class Child:
             raise self._failure() from None
 
     def close(self) -> None:
-        self._timer.cancel()
+        self._closed.set()
         if self._process.poll() is None:
             try:
                 # A child that has said its last word ends by itself.
                 self._process.communicate(timeout=20)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                patience.stop(self._process.pid)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None and not stream.closed:
                 stream.close()
 
-    def _expire(self) -> None:
-        self._timed_out = True
-        self._process.kill()
+    def _watch(self, idle_s: float) -> None:
+        patient: Patience | None = None
+        while not self._closed.wait(patience.INTERVAL_S):
+            if not self._is_read.is_set():
+                patient = None  # it waits for its parent, as it should
+                continue
+            patient = patient or Patience(self._process.pid, idle_s=idle_s, processor_s=math.inf)
+            if wrong := patient.what_is_wrong():
+                self._wrong = wrong
+                patience.stop(self._process.pid)
+                return
 
     def _failure(self) -> ChildError:
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()[-25:]
-        how = "ran out of time" if self._timed_out else f"ended with {code}"
+        how = self._wrong or f"ended with {code}"
         return ChildError("\n".join([f"{self.name} {how}:", *lines]))
 
 

@@ -29,7 +29,6 @@ from benchmarks.harness.processes import (
 from benchmarks.harness.records import report_problems, store
 from tools.gpu import gpu_count
 
-TIMEOUT = 240
 MOST_PASSES = 12
 
 Case = Callable[[float], float]
@@ -112,7 +111,7 @@ def run(module: str, arguments: Sequence[str], options: argparse.Namespace) -> l
     with ExitStack() as stack:
         children = {}
         for name in allocators:
-            process = Child(module, ["--child", name, *common], TIMEOUT)
+            process = Child(module, ["--child", name, *common])
             children[name] = stack.enter_context(process)
         for number in range(options.rounds):
             for name in order(allocators, number):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness.processes import ROOT
+from tools import patience
 
 STARTUP = ROOT / "ferro_alloc.pth"
 STARTS, IMPORTS = 60, 9
@@ -58,7 +58,7 @@ def python(program: str, *, on: bool = False) -> str:
     env = {key: value for key, value in os.environ.items() if not key.startswith("FERRO_ALLOC")}
     env |= {"PYTHONPATH": str(ROOT)} | ({"FERRO_ALLOC": "1"} if on else {})
     command = [sys.executable, "-c", program, str(STARTUP)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = patience.run(command, env)
     if done.returncode != 0:
         raise RuntimeError(f"a start of Python failed: {done.stderr.strip()}")
     return done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness.processes import ROOT
+from tools import patience
 
 TRACES = ROOT / "benchmarks" / "replay" / "traces"
 
@@ -50,12 +50,7 @@ def replay(program: Path, name: str, page_mib: int, limit: int | None) -> dict[s
     with tempfile.TemporaryDirectory() as folder, np.load(TRACES / f"{name}.npz") as trace:
         path = Path(folder) / "trace"
         to_events(trace, limit).tofile(path)
-        done = subprocess.run(
-            [str(program), str(path), str(page_mib)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = patience.run([program, path, str(page_mib)])
     if done.returncode != 0:
         raise SystemExit(f"{name}: {done.stderr.strip()}")
     result: dict[str, Any] = json.loads(done.stdout)

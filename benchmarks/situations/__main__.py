@@ -18,8 +18,6 @@ from benchmarks.harness.records import print_table, report_problems, store
 from benchmarks.situations import ALLOCATORS, MIB, NAMES, SMOKE_MIB, rows
 from tools.gpu import gpu_count
 
-TIMEOUT = 120
-
 
 @dataclass
 class Record:
@@ -45,7 +43,7 @@ def run(situation: str, allocator: str, mib: int, simulated: bool) -> Record:
     arguments = ["--child", allocator, "--situations", situation, "--mib", str(mib)]
     arguments += ["--simulated"] * simulated
     record = Record(situation, allocator)
-    with Child("benchmarks.situations", arguments, TIMEOUT) as process:
+    with Child("benchmarks.situations", arguments) as process:
         try:
             record.ways = process.read()
         except ChildError as error:

@@ -14,7 +14,6 @@ from benchmarks.harness.turns import enough_passes, order
 
 # What each allocator is timed for, in passes after the first, which warms up.
 TIMED_SECONDS = 4.0
-SECONDS = 240  # that a workload may take
 
 
 @dataclass
@@ -69,7 +68,7 @@ def run(
         alone = name == OURS or not beside
         arguments = ["--allocator", name, *options, *["--alone"] * alone]
         ours_too = beside and not alone and name == processes[0]
-        with Child("benchmarks.training.switching", arguments, SECONDS * len(workloads)) as child:
+        with Child("benchmarks.training.switching", arguments) as child:
             for workload in workloads:
                 try:
                     found = child.read()["allocators"]
@@ -132,9 +131,7 @@ def take_turns(
     options += ["--simulated"] * simulated + ["--smoke"] * smoke
     with ExitStack() as stack:
         children = {
-            name: stack.enter_context(
-                Child("benchmarks.harness.measure", [*way, *options], SECONDS)
-            )
+            name: stack.enter_context(Child("benchmarks.harness.measure", [*way, *options]))
             for name, way in ways.items()
         }
 

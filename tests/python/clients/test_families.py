@@ -80,7 +80,7 @@ def test_the_largest_batch_is_asked_of_one_card_and_tried_on_another(
 @pytest.mark.parametrize("family", ["transformer", "fsdp2"])
 def test_a_limit_is_what_the_allocator_may_reserve(family: str) -> None:
     words = ["--family", family, "--allocator", "native", "--smoke", "--simulated"]
-    with Child("benchmarks.families.child", [*words, "--limit", "64"], timeout=120) as child:
+    with Child("benchmarks.families.child", [*words, "--limit", "64"]) as child:
         found = child.read()
     assert not found["fits"]
     assert "out of memory" in found["failure"]

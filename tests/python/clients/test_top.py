@@ -56,7 +56,7 @@ class Program:
 
     def end(self) -> None:
         self._pipe(self._process.stdin).close()
-        self._process.wait(timeout=60)
+        self._process.wait()
 
     @staticmethod
     def _pipe(pipe: IO[str] | None) -> IO[str]:

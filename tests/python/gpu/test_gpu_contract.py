@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import setup as ferro_setup
+from tests import programs
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.gpu
@@ -24,5 +24,5 @@ def test_the_real_driver_keeps_the_contract(tmp_path: Path) -> None:
     configure = [cmake, "-S", str(ROOT), "-B", tree, *generator, f"-DFERRO_CUDA_INCLUDE={include}"]
     build = [cmake, "--build", tree, "--target", "contract_runner", "-j", jobs]
     for command in (configure, build, [str(tmp_path / "tests" / "cpp" / "contract_runner")]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        done = programs.run(command)
         assert done.returncode == 0, f"{command[0]}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

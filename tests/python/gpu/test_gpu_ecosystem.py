@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.programs import ROOT, clean_environment, find_program
+from tests import programs
+from tests.programs import ROOT, Completed, find_program
 from tests.python.torch_programs import checks_of
 from tools.gpu import gpu_count
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.gpu
 needs_two = pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
 
 
-def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def last_object(done: Completed) -> dict[str, Any]:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         pytest.fail(f"the program ended with {done.returncode}\n{done.stdout}{done.stderr}")
@@ -31,15 +32,8 @@ def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 @cache
 def run(program: str, *arguments: str) -> dict[str, Any]:
     """What all checks of a program returned."""
-    done = subprocess.run(
-        [sys.executable, str(find_program(program)), *arguments],
-        env=clean_environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return last_object(done)
+    words = [sys.executable, find_program(program), *arguments]
+    return last_object(programs.run(words, None, ROOT))
 
 
 def compare(program: str, name: str) -> None:
@@ -88,29 +82,14 @@ def free_port() -> str:
 @cache
 def ranks(allocator: str, registered_by: str) -> list[dict[str, Any]]:
     """What the two ranks found."""
-    port = free_port()
-    program = str(find_program("gpu_ranks.py"))
-    running = [
-        subprocess.Popen(
-            [sys.executable, program, allocator, str(rank), port, registered_by],
-            env=clean_environment(),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    found = []
-    try:
-        for process in running:
-            output, errors = process.communicate(timeout=200)
-            done = subprocess.CompletedProcess([], process.returncode, output, errors)
-            found.append(last_object(done))
-    finally:
-        for process in running:
-            process.kill()
-    return found
+    port, program = free_port(), find_program("gpu_ranks.py")
+
+    def run_rank(rank: int) -> dict[str, Any]:
+        words = [sys.executable, program, allocator, str(rank), port, registered_by]
+        return last_object(programs.run(words, None, ROOT))
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run_rank, (0, 1)))
 
 
 @needs_two

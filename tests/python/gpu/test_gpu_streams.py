@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.conftest import RunProgram
-from tests.programs import clean_environment, find_program
+from tests.programs import Completed, find_program
 
 pytestmark = pytest.mark.gpu
 
@@ -75,15 +75,13 @@ torch.as_tensor(TooLong, device="cuda").sum().item()
 their own; and that lies right behind the block, where it would be read without an error."""
 
 
-def check_memory(*command: str) -> subprocess.CompletedProcess[str]:
+def check_memory(*command: str) -> Completed:
     """`python COMMAND` under compute-sanitizer's memcheck, which ends with 9 if it finds errors."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         pytest.skip("there is no compute-sanitizer on this machine")
     words = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, *command]
-    return subprocess.run(
-        words, env=clean_environment(), capture_output=True, text=True, timeout=180, check=False
-    )
+    return programs.run(words)
 
 
 def test_compute_sanitizer_finds_nothing_while_pages_move() -> None:

@@ -25,7 +25,7 @@ def runs(workload: str) -> dict[str, dict[str, Any]]:
 
     def run(allocator: str) -> dict[str, Any]:
         arguments = ["--allocator", allocator, *options]
-        with Child("benchmarks.harness.measure", arguments, timeout=120) as child:
+        with Child("benchmarks.harness.measure", arguments) as child:
             child.read()
             return child.read()
 

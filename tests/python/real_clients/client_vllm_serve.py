@@ -47,7 +47,7 @@ def ask(url, content=None):
     data = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request) as answer:
             return answer.read().decode()
     except urllib.error.HTTPError as error:
         raise RuntimeError(error.read().decode()) from error
@@ -93,7 +93,7 @@ def serve(folder):
         pools = reserved_by_pools(server.pid)
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait()
     took = re.findall(r"Graph capturing finished .* took ([\d.]+) GiB", log.read_text())
     return {
         "tokens": answer["usage"]["completion_tokens"],

@@ -17,10 +17,12 @@ import torch
 
 import ferro_alloc
 
-ROUNDS = 60
+ROUNDS = 40
 REPLAYS = 3
 MIB = 1 << 20
 LARGEST = 24
+READ = LARGEST // 2
+"""The largest that the side stream reads. In MiB."""
 SLEEP = 2_000_000
 """In cycles of the GPU: about a millisecond."""
 
@@ -37,12 +39,12 @@ def empty(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-patterns = torch.arange(1, ROUNDS + 1, dtype=torch.uint8).repeat_interleave(LARGEST * MIB)
+patterns = torch.arange(1, ROUNDS + 1, dtype=torch.uint8).repeat_interleave(READ * MIB)
 patterns = patterns.view(ROUNDS, -1).pin_memory()
 noise = torch.full((LARGEST * MIB,), 0xFF, dtype=torch.uint8).pin_memory()
 if captured:
     patterns, noise = patterns.cuda(), noise.cuda()
-results = [empty(LARGEST * MIB) for _ in range(8 if captured else ROUNDS)]
+results = [empty(READ * MIB) for _ in range(8 if captured else ROUNDS)]
 
 
 class LateUses:
@@ -64,7 +66,7 @@ class LateUses:
         return tensor
 
     def round(self, number: int) -> int:
-        size = drawn.randint(1, LARGEST // 2) * MIB
+        size = drawn.randint(1, READ) * MIB
         temporary = self.take(size, patterns[number])
         with torch.cuda.stream(side):
             side.wait_stream(main)

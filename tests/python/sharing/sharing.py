@@ -34,7 +34,7 @@ import torch
 import torch.multiprocessing
 from sharing_peer import OtherProcess, filled, is_filled, open_descriptors, refill
 
-_other = OtherProcess(start_within=60, answer_within=20)
+_other = OtherProcess()
 ask = _other.ask
 
 
@@ -206,6 +206,6 @@ def nothing_stays_mapped() -> Any:
     return ask("mapped") * 2 * MIB <= max(held, 2 * MIB) + 2 * MIB
 
 
-_other.end(within=30)
+_other.end()
 assert (sys.argv[1] != "native") == FERRO
 finish()

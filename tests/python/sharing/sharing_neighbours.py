@@ -31,7 +31,7 @@ import torch
 import torch.multiprocessing
 from sharing_peer import OtherProcess, filled, is_filled
 
-_other = OtherProcess(start_within=120, answer_within=60)
+_other = OtherProcess()
 ask = _other.ask
 
 
@@ -242,7 +242,7 @@ def a_sender_that_has_ended_is_said_to_have_ended() -> bool:
     words = torch.empty(0, dtype=torch.int32, device="cuda").set_(opened)
     filled_by_it = is_filled(words, 9)
     _other.process.kill()
-    _other.process.join(60)
+    _other.process.join()
     squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     squatter.bind(Server.of(handle).name)
     squatter.listen(8)

@@ -6,11 +6,12 @@ import html
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import programs
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -22,16 +23,13 @@ needs_browser = pytest.mark.skipif(
 def opened(path: Path) -> str:
     """The page as the browser has it in the end. What goes to its console fails the test."""
     assert BROWSER is not None
-    done = subprocess.run(
+    done = programs.run(
         [
             BROWSER,
             *("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
             *(f"--user-data-dir={path.parent / 'profile'}", "--virtual-time-budget=60000"),
             *("--dump-dom", path.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+        ]
     )
     said = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     assert not said, said
