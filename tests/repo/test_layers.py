@@ -61,78 +61,78 @@ def own(include: str) -> bool:
     return include.startswith(("ferro/", "python/", "sim/", "values/"))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(CSRC)))
-def test_includes_point_down_only(path: Path) -> None:
-    here = layer_of(path.relative_to(CSRC).as_posix())
-    for include in filter(own, includes(path)):
-        if here in BESIDE:
-            assert include.startswith(BESIDE[here]), f"{here} includes {include}"
-            continue
-        there = layer_of(include)
-        assert there in LAYERS, f"{include} is of no layer that {here} may know"
-        assert LAYERS.index(there) <= LAYERS.index(here), f"{here} includes {include} above it"
+def named(path: Path) -> str:
+    return path.relative_to(CSRC).as_posix()
 
 
-Floors = tuple[set[str], ...]
+def below(folder: str) -> list[Path]:
+    return [path for path in SOURCES if named(path).startswith(folder)]
 
 
-def check_floors(path: Path, house: str, floors: Floors) -> None:
-    """`path` includes of `house` only its own room and rooms of lower floors."""
-
-    def room_of(file: str) -> str:
-        room, _, rest = file.removeprefix(house).partition("/")
-        return room if rest else ""
-
-    def floor_of(room: str) -> int:
-        return next(floor for floor, rooms in enumerate(floors) if room in rooms)
-
-    here = room_of(path.relative_to(CSRC).as_posix())
-    for include in includes(path):
-        if include.startswith(house):
-            there = room_of(include)
-            assert there == here or floor_of(there) < floor_of(here), f"{here} includes {include}"
+def may_include(here: str, include: str) -> bool:
+    if here in BESIDE:
+        return include.startswith(BESIDE[here])
+    there = layer_of(include)
+    return there in LAYERS and LAYERS.index(there) <= LAYERS.index(here)
 
 
-def in_house(house: str) -> pytest.MarkDecorator:
-    paths = [path for path in SOURCES if path.relative_to(CSRC).as_posix().startswith(house)]
-    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(CSRC)))
+def test_includes_point_down_only() -> None:
+    wrong = [
+        f"{named(path)} includes {include}"
+        for path in SOURCES
+        for include in filter(own, includes(path))
+        if not may_include(layer_of(named(path)), include)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@in_house("ferro/core/")
-def test_rooms_of_the_core_know_lower_floors_only(path: Path) -> None:
-    check_floors(path, "ferro/core/", CORE_FLOORS)
+@pytest.mark.parametrize(
+    ("house", "floors"),
+    [
+        ("ferro/core/", CORE_FLOORS),
+        ("ferro/adapter/", ADAPTER_FLOORS),
+        ("sim/", SIM_FLOORS),
+        ("sim/libraries/", LIBRARY_FLOORS),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_folders_include_lower_floors_only(house: str, floors: tuple[set[str], ...]) -> None:
+    """Each file includes of its house only its own folder and those of lower floors."""
+
+    def folder_of(file: str) -> str:
+        folder, _, rest = file.removeprefix(house).partition("/")
+        return folder if rest else ""
+
+    floor_of = {folder: floor for floor, folders in enumerate(floors) for folder in folders}
+    files = below(house)
+    assert {folder_of(named(path)) for path in files} <= set(floor_of)
+    wrong = []
+    for path in files:
+        here = folder_of(named(path))
+        for include in includes(path):
+            there = folder_of(include)
+            if include.startswith(house) and there != here and floor_of[there] >= floor_of[here]:
+                wrong.append(f"{named(path)} includes {include}")
+    assert not wrong, "\n".join(wrong)
 
 
-@in_house("ferro/adapter/")
-def test_rooms_of_the_adapter_know_lower_floors_only(path: Path) -> None:
-    check_floors(path, "ferro/adapter/", ADAPTER_FLOORS)
+OUTSIDE = {
+    r"(cuda|cublas|driver_types|vector_types)\w*\.h": {"driver", "sim"},
+    r"(c10|ATen|torch/headeronly)/": {"adapter", "values"},
+    r"(torch|pybind11)/|Python\.h": {"python", "values"},
+}
+"""Which layers may include what of others; the first pattern that matches counts."""
 
 
-@in_house("sim/")
-def test_rooms_of_the_simulated_gpu_know_lower_floors_only(path: Path) -> None:
-    check_floors(path, "sim/", SIM_FLOORS)
-
-
-@in_house("sim/libraries/")
-def test_libraries_of_the_simulated_gpu_know_lower_floors_only(path: Path) -> None:
-    check_floors(path, "sim/libraries/", LIBRARY_FLOORS)
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(CSRC)))
-def test_outside_libraries_stay_in_their_layers(path: Path) -> None:
-    here = layer_of(path.relative_to(CSRC).as_posix())
-    for include in includes(path):
-        if re.match(r"(cuda|cublas|driver_types|vector_types)\w*\.h", include):
-            allowed = {"driver", "sim"}
-        elif include.startswith(("c10/", "ATen/", "torch/headeronly/")):
-            allowed = {"adapter", "values"}
-        elif include.startswith(("torch/", "pybind11/", "Python.h")):
-            allowed = {"python", "values"}
-        else:
-            continue
-        assert here in allowed, f"{here} includes {include}, which only {allowed} may"
+def test_outside_libraries_stay_in_their_layers() -> None:
+    wrong = []
+    for path in SOURCES:
+        for include in includes(path):
+            allowed = next((OUTSIDE[p] for p in OUTSIDE if re.match(p, include)), None)
+            if allowed is not None and layer_of(named(path)) not in allowed:
+                wrong.append(f"{named(path)} includes {include}, which only {allowed} may")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_layers_were_found() -> None:
-    found = {layer_of(path.relative_to(CSRC).as_posix()) for path in SOURCES}
-    assert found == {*LAYERS, *BESIDE}
+    assert {layer_of(named(path)) for path in SOURCES} == {*LAYERS, *BESIDE}
