@@ -60,6 +60,8 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
         _variable.on_install()
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"install() got {config!r}: expected a ferro_alloc.Config, or None")
+    if not isinstance(strict, bool):
+        raise TypeError(f"install() got strict={strict!r}: expected True or False")
     wanted = Config.from_env() if config is None else config
     with _lock:
         if is_installed():

@@ -181,8 +181,11 @@ def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
     nothing, when it would use memory that is not there any more or that another graph may have
     overwritten, and when it overtakes the last one of its exclusive group. It records the stacks of
     allocations and frees, unless the program records a memory history already. Raises `FerroError`
-    without a device and while ferro_alloc is not in PyTorch's place.
+    without a device, while ferro_alloc is not in PyTorch's place, and for what is neither True nor
+    False.
     """
+    if not isinstance(enabled, bool):
+        raise FerroError(f"debug({enabled!r}): expected True or False")
     scope = contextlib.ExitStack()
     scope.callback(_switch, _watch is not None)
     _switch(enabled)

@@ -234,6 +234,10 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
     `ordered=True` says that the program orders them itself. Raises as `join` does, and `FerroError`
     while ferro_alloc is not in PyTorch's place.
     """
+    if not isinstance(name, str) or not isinstance(ordered, bool):
+        raise FerroError(
+            f"exclusive(name={name!r}, ordered={ordered!r}): expected a name, and True or False"
+        )
     group = ExclusiveGroup(name, ordered)
     try:
         group.join(*members)

@@ -102,8 +102,10 @@ def graph_pool_handle(name: str = "", *, mem_pool: torch.cuda.MemPool | None = N
 
     `name` is for people; it stands in errors about the pool. With `mem_pool` it is the handle of
     that pool, so that it can be sealed and keep buffers. Raises `FerroError` when the extension or
-    a CUDA build of torch is missing.
+    a CUDA build of torch is missing, and for a name that is no text.
     """
+    if not isinstance(name, str):
+        raise FerroError(f"graph_pool_handle({name!r}): expected a name, or nothing")
     extension = _load.load()
     import torch
 

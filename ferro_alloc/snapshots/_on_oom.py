@@ -28,9 +28,11 @@ def report_on_oom(path: str | Path) -> None:
     raised. `{pid}` in it becomes the number of the process, for programs of several. Under any
     allocator. The time line and the lines of code need `_record_memory_history()`, as for
     `report()`. What keeps the report from being written goes to the logger `ferro_alloc`, never
-    into the program's error. Raises `FerroError` where the folder does not exist. Thread-safe.
-    Does not initialise CUDA.
+    into the program's error. Raises `FerroError` where it is no path, or the folder does not exist.
+    Thread-safe. Does not initialise CUDA.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise FerroError(f"report_on_oom({path!r}): expected the path of a file to write")
     wanted = Path(str(path).replace("{pid}", str(os.getpid()))).absolute()
     check_folder(wanted)
     with _lock:
