@@ -125,7 +125,7 @@ class Driver {
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
-  // How many nodes the stream's capture has so far, on all its streams; 0 where it captures nothing.
+  // The number of nodes in the graph that the stream is capturing into; 0 if it is not capturing.
   std::size_t captured_nodes(StreamId stream);
   // The nodes that a node of a graph comes directly after.
   std::vector<GraphNodeId> nodes_before(GraphNodeId node);

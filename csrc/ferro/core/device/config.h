@@ -64,8 +64,8 @@ struct AllocatorConfig {
   // given back or waited for. Asked on every miss; null: no such limit.
   std::function<std::size_t(std::size_t)> rejection_limit = nullptr;
 
-  // Whether any stream may wait for others while memory could grow: not where the program forbids it,
-  // nor where work may wait for another rank.
+  // May a stream wait for another one while memory could grow? Not if the program forbids it, nor while
+  // the program's work may wait for another rank.
   bool may_wait_rather_than_grow() const {
     return in_flight_share >= 0 && !(has_rank_messages && has_rank_messages());
   }

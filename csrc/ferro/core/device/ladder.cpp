@@ -194,7 +194,7 @@ DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
   return ptr;
 }
 
-// Memory cannot grow, so from here on the stream waits whatever the program prefers.
+// Memory cannot grow any more, so from here on the stream waits even if the program prefers growth.
 DevicePtr Ladder::wait_on_stream(Climb& climb) {
   const bool might_wait = std::exchange(climb.request.stream_may_wait, true);
   const DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());

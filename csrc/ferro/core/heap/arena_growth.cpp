@@ -88,10 +88,11 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
   }
 }
 
-// The latest epoch in which free memory of the arena may have been freed so that a growth uses it.
-// Other streams may still use it, and natively a free block serves no larger request. So the request's
-// stream is behind that epoch, or may wait for it; in a capture, it comes behind all that the capture
-// was given, or nothing was.
+// A growth uses free memory of the arena only if it was freed in this epoch or before. Other streams
+// may still use younger memory, and the native allocator never serves a request from a smaller free
+// block. Outside of captures the request's stream is behind the epoch, or waits for it. In a capture
+// into a private pool all free memory is usable while the stream's next work depends on every node of
+// the graph; otherwise only memory whose epoch has passed.
 Epoch ArenaHeap::usable_until(const Request& request) {
   if (is_capturing()) {
     return pool_ != kDefaultPool && pending_.is_behind_capture() ? kAnyEpoch : behind();
@@ -149,7 +150,7 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
   return GrowResult::kGrown;
 }
 
-// Whole free handles that may serve a request at other addresses, and were freed by then.
+// Whole free handles that may move to other addresses for a request, freed in epoch `until` or before.
 std::vector<Hole> ArenaHeap::movable(std::size_t wanted, const Block* gap, Epoch until) {
   // Work that the stream captures may use memory of the default pool at its old addresses. Pages of
   // the graph's own pool stay behind them.

@@ -74,8 +74,8 @@ class ArenaHeap final : public Heap {
   DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
   DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
   // Puts pages behind a gap. Without success the arena is as it was, but for whole free handles that
-  // may have gone to the store. Own pages move where their epoch has passed, or the stream comes
-  // behind it. `*out` is written on kGrown only.
+  // may have gone to the store. Own pages move only when their epoch has passed or the heap's stream is
+  // ordered behind it. `*out` is written on kGrown only.
   GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
       FERRO_EXCLUDES(mutex_);
   // The heap's stream waits for the uses of one pending block after the other, searching again after
@@ -113,8 +113,8 @@ class ArenaHeap final : public Heap {
     }
     return ordered;
   }
-  // The store's pages that this arena may have for a request, without a wait of its stream but where
-  // they are its own and the request allows it.
+  // Asks the store for pages for a request of this arena. The stream waits only for pages that left
+  // this arena, and only if the request allows it.
   PageRequest page_request(const Request& request, std::size_t pages) const {
     PageRequest wanted;
     wanted.pages = pages;
@@ -182,7 +182,7 @@ class ArenaHeap final : public Heap {
     GrowthPlan plan;
     SetAside own;
     std::size_t own_pages = 0;  // of `own`, which is empty at the end
-    Epoch behind = kUnused;     // that the stream has to be, for `own` and what lies beside the gap
+    Epoch behind = kUnused;  // the stream must be behind it, to use `own` and the gap's neighbours
   };
 
   // Growing (arena_growth.cpp).
@@ -220,7 +220,7 @@ class ArenaHeap final : public Heap {
   std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
   void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
   bool is_capturing();
-  // Work that the stream is given from now on comes behind this epoch.
+  // The stream's later work runs behind this epoch.
   Epoch behind() const {
     return std::max(context_.timeline.passed(), stream_lasts() ? ordered_behind_ : kUnused);
   }

@@ -47,8 +47,8 @@ struct Request {
   bool no_split = false;                // the block is not cut out of a larger one (segments only)
   bool plain = false;                   // from segments, whatever the layout
   LadderStep step = LadderStep::kGrow;  // that makes room for it
-  // Its stream may wait for what others still do with free pages of the arena that move for it; the
-  // host does not.
+  // A growth may make the request's stream wait for the last uses of the free memory that it takes.
+  // The host never waits.
   bool stream_may_wait = false;
 };
 

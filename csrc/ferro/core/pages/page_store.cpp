@@ -78,7 +78,7 @@ bool PageStore::is_ready(const StoredHandle& handle, const PageRequest& request)
   return handle.freed() <= request.behind || timeline_.has_passed(handle.freed());
 }
 
-// The stream that may wait for it; there is one for each request.
+// The stream that may wait for the handle. A request names at most one stream.
 std::optional<StreamId> PageStore::waiter_for(const StoredHandle& handle,
                                               const PageRequest& request) {
   const bool is_own = request.taker != nullptr && handle.mapping->owner == request.taker;

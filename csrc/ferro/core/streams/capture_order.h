@@ -30,7 +30,8 @@ class CaptureOrder {
   void scan();
   // Does all work at the mark come before this stream's next work, as of the last scan?
   bool is_behind(const CaptureMark& mark) const;
-  // Does all work that the stream's capture was given, on any stream? Scans first. Throws DriverError.
+  // Does all work in the stream's capture, on any stream, come before this stream's next work? Scans
+  // first. Throws DriverError.
   bool is_behind_all();
 
  private:

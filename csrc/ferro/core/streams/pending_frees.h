@@ -65,8 +65,8 @@ class PendingFrees {
   // and nothing appended: nothing pends but what running captures defer.
   std::optional<EventId> next_event(std::vector<Block*>& ready);
 
-  // Does the next work of the heap's stream come behind all that its capture was given, on any
-  // stream? False also where the driver does not say.
+  // Does all work in the capture of the heap's stream, on any stream, come before that stream's next
+  // work? False if the driver refuses the question.
   bool is_behind_capture();
 
   std::size_t count() const { return count_; }
