@@ -118,6 +118,9 @@ class Driver {
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);
+  // Adds to a capture: the next work of `stream` comes behind the work of `other` so far. Both are in
+  // that capture. `event` can be recorded again afterwards.
+  void join_in_capture(EventId event, StreamId other, StreamId stream);
   // Does the stream capture, or any blocking stream of the device, if it is the legacy stream?
   // Disturbs no capture.
   bool captures(StreamId stream);

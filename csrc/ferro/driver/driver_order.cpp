@@ -126,6 +126,15 @@ bool Driver::stream_wait(EventId event, StreamId stream) {
   return true;
 }
 
+void Driver::join_in_capture(EventId event, StreamId other, StreamId stream) {
+  const CallScope scope(*this);
+  count(DriverCall::kEventRecord);
+  expect(api_.event_record(raw(event), raw(other)), "cuEventRecord");
+  count(DriverCall::kStreamWait);
+  expect(api_.stream_wait_event(raw(stream), raw(event), CU_EVENT_WAIT_DEFAULT),
+         "cuStreamWaitEvent");
+}
+
 void Driver::wait_for_device() {
   const CallScope scope(*this);
   count(DriverCall::kEventWait);

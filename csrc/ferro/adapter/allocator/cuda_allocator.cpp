@@ -34,8 +34,11 @@ void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 // of programs (ExternalStream) go when they want.
 bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
   const cudaStream_t handle = reinterpret_cast<cudaStream_t>(static_cast<std::uint64_t>(stream));
-  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+  if (handle == nullptr || handle == cudaStreamLegacy) {
     return true;
+  }
+  if (handle == cudaStreamPerThread) {
+    return false;  // another stream in each thread
   }
   const auto current = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
   return current.stream() == handle && current.id() % 2 != 0;

@@ -16,7 +16,8 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       driver_(api, device),
       total_memory_(driver_.total_memory()),
       events_(driver_),
-      timeline_(driver_, events_, captures_of_process(), [this] { return known_streams(); }),
+      timeline_(driver_, events_, captures_of_process(),
+                [this](DeviceTimeline::Known which) { return known_streams(which); }),
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_, timeline_, observer_),
       layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
@@ -52,9 +53,9 @@ DeviceMemory::~DeviceMemory() {
   reclaimer_.trim(Reclaimer::kAllPages);
 }
 
-std::vector<StreamId> DeviceMemory::known_streams() {
+std::vector<StreamId> DeviceMemory::known_streams(DeviceTimeline::Known which) {
   std::vector<StreamId> streams;
-  const bool all = timeline_.uses_known_streams();
+  const bool all = which == DeviceTimeline::Known::kAll;
   if (all && config_.known_streams) {
     streams = config_.known_streams(driver_.device());
   }
@@ -81,6 +82,9 @@ void DeviceMemory::set_captures(int running, int announced) {
     } catch (const DriverError&) {
       // It only makes less memory available.
     }
+  }
+  if (announced > announced_captures_) {
+    timeline_.begin_epoch();
   }
   captures_of_process().add(announced - announced_captures_);
   announced_captures_ = announced;

@@ -157,7 +157,7 @@ class DeviceMemory {
   AllocateResult climb(ArenaHeap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
   AllocateResult allocate_in_segments(const PoolId& pool, StreamId stream, const Request& request)
       FERRO_EXCLUDES(climb_mutex_);
-  std::vector<StreamId> known_streams();
+  std::vector<StreamId> known_streams(DeviceTimeline::Known which);
   CaptureCount& captures_of_process() {
     return config_.captures_of_process != nullptr ? *config_.captures_of_process : own_captures_;
   }

@@ -197,8 +197,11 @@ DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
 // Memory cannot grow any more, so from here on the stream waits even if the program prefers growth.
 DevicePtr Ladder::wait_on_stream(Climb& climb) {
   const bool might_wait = std::exchange(climb.request.stream_may_wait, true);
-  const DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
-  return ptr != kNull || might_wait ? ptr : grow(climb);
+  DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
+  if (ptr == kNull && (climb.heap.order_behind_streams() || !might_wait)) {
+    ptr = grow(climb);
+  }
+  return ptr;
 }
 
 DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {

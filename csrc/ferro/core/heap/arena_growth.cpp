@@ -90,12 +90,13 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
 
 // A growth uses free memory of the arena only if it was freed in this epoch or before. Other streams
 // may still use younger memory, and the native allocator never serves a request from a smaller free
-// block. Outside of captures the request's stream is behind the epoch, or waits for it. In a capture
-// into a private pool all free memory is usable while the stream's next work depends on every node of
-// the graph; otherwise only memory whose epoch has passed.
+// block. Outside of captures the request's stream is behind the epoch, or waits for it. A capture uses
+// memory of its pool whose epoch has passed, and its own (kCaptured), while the stream's next work
+// depends on every node of the graph.
 Epoch ArenaHeap::usable_until(const Request& request) {
   if (is_capturing()) {
-    return pool_ != kDefaultPool && pending_.is_behind_capture() ? kAnyEpoch : behind();
+    const bool is_ordered = pool_ == kDefaultPool || pending_.is_behind_capture();
+    return is_ordered ? context_.timeline.passed() : kUnused;
   }
   return request.stream_may_wait ? std::max(behind(), context_.timeline.recorded()) : behind();
 }
@@ -146,7 +147,7 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
   tiling_.take_gap(gap);
   gap->state = BlockState::kTransit;
   growth.own = set_aside(own);
-  growth.behind = until == kAnyEpoch ? kUnused : std::max(growth.own.freed, freed_beside(*gap));
+  growth.behind = std::max(growth.own.freed, freed_beside(*gap));
   return GrowResult::kGrown;
 }
 

@@ -113,6 +113,10 @@ class ArenaHeap final : public Heap {
     }
     return ordered;
   }
+  // The last resort while captures forbid points: the heap's stream comes behind the known streams, so
+  // that all free memory of the arena may move. False: there is no such capture, or the stream may not
+  // wait.
+  bool order_behind_streams() FERRO_EXCLUDES(mutex_);
   // Asks the store for pages for a request of this arena. The stream waits only for pages that left
   // this arena, and only if the request allows it.
   PageRequest page_request(const Request& request, std::size_t pages) const {

@@ -2,6 +2,7 @@
 // are done with.
 #include "ferro/core/heap/arena_heap.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -91,6 +92,21 @@ DevicePtr ArenaHeap::allocate_waited(const Request& request) {
       collect_pending();
     }
   }
+}
+
+bool ArenaHeap::order_behind_streams() {
+  if (is_capturing()) {
+    if (pool_ != kDefaultPool) {
+      context_.timeline.join_streams(stream_);
+    }
+    return pool_ != kDefaultPool;
+  }
+  if (!stream_lasts() || context_.timeline.record()) {
+    return false;
+  }
+  const std::optional<Epoch> epoch = context_.timeline.order_behind_streams(stream_);
+  ordered_behind_ = std::max(ordered_behind_, epoch.value_or(kUnused));
+  return epoch.has_value();
 }
 
 std::size_t ArenaHeap::pages_missing_for(const Request& request) {

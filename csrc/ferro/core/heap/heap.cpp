@@ -2,6 +2,7 @@
 #include "ferro/core/heap/heap.h"
 
 #include "ferro/base/check.h"
+#include "ferro/driver/error.h"
 
 #include <algorithm>
 #include <utility>
@@ -61,7 +62,7 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
     return {FreeError::kNotLive, 0};
   }
   context_.stats.note_activity(&stats_, claim_countdown_);
-  block->freed = context_.timeline.now();
+  block->freed = pool_ == kDefaultPool ? context_.timeline.now() : stamp_of_free(*block);
   if (block->extra != nullptr || is_observed() || !is_paged(kind_)) [[unlikely]] {
     return free_unusually(block, context);
   }
@@ -69,6 +70,22 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
   give(block);
   return {FreeError::kNone, size};
+}
+
+// In a private pool. Memory that was handed out and freed within one capture is used by that graph
+// alone, in the graph's order, so no work that the device was given uses it. The announcement of a
+// capture begins an epoch, and none ends before the capture does.
+Epoch Heap::stamp_of_free(const Block& block) {
+  const Epoch now = context_.timeline.now();
+  if (block.freed != now || context_.captures.load() == 0 || !stream_lasts()) {
+    return now;
+  }
+  try {
+    const CaptureStatus status = context_.driver.capture_info(stream_).status;
+    return status == CaptureStatus::kNone ? now : kCaptured;
+  } catch (const DriverError&) {
+    return now;  // a free never fails
+  }
 }
 
 void Heap::undo_allocation(Span& span, DevicePtr ptr) {

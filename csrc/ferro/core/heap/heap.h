@@ -141,6 +141,9 @@ class Heap : public MappingOwner {
     context_.stats.note_activity(&stats_, claim_countdown_);
     block->state = BlockState::kLive;
     block->requested = requested;
+    if (pool_ != kDefaultPool) [[unlikely]] {
+      block->freed = context_.timeline.now();  // until it is freed: when it was handed out
+    }
     stats_.on_allocate(static_cast<std::int64_t>(block->size),
                        static_cast<std::int64_t>(requested));
     if (is_observed()) [[unlikely]] {
@@ -189,6 +192,7 @@ class Heap : public MappingOwner {
   PendingFrees pending_ FERRO_GUARDED_BY(mutex_);
 
  private:
+  Epoch stamp_of_free(const Block& block) FERRO_REQUIRES(mutex_);
   void complete_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void complete_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
   FreeResult free_unusually(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);

@@ -7,8 +7,8 @@ namespace ferro {
 bool DeviceTimeline::record() {
   const Driver::Session session(driver_);
   // Looks at heaps, so it comes before any lock of this class.
-  const std::vector<StreamId> known = known_streams_ ? known_streams_() : std::vector<StreamId>();
-  return captures_.is_true_without_captures([&] { return record_point(known); });
+  const std::vector<StreamId> streams = known(uses_known_streams() ? Known::kAll : Known::kSome);
+  return captures_.is_true_without_captures([&] { return record_point(streams); });
 }
 
 bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
@@ -199,6 +199,47 @@ bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {
     }
   }
   return true;
+}
+
+std::optional<Epoch> DeviceTimeline::order_behind_streams(StreamId stream) {
+  const Driver::Session session(driver_);
+  const std::vector<StreamId> streams = known(Known::kAll);
+  const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
+  if (!order_before(recorded(), stream)) {
+    return std::nullopt;
+  }
+  for (const StreamId other : streams) {
+    // A record on the legacy stream would end captures of blocking streams.
+    if (other == stream || driver_.captures(other)) {
+      continue;
+    }
+    const EventId event = events_.record(other);
+    if (event != kNoEvent) {
+      const bool waits = driver_.stream_wait(event, stream);
+      events_.put(event);
+      if (!waits) {
+        return std::nullopt;
+      }
+    }
+  }
+  return epoch;
+}
+
+void DeviceTimeline::join_streams(StreamId stream) {
+  const Driver::Session session(driver_);
+  const std::uint64_t capture = driver_.capture_frontier(stream).capture;
+  for (const StreamId other : known(Known::kAll)) {
+    if (capture != 0 && other != stream && driver_.capture_frontier(other).capture == capture) {
+      const EventId event = events_.take();
+      try {
+        driver_.join_in_capture(event, other, stream);
+      } catch (...) {
+        events_.put(event);
+        throw;
+      }
+      events_.put(event);
+    }
+  }
 }
 
 std::size_t DeviceTimeline::points() const {

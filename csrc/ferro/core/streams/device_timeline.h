@@ -33,6 +33,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,9 +41,10 @@ namespace ferro {
 
 class DeviceTimeline {
  public:
-  // Streams of the device that are sure to exist: all of them where a point is made of events on each,
-  // else some that are asked whether they capture.
-  using KnownStreams = std::function<std::vector<StreamId>()>;
+  // Streams of the device that are sure to exist: all of them, for events on each, or some of them, to
+  // ask whether they capture.
+  enum class Known { kAll, kSome };
+  using KnownStreams = std::function<std::vector<StreamId>(Known)>;
   // For who cannot wait for ever: a device that works longer is taken to wait for something.
   static constexpr std::chrono::milliseconds kLongestWait{1000};
 
@@ -93,6 +95,17 @@ class DeviceTimeline {
   // called under the store's lock.
   bool order_before(Epoch epoch, StreamId stream) FERRO_EXCLUDES(mutex_);
 
+  // Ends the current epoch without a point: a later point covers it. For the begin of a capture, so
+  // that stamps tell whether memory was handed out within it.
+  void begin_epoch() { current_.fetch_add(1, std::memory_order_seq_cst); }
+  // While a capture forbids points: `stream` waits for the last point and for all known streams that do
+  // not capture. Ends the current epoch and returns it: later work of `stream` runs behind it, except
+  // for work on unknown streams. None: `stream` captures. Throws DriverError.
+  std::optional<Epoch> order_behind_streams(StreamId stream) FERRO_EXCLUDES(mutex_);
+  // The same within a capture: the next work of `stream` comes behind the work of all known streams
+  // that are in its capture. Throws DriverError.
+  void join_streams(StreamId stream) FERRO_EXCLUDES(mutex_);
+
   // Points that have not passed, as of the last `update`.
   std::size_t points() const FERRO_EXCLUDES(mutex_);
 
@@ -117,6 +130,9 @@ class DeviceTimeline {
   Driver::Events record_on_context();
   Driver::Events record_on(const std::vector<StreamId>& streams);
   bool any_captures(const std::vector<StreamId>& streams);
+  std::vector<StreamId> known(Known which) const {
+    return known_streams_ ? known_streams_(which) : std::vector<StreamId>();
+  }
   Events owned(Driver::Events events, Events earlier);
   // The first that covers the epoch; null: there is none, because it has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
@@ -133,9 +149,9 @@ class DeviceTimeline {
   const KnownStreams known_streams_;
   const std::shared_ptr<Returns> returns_;
   std::atomic<bool> by_streams_{false};
-  std::atomic<Epoch> current_{1};
-  std::atomic<Epoch> recorded_{kUnused};  // of the last point
-  std::atomic<Epoch> passed_{kUnused};
+  std::atomic<Epoch> current_{kFirstEpoch};
+  std::atomic<Epoch> recorded_{kFirstEpoch - 1};  // of the last point
+  std::atomic<Epoch> passed_{kFirstEpoch - 1};
   mutable Mutex mutex_;
   std::deque<Point> points_ FERRO_GUARDED_BY(mutex_);
 };

@@ -9,5 +9,9 @@ using Epoch = std::uint64_t;
 
 // The stamp of memory that no work has ever used. It has always passed.
 inline constexpr Epoch kUnused = 0;
+// The stamp of memory that one graph has used while it was captured, and no work of the device. It has
+// always passed; within that capture the graph's own order decides.
+inline constexpr Epoch kCaptured = 1;
+inline constexpr Epoch kFirstEpoch = 2;
 
 }  // namespace ferro

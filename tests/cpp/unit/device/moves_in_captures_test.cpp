@@ -172,6 +172,99 @@ TEST_F(MovesInCapturesTest, PagesOfAnEarlierGraphServeALaterOneOfItsPool) {
   expect_kept(second, 90);
 }
 
+// The next graph may replay before an eager stream has read what an earlier one left.
+TEST_F(MovesInCapturesTest, MemoryThatEagerWorkMayStillUseDoesNotMove) {
+  begin();
+  const Range result = take(4 * kPageBytes);
+  take(kPageBytes);
+  end();
+  SimGpu::fill(side_, result.ptr, 1, 1);
+  free(result.ptr);
+  begin();
+  const std::size_t before = held();
+  take(8 * kPageBytes);
+  EXPECT_EQ(held(), before + 8);
+  EXPECT_EQ(take(4 * kPageBytes).ptr, result.ptr) << "in its place it serves at once";
+  end();
+}
+
+TEST_F(MovesInCapturesTest, NorWhereTheCaptureFreesIt) {
+  begin();
+  const Range result = take(4 * kPageBytes);
+  take(kPageBytes);
+  end();
+  SimGpu::fill(side_, result.ptr, 1, 1);
+  begin();
+  free(result.ptr);
+  const std::size_t before = held();
+  take(8 * kPageBytes);
+  EXPECT_EQ(held(), before + 8);
+  end();
+}
+
+TEST_F(MovesInCapturesTest, MemoryMovesOnceItsEagerUsesAreOver) {
+  begin();
+  const Range result = take(4 * kPageBytes);
+  take(kPageBytes);
+  end();
+  SimGpu::fill(side_, result.ptr, 1, 1);
+  free(result.ptr);
+  SimGpu::finish_all();
+  begin();
+  const std::size_t before = held();
+  take(8 * kPageBytes);
+  EXPECT_EQ(held(), before + 4);
+  end();
+}
+
+// A branch of the graph may still read what its own stream frees.
+TEST_F(MovesInCapturesTest, NothingMovesBesideABranchThatHasNotJoinedUnlessMemoryIsShort) {
+  const DevicePtr known = allocate(kPageBytes, side_);
+  begin();
+  Graph graph;
+  make_holes(graph);
+  SimGpu::fork(stream_, side_);
+  SimGpu::fill(side_, graph.kept[0].ptr, 1, 1);
+  const std::size_t before = held();
+  take(kPageBytes * 5);
+  EXPECT_GE(held(), before + 5);
+  device_->store().set_limit(held() * kPageBytes);
+  const std::size_t full = held();
+  take(kDead * kPageBytes);
+  EXPECT_EQ(held(), full) << "the stream joins the branch rather than to run out of memory";
+  EXPECT_EQ(device_->driver().capture_info(stream_).status, CaptureStatus::kActive);
+  end();
+  device_->store().set_limit(PageStore::kNoLimit);
+  free(known);
+}
+
+// The driver refuses points then, so the stream waits for the streams that are known.
+TEST_F(MovesInCapturesTest, EagerRequestsBesideACaptureAreServedWhereMemoryIsShort) {
+  const DevicePtr large = allocate(4 * kPageBytes, stream_);
+  const DevicePtr between = allocate(kPageBytes, stream_);
+  const DevicePtr small = allocate(2 * kPageBytes, stream_);
+  const DevicePtr known = allocate(kPageBytes, side_);
+  device_->set_captures(1);
+  const StreamId capturing = SimGpu::make_stream();
+  SimGpu::begin_capture(capturing);
+  device_->store().set_limit(held() * kPageBytes);
+  SimGpu::fill(side_, large, 1, 1);
+  free(large);
+  const DevicePtr middle = allocate(3 * kPageBytes, stream_);
+  free(small);
+  const DriverCalls before = device_->driver().calls();
+  const DevicePtr moved = allocate(3 * kPageBytes, stream_);
+  EXPECT_EQ(device_->driver().calls().event_wait, before.event_wait);
+  EXPECT_NE(device_->driver().calls().stream_wait, before.stream_wait);
+  EXPECT_EQ(device_->driver().capture_info(capturing).status, CaptureStatus::kActive);
+  SimGpu::abandon_capture(capturing);
+  device_->set_captures(0);
+  device_->store().set_limit(PageStore::kNoLimit);
+  for (const DevicePtr ptr : {middle, moved, known, between}) {
+    free(ptr);
+  }
+}
+
 TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
   const Graph graph = capture();
   for (const Range& range : graph.kept) {

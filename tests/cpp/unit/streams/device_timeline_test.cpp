@@ -33,7 +33,7 @@ class DeviceTimelineTest : public ::testing::Test {
   EventPool events_{driver_};
   CaptureCount captures_;
   std::vector<StreamId> known_;
-  DeviceTimeline timeline_{driver_, events_, captures_, [this] { return known_; }};
+  DeviceTimeline timeline_{driver_, events_, captures_, [this](auto) { return known_; }};
 };
 
 TEST_F(DeviceTimelineTest, AnEpochPassesWithTheWorkThatTheDeviceHadWhenItsPointWasRecorded) {
@@ -163,7 +163,7 @@ TEST_F(DeviceTimelineTest, ADriverWithoutContextPointsUsesTheKnownStreams) {
   Driver driver(old, 0);
   EventPool events(driver);
   known_ = {stream_, other_};
-  DeviceTimeline timeline(driver, events, captures_, [this] { return known_; });
+  DeviceTimeline timeline(driver, events, captures_, [this](auto) { return known_; });
   work_on(other_);
   const Epoch freed = timeline.now();
   ASSERT_TRUE(timeline.record());
