@@ -58,3 +58,11 @@ def test_waits_where_memory_lies_on_a_gpu(run_program: RunProgram, layout: str, 
     for seed in range(3):
         done = run_program("late_in_place.py", layout, kind, str(seed))
         assert result_of(done)["wrong"] == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_waits_between_the_graphs_of_a_pool(layout: str, when: str) -> None:
+    for seed in range(3):
+        words = ("late_between_graphs.py", layout, when)
+        assert simulated(*words, turn="0.001", mode="adversarial", seed=seed)["wrong"] == 0
