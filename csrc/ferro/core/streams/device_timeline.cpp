@@ -227,9 +227,12 @@ std::optional<Epoch> DeviceTimeline::order_behind_streams(StreamId stream) {
 
 void DeviceTimeline::join_streams(StreamId stream) {
   const Driver::Session session(driver_);
-  const std::uint64_t capture = driver_.capture_frontier(stream).capture;
+  const CaptureInfo own = driver_.capture_info(stream);
+  if (own.status != CaptureStatus::kActive || own.id == 0) {
+    return;
+  }
   for (const StreamId other : known(Known::kAll)) {
-    if (capture != 0 && other != stream && driver_.capture_frontier(other).capture == capture) {
+    if (other != stream && driver_.capture_info(other).id == own.id) {
       const EventId event = events_.take();
       try {
         driver_.join_in_capture(event, other, stream);
