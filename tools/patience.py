@@ -7,12 +7,13 @@ processors than anything that ends does.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -29,15 +30,18 @@ Completed = subprocess.CompletedProcess[str]
 def processor_seconds(leader: int) -> float:
     """What the processes of a session or a process group have used, with their children that have
     ended."""
-    ticks = 0
+    return sum(ticks for _, ticks in _processes_of(leader)) * _TICK_S
+
+
+def _processes_of(leader: int) -> Iterator[tuple[int, int]]:
+    """The number of each process of the session or group, and its ticks."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
         if str(leader) in fields[_GROUPS]:
-            ticks += sum(map(int, fields[_TIMES]))
-    return ticks * _TICK_S
+            yield int(folder.name), sum(map(int, fields[_TIMES]))
 
 
 class Patience:
@@ -71,11 +75,10 @@ class Patience:
 
 
 def stop(leader: int) -> None:
-    """Kills the leader's process group; does nothing when it is gone."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    """Kills the processes of the leader's group and session; does nothing when all are gone."""
+    for pid in [leader, *(pid for pid, _ in _processes_of(leader))]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait(
@@ -115,7 +118,11 @@ def run(
             stderr=errors,
             start_new_session=True,
         )
-        wrong = wait(process, Patience(process.pid, processor_s=processor_s))
+        try:
+            wrong = wait(process, Patience(process.pid, processor_s=processor_s))
+        except BaseException:
+            stop(process.pid)
+            raise
         return completed(command, process.returncode, out, errors, wrong)
 
 

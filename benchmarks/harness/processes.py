@@ -9,7 +9,6 @@ one. Where the parent decides how often, the line says whether to stop.
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -29,6 +28,8 @@ ALLOCATORS = ("native", "expandable", "cudaMallocAsync", OURS)
 # The simulated GPU has no stream-ordered allocator.
 SIMULATED_ALLOCATORS = ("native", "expandable", OURS)
 STOP = "stop\n"
+# Of a child, more than any benchmark takes: one that spins on the device for ever ends too.
+PROCESSOR_S = 4 * patience.PROCESSOR_S
 SETTINGS = {
     "expandable": "expandable_segments:True",
     "cudaMallocAsync": "backend:cudaMallocAsync",
@@ -150,7 +151,7 @@ class Child:
             if not self._is_read.is_set():
                 patient = None  # it waits for its parent, as it should
                 continue
-            patient = patient or Patience(self._process.pid, idle_s=idle_s, processor_s=math.inf)
+            patient = patient or Patience(self._process.pid, idle_s=idle_s, processor_s=PROCESSOR_S)
             if wrong := patient.what_is_wrong():
                 self._wrong = wrong
                 patience.stop(self._process.pid)

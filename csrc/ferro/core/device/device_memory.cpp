@@ -70,6 +70,7 @@ std::vector<StreamId> DeviceMemory::known_streams(DeviceTimeline::Known which) {
 }
 
 void DeviceMemory::set_captures(int running, int announced) {
+  bool is_covered = false;
   if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
     // What is free now may go elsewhere also while the capture runs. Many captures in a row may be
     // announced before the device passes the first point: a few points are enough.
@@ -77,14 +78,14 @@ void DeviceMemory::set_captures(int running, int announced) {
     try {
       timeline_.update();
       if (timeline_.points() < kOutstandingAtMost) {
-        timeline_.record();
+        is_covered = timeline_.record();
       }
     } catch (const DriverError&) {
       // It only makes less memory available.
     }
   }
-  if (announced > announced_captures_) {
-    timeline_.begin_epoch();
+  if (announced != announced_captures_) {
+    timeline_.begin_epoch(is_covered && announced == 1);
   }
   captures_of_process().add(announced - announced_captures_);
   announced_captures_ = announced;

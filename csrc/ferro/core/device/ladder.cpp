@@ -1,6 +1,7 @@
 #include "ferro/core/device/ladder.h"
 
 #include "ferro/core/policy/stream_waits.h"
+#include "ferro/driver/error.h"
 
 #include <algorithm>
 #include <chrono>
@@ -197,11 +198,17 @@ DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
 // Memory cannot grow any more, so from here on the stream waits even if the program prefers growth.
 DevicePtr Ladder::wait_on_stream(Climb& climb) {
   const bool might_wait = std::exchange(climb.request.stream_may_wait, true);
-  DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
-  if (ptr == kNull && (climb.heap.order_behind_streams() || !might_wait)) {
-    ptr = grow(climb);
+  const DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
+  if (ptr != kNull) {
+    return ptr;
   }
-  return ptr;
+  bool is_behind_streams = false;
+  try {
+    is_behind_streams = climb.heap.order_behind_streams();
+  } catch (const DriverError&) {
+    // The later steps may still help.
+  }
+  return is_behind_streams || !might_wait ? grow(climb) : kNull;
 }
 
 DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {

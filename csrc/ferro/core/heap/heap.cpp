@@ -73,16 +73,17 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
 }
 
 // In a private pool. Memory that was handed out and freed within one capture is used by that graph
-// alone, in the graph's order, so no work that the device was given uses it. The announcement of a
-// capture begins an epoch, and none ends before the capture does.
+// alone, in the graph's order, so no work that the device was given uses it. An epoch begins at the
+// announcement of a capture and at its end.
 Epoch Heap::stamp_of_free(const Block& block) {
   const Epoch now = context_.timeline.now();
   if (block.freed != now || context_.captures.load() == 0 || !stream_lasts()) {
     return now;
   }
   try {
-    const CaptureStatus status = context_.driver.capture_info(stream_).status;
-    return status == CaptureStatus::kNone ? now : kCaptured;
+    // Without an id it is the legacy stream beside the capture of a blocking one.
+    const CaptureInfo capture = context_.driver.capture_info(stream_);
+    return capture.status == CaptureStatus::kActive && capture.id != 0 ? kCaptured : now;
   } catch (const DriverError&) {
     return now;  // a free never fails
   }

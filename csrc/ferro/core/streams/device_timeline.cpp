@@ -203,23 +203,33 @@ bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {
 
 std::optional<Epoch> DeviceTimeline::order_behind_streams(StreamId stream) {
   const Driver::Session session(driver_);
+  if (captures_.load() == 0 || !is_capture_covered_.load(std::memory_order_relaxed)) {
+    return std::nullopt;
+  }
   const std::vector<StreamId> streams = known(Known::kAll);
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   if (!order_before(recorded(), stream)) {
     return std::nullopt;
   }
+  // The stream on which the capture began did nothing since the point before it. One that joined the
+  // capture later may have.
+  int capturing = 0;
   for (const StreamId other : streams) {
-    // A record on the legacy stream would end captures of blocking streams.
-    if (other == stream || driver_.captures(other)) {
+    if (other == stream) {
       continue;
     }
-    const EventId event = events_.record(other);
-    if (event != kNoEvent) {
-      const bool waits = driver_.stream_wait(event, stream);
-      events_.put(event);
-      if (!waits) {
+    // A record on the legacy stream would end captures of blocking streams.
+    const EventId event = driver_.captures(other) ? kNoEvent : events_.record(other);
+    if (event == kNoEvent) {
+      if (is_legacy(other) || ++capturing > 1) {
         return std::nullopt;
       }
+      continue;
+    }
+    const bool waits = driver_.stream_wait(event, stream);
+    events_.put(event);
+    if (!waits) {
+      return std::nullopt;
     }
   }
   return epoch;

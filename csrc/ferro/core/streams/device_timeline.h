@@ -95,12 +95,17 @@ class DeviceTimeline {
   // called under the store's lock.
   bool order_before(Epoch epoch, StreamId stream) FERRO_EXCLUDES(mutex_);
 
-  // Ends the current epoch without a point: a later point covers it. For the begin of a capture, so
-  // that stamps tell whether memory was handed out within it.
-  void begin_epoch() { current_.fetch_add(1, std::memory_order_seq_cst); }
+  // Ends the current epoch without a point: a later point covers it. Called at the begin and the end
+  // of a capture, so that stamps tell whether memory was handed out within it. `is_covered`: a single
+  // capture is announced, and a point was recorded right before.
+  void begin_epoch(bool is_covered) {
+    is_capture_covered_.store(is_covered, std::memory_order_relaxed);
+    current_.fetch_add(1, std::memory_order_seq_cst);
+  }
   // While a capture forbids points: `stream` waits for the last point and for all known streams that do
   // not capture. Ends the current epoch and returns it: later work of `stream` runs behind it, except
-  // for work on unknown streams. None: `stream` captures. Throws DriverError.
+  // for work on unknown streams. None: `stream` captures, or streams capture whose earlier work may not
+  // be behind the last point. Throws DriverError.
   std::optional<Epoch> order_behind_streams(StreamId stream) FERRO_EXCLUDES(mutex_);
   // The same within a capture: the next work of `stream` comes behind the work of all known streams
   // that are in its capture. Throws DriverError.
@@ -149,6 +154,7 @@ class DeviceTimeline {
   const KnownStreams known_streams_;
   const std::shared_ptr<Returns> returns_;
   std::atomic<bool> by_streams_{false};
+  std::atomic<bool> is_capture_covered_{false};
   std::atomic<Epoch> current_{kFirstEpoch};
   std::atomic<Epoch> recorded_{kFirstEpoch - 1};  // of the last point
   std::atomic<Epoch> passed_{kFirstEpoch - 1};
