@@ -176,6 +176,7 @@ class Driver {
       refuse(call, result, bytes);
     }
   }
+  CUgraph captured_graph(StreamId stream) const;
   void add_words(CUgraph graph, std::vector<DevicePtr>* words) const;
   void add_kernel_words(CUgraphNode kernel, std::vector<DevicePtr>* words) const;
   Status expect_memory(CUresult result, const char* call, std::size_t bytes) const;

@@ -37,15 +37,20 @@ CaptureFrontier Driver::capture_frontier(StreamId stream) {
   return frontier;
 }
 
-std::size_t Driver::captured_nodes(StreamId stream) {
-  const CallScope scope(*this);
+// Null when the stream is in no active capture.
+CUgraph Driver::captured_graph(StreamId stream) const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = nullptr;
   expect(api_.stream_get_capture_info(raw(stream), &status, nullptr, &graph, nullptr, nullptr,
                                       nullptr),
          "cuStreamGetCaptureInfo");
+  return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
+}
+
+std::size_t Driver::captured_nodes(StreamId stream) {
+  const CallScope scope(*this);
   std::size_t count = 0;
-  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+  if (CUgraph graph = captured_graph(stream); graph != nullptr) {
     expect(api_.graph_get_nodes(graph, nullptr, &count), "cuGraphGetNodes");
   }
   return count;
@@ -78,13 +83,8 @@ std::vector<GraphNodeId> Driver::nodes_before(GraphNodeId node) {
 
 std::vector<DevicePtr> Driver::captured_words(StreamId stream) {
   const CallScope scope(*this);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUgraph graph = nullptr;
-  expect(api_.stream_get_capture_info(raw(stream), &status, nullptr, &graph, nullptr, nullptr,
-                                      nullptr),
-         "cuStreamGetCaptureInfo");
   std::vector<DevicePtr> words;
-  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+  if (CUgraph graph = captured_graph(stream); graph != nullptr) {
     add_words(graph, &words);
   }
   std::ranges::sort(words);

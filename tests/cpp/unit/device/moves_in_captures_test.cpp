@@ -117,6 +117,15 @@ class MovesInCapturesTest : public testing::DeviceFixture {
       EXPECT_EQ(SimGpu::peek(graph.last.ptr + (graph.last.size - 1)), value);
     }
   }
+  // Of a graph, four pages that an eager stream has yet to read.
+  Range leave_result_in_use() {
+    begin();
+    const Range result = take(4 * kPageBytes);
+    take(kPageBytes);
+    end();
+    SimGpu::fill(side_, result.ptr, 1, 1);
+    return result;
+  }
   std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
 };
 
@@ -174,11 +183,7 @@ TEST_F(MovesInCapturesTest, PagesOfAnEarlierGraphServeALaterOneOfItsPool) {
 
 // The next graph may replay before an eager stream has read what an earlier one left.
 TEST_F(MovesInCapturesTest, MemoryThatEagerWorkMayStillUseDoesNotMove) {
-  begin();
-  const Range result = take(4 * kPageBytes);
-  take(kPageBytes);
-  end();
-  SimGpu::fill(side_, result.ptr, 1, 1);
+  const Range result = leave_result_in_use();
   free(result.ptr);
   begin();
   const std::size_t before = held();
@@ -189,11 +194,7 @@ TEST_F(MovesInCapturesTest, MemoryThatEagerWorkMayStillUseDoesNotMove) {
 }
 
 TEST_F(MovesInCapturesTest, NorWhereTheCaptureFreesIt) {
-  begin();
-  const Range result = take(4 * kPageBytes);
-  take(kPageBytes);
-  end();
-  SimGpu::fill(side_, result.ptr, 1, 1);
+  const Range result = leave_result_in_use();
   begin();
   free(result.ptr);
   const std::size_t before = held();
@@ -203,11 +204,7 @@ TEST_F(MovesInCapturesTest, NorWhereTheCaptureFreesIt) {
 }
 
 TEST_F(MovesInCapturesTest, MemoryMovesOnceItsEagerUsesAreOver) {
-  begin();
-  const Range result = take(4 * kPageBytes);
-  take(kPageBytes);
-  end();
-  SimGpu::fill(side_, result.ptr, 1, 1);
+  const Range result = leave_result_in_use();
   free(result.ptr);
   SimGpu::finish_all();
   begin();
