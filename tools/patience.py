@@ -105,8 +105,8 @@ def run(
     folder: Path | None = None,
     processor_s: float = PROCESSOR_S,
 ) -> Completed:
-    """Runs a command for as long as it moves; its exit code is the caller's to look at. One that
-    was stopped says so at the end of its errors."""
+    """Runs a command for as long as it moves. The caller checks the exit code. If the command was
+    stopped, the reason stands at the end of its stderr."""
     command = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
