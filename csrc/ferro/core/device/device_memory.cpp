@@ -53,19 +53,18 @@ DeviceMemory::~DeviceMemory() {
   reclaimer_.trim(Reclaimer::kAllPages);
 }
 
+// Without the climb lock.
 std::vector<StreamId> DeviceMemory::known_streams(DeviceTimeline::Known which) {
-  std::vector<StreamId> streams;
   const bool all = which == DeviceTimeline::Known::kAll;
-  if (all && config_.known_streams) {
-    streams = config_.known_streams(driver_.device());
+  std::vector<StreamId> streams = pools_.lasting_streams(all);
+  if (!all) {
+    streams.resize(std::min(streams.size(), kMostStreamsAsked));
+  } else if (config_.known_streams) {
+    const std::vector<StreamId> of_program = config_.known_streams(driver_.device());
+    streams.insert(streams.end(), of_program.begin(), of_program.end());
+    std::ranges::sort(streams);
+    streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
   }
-  for (Heap* heap : all ? pools_.all_heaps() : pools_.heaps_of(kDefaultPool)) {
-    if (heap->stream_lasts() && (all || streams.size() < kMostStreamsAsked)) {
-      streams.push_back(heap->stream());
-    }
-  }
-  std::ranges::sort(streams);
-  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
   return streams;
 }
 

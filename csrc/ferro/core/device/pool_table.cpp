@@ -187,6 +187,21 @@ std::vector<Heap*> PoolTable::all_heaps() {
   return heaps;
 }
 
+std::vector<StreamId> PoolTable::lasting_streams(bool of_all_pools) {
+  const MutexLock lock(mutex_);
+  std::vector<StreamId> streams;
+  for (const auto& [id, pool] : pools_) {
+    for (const auto& [key, heap] : pool.heaps) {
+      if ((of_all_pools || id == kDefaultPool) && heap->stream_lasts()) {
+        streams.push_back(heap->stream());
+      }
+    }
+  }
+  std::ranges::sort(streams);
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
+  return streams;
+}
+
 // Of the default pool, if that is asked for, and of the pools that give and that `accepts` takes.
 template <typename Function>
 std::vector<Heap*> PoolTable::collect(Function accepts) {

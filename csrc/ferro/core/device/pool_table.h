@@ -79,6 +79,8 @@ class PoolTable {
   // Lists. In order of pools, streams and kinds.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(mutex_);
+  // Of the heaps of all pools, or of the default pool alone, whose streams last. Sorted, each once.
+  std::vector<StreamId> lasting_streams(bool of_all_pools) FERRO_EXCLUDES(mutex_);
   // Those in which no page carries both small blocks and large ones, in no order.
   std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
   // Of pools that give what is free before a request of the default pool fails.

@@ -57,6 +57,7 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
   // another plan.
   for (;;) {
     Growth growth;
+    growth.hands_out = true;
     GrowResult begun = GrowResult::kGrown;
     {
       const HeapLock lock(mutex_);
@@ -80,8 +81,7 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
     if (const GrowResult filled = fill(growth, request, from); filled != GrowResult::kGrown) {
       return filled;
     }
-    const HeapLock lock(mutex_);
-    *out = take_best_fit(request);
+    *out = growth.taken;
     if (*out != kNull) {
       return GrowResult::kGrown;
     }
@@ -109,6 +109,17 @@ Epoch ArenaHeap::freed_beside(const Block& gap) {
     }
   }
   return freed;
+}
+
+// Of a block with its free neighbours, what was freed in epoch `until` or before. Another thread of the
+// stream may have freed a neighbour after the growth was planned, and may have taken one.
+ArenaHeap::FreeRange ArenaHeap::usable_around(const Block& block, Epoch until) {
+  const auto is_usable = [until](const Block* neighbour) {
+    return neighbour != nullptr && neighbour->is_free() && neighbour->freed <= until;
+  };
+  const DevicePtr begin = is_usable(block.prev) ? block.prev->ptr : block.ptr;
+  const DevicePtr end = is_usable(block.next) ? block.next->end() : block.end();
+  return {begin, distance(begin, end)};
 }
 
 std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t spare, Epoch until,
@@ -345,8 +356,13 @@ GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from
     notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
                     {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
     remember_mapping(begin, request.context);
+    const FreeRange usable = usable_around(*block, std::max(behind(), growth.behind));
     tiling_.insert_merged(block);
     list_free_pages();
+    if (growth.hands_out && usable.bytes >= request.size) {
+      growth.taken =
+          mark_live(cut_out(span.block_around(usable.begin), usable.begin, request.size), request);
+    }
   }
   pages_moved_.fetch_add(growth.own_pages, std::memory_order_relaxed);
   if (borrows) {
@@ -400,6 +416,8 @@ void ArenaHeap::undo_growth(Growth& growth) {
   tiling_.make_gap(growth.gap);
 }
 
+// Free memory beside the gap is used at once, as by the expandable segments that have this request
+// natively.
 BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {
   for (;;) {
     Growth growth;

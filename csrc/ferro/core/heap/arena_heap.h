@@ -187,6 +187,12 @@ class ArenaHeap final : public Heap {
     SetAside own;
     std::size_t own_pages = 0;  // of `own`, which is empty at the end
     Epoch behind = kUnused;  // the stream must be behind it, to use `own` and the gap's neighbours
+    bool hands_out = false;  // the request is served where the gap was
+    DevicePtr taken = kNull;
+  };
+  struct FreeRange {
+    DevicePtr begin = kNull;
+    std::size_t bytes = 0;
   };
 
   // Growing (arena_growth.cpp).
@@ -198,6 +204,7 @@ class ArenaHeap final : public Heap {
       FERRO_REQUIRES(mutex_);
   Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
   static Epoch freed_beside(const Block& gap);
+  static FreeRange usable_around(const Block& block, Epoch until);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
   std::vector<Hole> movable(std::size_t wanted, const Block* gap, Epoch until)

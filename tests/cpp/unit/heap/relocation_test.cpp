@@ -10,6 +10,7 @@
 #include <numeric>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ferro {
@@ -158,6 +159,35 @@ TEST_F(RelocationTest, GrowthBesideWhatAnotherStreamMayStillUseWaitsToo) {
       GrowResult::kGrown);
   EXPECT_EQ(beside, blocks_[15]) << "the last hole, beside a gap";
   EXPECT_EQ(driver_.calls().stream_wait, 1U);
+}
+
+// Frees the block beside the gap while the gap gets its pages.
+class FreedMeanwhileTest : public RelocationTest {
+ protected:
+  GrowResult grow_while_beside_is_freed(const Request& request, DevicePtr* out) {
+    FaultyApi::set_watcher([this](const char* symbol) {
+      if (!is_freed_ && std::string_view(symbol) == "cuMemMap") {
+        is_freed_ = true;
+        free(heap_, last_);
+      }
+    });
+    const GrowResult result = heap_.allocate_grown(request, GrowFrom::kStore, out);
+    FaultyApi::set_watcher(nullptr);
+    EXPECT_TRUE(is_freed_);
+    return result;
+  }
+
+  const DevicePtr last_ = grow(heap_, 3 * kPageBytes);  // beside the gap
+  bool is_freed_ = false;
+};
+
+TEST_F(FreedMeanwhileTest, ANeighbourServesNoLargerRequest) {
+  DevicePtr ptr = kNull;
+  ASSERT_EQ(grow_while_beside_is_freed(testing::movable_bytes(2 * kPageBytes), &ptr),
+            GrowResult::kGrown);
+  EXPECT_EQ(ptr, last_ + 3 * kPageBytes) << "in the new pages";
+  EXPECT_EQ(driver_.calls().stream_wait, 0U);
+  EXPECT_EQ(heap_.allocate_hit(bytes(3 * kPageBytes)), last_) << "but those of its size";
 }
 
 TEST_F(RelocationTest, WhatWasFreedWhileAnotherStreamCapturesStays) {
