@@ -47,21 +47,21 @@ bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
     return false;
   }
   if (how == EndOfCapture::kFailed && found->may_outlive_its_graph()) {
-    release(*found);
+    release(*found, true);
   }
   diversions_.erase(found);
   publish_counts();
   return true;
 }
 
-void PoolRouter::release(const Diversion& diversion) {
+void PoolRouter::release(const Diversion& diversion, bool is_ended) {
   if (diversion.hold == PoolHold::kHere) {
     device_.pools().release(diversion.pool);
-    released_.push_back(diversion.pool);
+    released_.push_back({diversion.pool, is_ended});
   }
 }
 
-std::vector<PoolId> PoolRouter::take_released() {
+std::vector<PoolRouter::Released> PoolRouter::take_released() {
   const MutexLock lock(mutex_);
   return std::exchange(released_, {});
 }
@@ -111,7 +111,7 @@ void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Whose whose) {
                                (diversion.begun_on_lasts || diversion.begun_on == existing) &&
                                !is_capturing(diversion.begun_on);
         if (abandoned) {
-          release(diversion);
+          release(diversion, false);
         }
         return abandoned;
       });

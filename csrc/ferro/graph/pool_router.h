@@ -72,7 +72,13 @@ class PoolRouter {
   void let_go_of_failed_captures() FERRO_EXCLUDES(mutex_);
   // The pools that this object released since the last call, for who keeps more about a pool than
   // its memory.
-  std::vector<PoolId> take_released() FERRO_EXCLUDES(mutex_);
+  struct Released {
+    PoolId pool;
+    bool is_ended = false;  // by `end`; else the diversion was abandoned
+
+    friend bool operator==(const Released&, const Released&) = default;
+  };
+  std::vector<Released> take_released() FERRO_EXCLUDES(mutex_);
 
  private:
   struct Diversion {
@@ -89,7 +95,7 @@ class PoolRouter {
   };
 
   void publish_counts() FERRO_REQUIRES(mutex_);
-  void release(const Diversion& diversion) FERRO_REQUIRES(mutex_);
+  void release(const Diversion& diversion, bool is_ended) FERRO_REQUIRES(mutex_);
   // `existing`: a stream that certainly does, if there is one.
   enum class Whose : std::uint8_t { kOfThisThread, kOfGoneThreadsToo };
   void drop_abandoned(std::optional<StreamId> existing, Whose whose) FERRO_REQUIRES(mutex_);
@@ -101,7 +107,7 @@ class PoolRouter {
   const FailedGraphs failed_graphs_;
   Mutex mutex_;
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
-  std::vector<PoolId> released_ FERRO_GUARDED_BY(mutex_);
+  std::vector<Released> released_ FERRO_GUARDED_BY(mutex_);
   std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // captures that run, once any was marked
   std::atomic<int> count_{0};
   std::atomic<int> captures_{0};

@@ -284,10 +284,10 @@ void CudaAllocator::let_go_of_failed_captures() {
 }
 
 void CudaAllocator::follow_released(Device& owner) {
-  for (const PoolId& id : owner.router.take_released()) {
-    with_torch_errors([&] { end_failed_capture(owner, id); });
-    HostPools::settle_failed_capture(id);
-    on_release(id);
+  for (const PoolRouter::Released& each : owner.router.take_released()) {
+    with_torch_errors([&] { end_failed_capture(owner, each.pool); });
+    HostPools::settle_failed_capture(each.pool, each.is_ended);
+    on_release(each.pool);
   }
 }
 

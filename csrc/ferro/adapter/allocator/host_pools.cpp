@@ -37,11 +37,13 @@ void HostPools::let_go(const PoolId& id) {
   }
 }
 
-void HostPools::settle_failed_capture(const PoolId& id) {
-  try {
-    host_allocator().end_allocate_to_pool(to_mempool_id(id));
-  } catch (const c10::Error&) {
-    return;  // it never began there, or PyTorch has ended it
+void HostPools::settle_failed_capture(const PoolId& id, bool is_ended) {
+  if (!is_ended || !kHostCapturesEndWithTheDevices) {
+    try {
+      host_allocator().end_allocate_to_pool(to_mempool_id(id));
+    } catch (const c10::Error&) {
+      return;  // it never began there, or PyTorch has ended it
+    }
   }
   host_allocator().release_pool(to_mempool_id(id));
 }

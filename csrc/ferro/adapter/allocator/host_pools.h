@@ -2,8 +2,8 @@
 // has one there, under the same id.
 //
 // PyTorch's graph objects begin, end and release them, and leave one useless in two cases. Up to
-// 2.11 a capture that fails is not ended there: it would record into that pool to the end of the
-// process. And a pool that its last graph released cannot begin again before that allocator's cache
+// 2.12 a capture that fails is not ended there: it would record into that pool to the end of the
+// process. 2.13 ends it, and does not release the pool. And a pool that its last graph released cannot begin again before that allocator's cache
 // is emptied.
 #pragma once
 
@@ -23,8 +23,9 @@ class HostPools {
   void hold(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // Nothing for a pool that is not held.
   void let_go(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // After a capture into the pool that failed: ends and releases what PyTorch left behind.
-  static void settle_failed_capture(const PoolId& id);
+  // After a capture into the pool that failed: ends and releases what PyTorch left behind. With
+  // `is_ended` it has ended the capture for the device.
+  static void settle_failed_capture(const PoolId& id, bool is_ended);
 
  private:
   Mutex mutex_;

@@ -69,6 +69,10 @@ inline bool capture_has_just_failed() {
 #endif
 }
 
+// Since 2.13 a capture that ends for the device ends for pinned host memory right afterwards, also when
+// it failed.
+inline constexpr bool kHostCapturesEndWithTheDevices = TORCH_VERSION_MINOR >= 13;
+
 // (device, bytes asked for, bytes held, bytes allowed or of the device).
 using OomRejectionObserver =
     std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;

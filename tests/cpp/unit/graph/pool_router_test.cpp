@@ -374,7 +374,8 @@ TEST_F(PoolRouterTest, TellsWhichPoolsItReleased) {
   EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
   ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_));
   router_.let_go_of_failed_captures();
-  EXPECT_EQ(router_.take_released(), (std::vector{kGraphPool, kOther}));
+  EXPECT_EQ(router_.take_released(),
+            (std::vector<PoolRouter::Released>{{kGraphPool, true}, {kOther, false}}));
   EXPECT_TRUE(router_.take_released().empty());
 }
 
