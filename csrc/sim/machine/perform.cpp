@@ -114,8 +114,10 @@ void fill_host(std::byte* to, const Fill& fill) {
 bool do_fill(Machine& machine, const Fill& fill, int device) {
   Side to;
   const std::size_t bytes = fill.width * fill.element;
+  // Device memory, whose addresses may be gone since, but for page-locked memory.
+  const bool on_device = !machine.host().find(reinterpret_cast<const void*>(fill.to)).has_value();
   for (std::size_t row = 0; row < fill.height; ++row) {
-    if (!to.open(machine, fill.to + row * fill.pitch, bytes, {device}, true, false)) {
+    if (!to.open(machine, fill.to + row * fill.pitch, bytes, {device}, true, on_device)) {
       return false;
     }
     if (to.host() != nullptr) {
