@@ -20,18 +20,15 @@ _FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"
 # Followed, or always so, with pages.
 _ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse", "expandable_segments"})
 
-# These are about segments, which the layout `segments` has.
-_ABOUT_SEGMENTS = frozenset(
-    {
-        "max_split_size_mb",
-        "garbage_collection_threshold",
-        "max_non_split_rounding_mb",
-        "large_segment_size_mb",
-    }
-)
+# With the layout `segments` PyTorch's own allocator follows all but this one, which is off there.
+_EXPANDABLE = "expandable_segments"
 
 # A value is a bracketed list or runs to the next comma.
 _PAIR = re.compile(r"\s*([\w.]+)\s*:\s*(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
+
+
+def _is_followed(key: str) -> bool:
+    return key.startswith(_KEPT_PREFIX) or key in _FOLLOWED | _ABOUT_PAGES
 
 
 def ignored_options(
@@ -41,11 +38,10 @@ def ignored_options(
 
     Each key is named once, with the value that counts: the last.
     """
-    followed = _FOLLOWED | (_ABOUT_SEGMENTS if layout == "segments" else _ABOUT_PAGES)
     source = os.environ if environ is None else environ
     text = next((source[name] for name in VARIABLES if source.get(name)), "")
     return tuple(
         f"{key}:{value.strip()}"
         for key, value in dict(_PAIR.findall(text)).items()
-        if not key.startswith(_KEPT_PREFIX) and key not in followed
+        if (key == _EXPANDABLE if layout == "segments" else not _is_followed(key))
     )

@@ -40,11 +40,12 @@ class Config:
     """Free memory of each device that `empty_cache()` keeps for later requests instead of
     returning it to the driver; with pages only."""
     layout: Layout = "pages"
-    """Pages, which move to where they are needed, or segments, which stay as the driver gave
-    them."""
+    """Pages, which move to where they are needed, or segments: then PyTorch's own allocator serves
+    all memory."""
     graph_layout: Layout = "pages"
-    """Of what CUDA graphs allocate while they are captured. Segments there are plain allocations of
-    the driver, which programs may hand to `cudaIpcGetMemHandle`; the rest keeps its pages."""
+    """Of the memory of pools, into which CUDA graphs are captured. With segments they are PyTorch's
+    own: plain allocations of the driver, which programs may hand to `cudaIpcGetMemHandle`; the rest
+    keeps its pages."""
     graph_order: GraphOrder = "captured"
     """In which order graphs that share a pool may replay without destroying what others keep: that
     of their captures, as under PyTorch's allocator, or any, which takes more memory. Pools in an

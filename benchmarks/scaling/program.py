@@ -39,7 +39,6 @@ COMPLEXITY: Mapping[str, str] = {
     "hit, a size that repeats": "1",
     "hit, split and merged back": "log f",
     "hit, two streams in turns": "c",
-    "hit beside a no_split pool": "1",
     "free in random order": "log f + c",
     "free: the slowest": "log f + c",
     "free: the slowest but five": "log f + c",

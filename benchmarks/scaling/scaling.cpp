@@ -67,16 +67,6 @@ Figures two_streams(World& world, const Effort& effort) {
   return {both / 2};
 }
 
-Figures hit_beside_no_split(World& world, const Effort& effort) {
-  const PoolId pool = World::extra_pool(0);
-  world.memory().pools().hold(pool);
-  world.memory().pools().set_no_split(pool);
-  const double time = effort.of_loops([&] { pair(world, kRepeating); });
-  world.memory().pools().release(pool);
-  world.memory().empty_pool(pool);
-  return {time};
-}
-
 // Frees `blocks` one after the other; what each took, from the longest on.
 template <typename AnyClock>
 std::vector<double> time_frees(World& world, std::span<const DevicePtr> blocks) {
@@ -276,7 +266,6 @@ std::vector<Operation> operations() {
       {{"hit, a size that repeats"}, false, repeating_hit},
       {{"hit, split and merged back"}, false, split_and_merge},
       {{"hit, two streams in turns"}, false, two_streams},
-      {{"hit beside a no_split pool"}, false, hit_beside_no_split},
       {{"free in random order", "free: the slowest", "free: the slowest but five",
         "free: the slowest, in the thread's own time"},
        false,

@@ -81,7 +81,7 @@ class World {
   // are served.
   void make_idle(std::size_t pages) {
     const DevicePtr large = allocate(pages * kPage);
-    auto& heap = static_cast<ArenaHeap&>(*addresses_.find(large)->heap());
+    Heap& heap = *addresses_.find(large)->heap();
     free(large);
     const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait);
     memory_.stale().remove_passed();

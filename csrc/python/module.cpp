@@ -4,8 +4,8 @@
 #include "ferro/adapter/switching/install.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
-#include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/adapter/torch/torch_compat.h"
+#include "ferro/driver/cuda_api.h"
 #include "python/call_sites.h"
 #include "python/graph_debug.h"
 #include "python/graphs.h"
@@ -86,6 +86,8 @@ ferro::DeviceMemory& core_of(int device) {
 
 py::dict device_report(int device) {
   ferro::DeviceMemory& core = core_of(device);
+  ferro::CudaAllocator& allocator = *ferro::installed_allocator();
+  const auto index = static_cast<c10::DeviceIndex>(device);
   const ferro::DeviceCounters counters = core.report().counters();
   py::dict ladder;
   py::dict ladder_ms;
@@ -101,7 +103,7 @@ py::dict device_report(int device) {
                        [&](const char* name, std::uint64_t count) { driver_calls[name] = count; });
   const ferro::PageCounts pages = core.store().counts();
   py::dict report;
-  report["layout"] = core.layout() == ferro::Layout::kSegments ? "segments" : "pages";
+  report["layout"] = allocator.has_pages(index) ? "pages" : "segments";
   report["page_bytes"] = core.store().page_bytes();
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;
@@ -114,13 +116,15 @@ py::dict device_report(int device) {
   report["ladder_pages"] = ladder_pages;
   report["driver_calls"] = driver_calls;
   py::dict tags;
-  for (const ferro::TagTotal& tag :
-       ferro::installed_allocator()->tags(static_cast<c10::DeviceIndex>(device))) {
+  for (const ferro::TagTotal& tag : allocator.tags(index)) {
     tags[py::str(tag.name)] = tag.total.bytes;
   }
   report["tags"] = tags;
-  const ferro::StatValue allocated = core.stats().read()[ferro::kBytes][ferro::kAll];
-  const ferro::StatValue reserved = core.report().reserved()[ferro::kAll];
+  // Of both allocators.
+  const auto stats = allocator.getDeviceStats(index);
+  constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const c10::CachingAllocator::Stat& allocated = stats.allocated_bytes[kAggregate];
+  const c10::CachingAllocator::Stat& reserved = stats.reserved_bytes[kAggregate];
   report["allocated_bytes"] = allocated.current;
   report["peak_allocated_bytes"] = allocated.peak;
   report["reserved_bytes"] = reserved.current;
@@ -232,7 +236,8 @@ py::dict find_failure(const std::string& text) {
 
 void empty_cache(int device) {
   const py::gil_scoped_release release;
-  core_of(device).empty_cache();
+  core_of(device);
+  ferro::installed_allocator()->empty_cache_of(static_cast<std::int8_t>(device));
 }
 
 void reset_peak(int device) {
@@ -250,7 +255,7 @@ void check_invariants(int device) { core_of(device).report().check_invariants();
 
 // For tests that put a faulty driver between the allocator and the simulated GPU.
 std::uintptr_t driver_table_address() {
-  return reinterpret_cast<std::uintptr_t>(ferro::load_torch_api().api);
+  return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
 }
 
 // What the functions below are refused by the driver. Those that torch's own wrappers bind

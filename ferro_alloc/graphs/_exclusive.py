@@ -35,6 +35,7 @@ _REASONS = {
     "capturing": "a capture is running. End it first",
     "member": "it is in another group already. leave() that one first",
     "no member": "it is not in this group",
+    "native": "its memory comes from PyTorch's own allocator, which shares no pages",
 }
 
 

@@ -291,24 +291,6 @@ void Driver::copy(DevicePtr to, DevicePtr from, std::size_t bytes) {
   expect(api_.memcpy_dtod_async(raw(to), raw(from), bytes, nullptr), "cuMemcpyDtoDAsync", bytes);
 }
 
-DevicePtr Driver::allocate(std::size_t bytes) {
-  const CallScope scope(*this);
-  count(DriverCall::kCreate);
-  CUdeviceptr base = 0;
-  const Status status = expect_memory(api_.mem_alloc(&base, bytes), "cuMemAlloc", bytes);
-  return status == Status::kOk ? DevicePtr{base} : kNull;
-}
-
-bool Driver::free(DevicePtr base) noexcept {
-  try {
-    const CallScope scope(*this);
-    count(DriverCall::kRelease);
-    return api_.mem_free(raw(base)) == CUDA_SUCCESS;
-  } catch (const DriverError&) {
-    return false;
-  }
-}
-
 bool Driver::has_virtual_memory() const {
   expect(api_.init(0), "cuInit");
   CUdevice device = 0;

@@ -68,10 +68,6 @@ class Driver {
   bool has_peers();
   // Gives one device access to mapped pages, beside those that have it.
   void grant(DevicePtr at, std::size_t bytes, DeviceId to);
-  // Memory with addresses of its own, for devices and libraries without the calls above; kNull when
-  // the device is full. Freeing waits for the device; false: the driver refused.
-  DevicePtr allocate(std::size_t bytes);
-  bool free(DevicePtr base) noexcept;
   // Does the device have pages, addresses and mappings at all?
   bool has_virtual_memory() const;
   // Removes the mappings of whole pages. False: the driver refused and they are as before.

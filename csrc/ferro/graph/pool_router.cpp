@@ -57,8 +57,8 @@ bool PoolRouter::end(const PoolId& pool, EndOfCapture how) {
 void PoolRouter::release(const Diversion& diversion, bool is_ended) {
   if (diversion.hold == PoolHold::kHere) {
     device_.pools().release(diversion.pool);
-    released_.push_back({diversion.pool, is_ended});
   }
+  released_.push_back({diversion.pool, diversion.hold, is_ended});
 }
 
 std::vector<PoolRouter::Released> PoolRouter::take_released() {

@@ -64,17 +64,19 @@ class PoolRouter {
 
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   // Captures, also those that failed and were not noticed yet.
-  bool has_captures() const { return captures_.load(std::memory_order_relaxed) != 0; }
+  int captures() const { return captures_.load(std::memory_order_relaxed); }
+  bool has_captures() const { return captures() != 0; }
   // Lets go of captures that failed first, as below, unless the stream captures.
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of captures that failed and that nobody ends (FailedGraphs::kForget), and
   // releases their pools, where this thread began them or one that is gone.
   void let_go_of_failed_captures() FERRO_EXCLUDES(mutex_);
-  // The pools that this object released since the last call, for who keeps more about a pool than
-  // its memory.
+  // The captures that failed since the last call and released their pools: here, or for the caller to
+  // do, where the pool is held elsewhere. The caller keeps more about a pool than its memory.
   struct Released {
     PoolId pool;
-    bool is_ended = false;  // by `end`; else the diversion was abandoned
+    PoolHold hold;
+    bool is_ended = false;  // by its own `end`
 
     friend bool operator==(const Released&, const Released&) = default;
   };

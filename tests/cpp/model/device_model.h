@@ -8,7 +8,7 @@
 // allocator says about itself. Throws ModelError or InternalError.
 //
 // The instructions are in device_model_blocks.h (allocate, free, use), device_model_pools.h (pools,
-// checkpoints, sources), device_model_groups.h (exclusive groups), device_model_replays.h (their
+// checkpoints), device_model_groups.h (exclusive groups), device_model_replays.h (their
 // graphs), device_model_sharing.h (other processes, peers, streams that go) and
 // device_model_shortage.h (limits, callbacks, when a request may fail).
 #pragma once
@@ -19,7 +19,6 @@
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/instructions.h"
-#include "support/test_source.h"
 #include "support/traffic.h"
 
 #include <algorithm>
@@ -41,12 +40,8 @@ namespace ferro::testing {
 // Faults that are known, each with a test in found_test.cpp, past which the model looks. What is
 // mended becomes false, and then goes.
 namespace known {
-inline constexpr bool kSizeOfWholeSegments = false;
 inline constexpr bool kRejectionsStay = false;
 inline constexpr bool kSharedPagesBeyondLimit = false;
-inline constexpr bool kSizeOfLentBlocks = false;
-inline constexpr bool kWholeSegmentsAreLentInParts = false;
-inline constexpr bool kIdlePagesStayUnderCaptures = false;
 inline constexpr bool kGoneStreamIsAskedByExport = false;
 inline constexpr bool kGoneStreamIsAskedByFree = false;
 inline constexpr bool kSharingLeavesOldMappings = false;
@@ -58,8 +53,6 @@ class DeviceModel {
   static constexpr std::size_t kDeviceBytes = kPages * kPageBytes;
   static constexpr std::array<PoolId, 6> kPools = {kDefaultPool, PoolId{0, 5},  PoolId{6, 0},
                                                    PoolId{0, 9}, PoolId{0, 11}, PoolId{0, 13}};
-  static constexpr PoolId kNoSplitPool = kPools[3];
-  static constexpr PoolId kSourcePool = kPools[4];
 
   // A look inside merges what is unmerged, so usually it does not follow every step.
   static constexpr unsigned kLookEvery = 8;
@@ -224,8 +217,6 @@ class DeviceModel {
       function();
     } catch (const DriverError&) {
       expect(fault_struck(), "only a fault makes the driver refuse");
-    } catch (const SourceError&) {
-      expect(fault_struck(), "only a fault makes a source refuse");
     }
   }
   AllocatorConfig config();
@@ -233,10 +224,6 @@ class DeviceModel {
   // Blocks.
   static Heap& heap_of(std::uint64_t address) {
     return *addresses().find(DevicePtr{address})->heap();
-  }
-  static std::size_t size_at(DevicePtr ptr) {
-    Span& span = *addresses().find(ptr);
-    return span.heap()->live_block_at(span, ptr)->size;
   }
   Live::iterator nth_live(unsigned n) {
     return std::next(live_.begin(), static_cast<std::ptrdiff_t>(n % live_.size()));
@@ -263,7 +250,6 @@ class DeviceModel {
   }
   unsigned number_of(StreamId stream) const;
   bool is_capturing(unsigned stream) const { return stream != kGone && traffic_.capturing(stream); }
-  void check_size(const PoolId& pool, std::size_t asked, const AllocateResult& result);
   bool is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr, std::size_t size);
   void become_live(DevicePtr ptr, std::size_t size, const PoolId& pool, unsigned stream);
   void quarantine(std::uint64_t begin, std::size_t size, const Use& use);
@@ -274,8 +260,6 @@ class DeviceModel {
 
   // Pools.
   static PoolId private_pool(unsigned number) { return kPools[1 + number % (kPools.size() - 1)]; }
-  static bool is_special(const PoolId& pool) { return pool == kNoSplitPool || pool == kSourcePool; }
-  bool in_segments(const PoolId& pool) const { return world_.segments || is_special(pool); }
   void hold(const PoolId& pool);
   void be_held(const PoolId& pool) {
     if (pool != kDefaultPool && holds_[pool] == 0) {
@@ -307,10 +291,8 @@ class DeviceModel {
   // Shortage.
   bool relieve();
   std::size_t budget() const;
-  SegmentRules rules_for(const PoolId& pool) const;
-  std::size_t bytes_for(const PoolId& pool, const Allocate& request) const;
   std::size_t bytes_in_use();
-  void check_failure(const PoolId& pool, const Allocate& request, const OutOfMemoryFacts& facts,
+  void check_failure(const Allocate& request, const OutOfMemoryFacts& facts,
                      std::size_t held_before);
 
   // Sharing.
@@ -325,14 +307,12 @@ class DeviceModel {
   void check_order();
   void check_pages();
   void check_everything();
-  void check_segments(const std::vector<SegmentView>& segments);
   void check_empty();
 
   SimGpu gpu_;
   const World world_;
   const unsigned look_every_;
   DriverLedger ledger_;
-  std::set<std::uint64_t> source_segments_;  // that the source's pool has
   Traffic traffic_;
   std::unique_ptr<DeviceMemory> device_;
   Live live_;
@@ -341,8 +321,6 @@ class DeviceModel {
   std::map<Owner, std::vector<LateUse>> late_uses_;  // of freed blocks
   std::deque<Freed> freed_;                          // the last ones
   std::map<PoolId, int> holds_;
-  std::set<PoolId> lenders_;  // pools that serve the default pool before it fails
-  std::weak_ptr<SegmentSource> source_;
   std::optional<PoolCheckpoint> checkpoint_;
   std::vector<std::pair<std::uint64_t, std::size_t>> recorded_;  // by the checkpoint
   std::map<PoolId, unsigned> groups_;  // of members; those that left have one of their own
@@ -363,7 +341,6 @@ class DeviceModel {
   std::size_t others_bytes_ = 0;
   OnShortage on_shortage_{Relief::kNone, 0, kBlockAlignment};
   bool relieving_ = false;
-  bool plain_segments_ = false;  // some request asked for them
   bool has_peer_ = false;
   bool ever_failed_ = false;  // a call of the driver did
   std::size_t lost_reservations_ = 0;

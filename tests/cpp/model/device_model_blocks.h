@@ -12,26 +12,21 @@ inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
   const auto capture = running_.find(pool);
   const bool borrows = capture != running_.end() && capture->second.of_member;
   const std::uint64_t created = device_->store().counts().created;
-  const std::uint64_t segments = device_->report().counters().segments_created;
   const std::size_t held_before = device_->report().held_bytes();
-  plain_segments_ = plain_segments_ || i.plain;
   AllocateResult result;
   bool answered = false;
   guarded([&] {
-    result =
-        device_->allocate(pool, stream, {.size = i.size, .requested = i.size, .plain = i.plain});
+    result = device_->allocate(pool, stream, {i.size, i.size});
     answered = true;
     // What graphs of the pool may write is not given to a capture.
     while (result.ptr != kNull && pool != kDefaultPool &&
            !device_->scratch().note(pool, result.ptr)) {
       answered = false;
-      result =
-          device_->allocate(pool, stream, {.size = i.size, .requested = i.size, .plain = i.plain});
+      result = device_->allocate(pool, stream, {i.size, i.size});
       answered = true;
     }
   });
-  if (device_->store().counts().created != created ||
-      device_->report().counters().segments_created != segments) {
+  if (device_->store().counts().created != created) {
     expect(device_->report().held_bytes() <= limit_, "the limit holds");
     expect(device_->report().held_bytes() + others_bytes_ + world_.headroom * kPageBytes <=
                kDeviceBytes,
@@ -42,45 +37,20 @@ inline void DeviceModel::allocate(const PoolId& pool, const Allocate& i) {
   }
   if (result.ptr == kNull) {
     expect(result.failure != nullptr, "a failure explains itself");
-    check_failure(pool, i, *result.failure, held_before);
+    check_failure(i, *result.failure, held_before);
     return;
   }
   expect(result.failure == nullptr, "success has nothing to explain");
-  if (known::kSizeOfLentBlocks && heap_of(address_of(result.ptr)).pool() != pool) {
-    result.size = size_at(result.ptr);
-  }
   // What a capture in a group may keep begins and ends with pages, unless the capture before tells.
   const std::size_t whole = pages_of(i.size) * kPageBytes;
-  check_size(pool, borrows && i.size > kSmallRequest && result.size >= whole ? whole : i.size,
-             result);
-  const Heap& heap = heap_of(address_of(result.ptr));
-  const PoolId owner = heap.pool();
-  expect(owner == pool || (pool == kDefaultPool && lenders_.contains(owner)), "the right pool");
-  expect(heap.stream() == stream, "the right stream");
-  expect(!i.plain || !is_paged(heap.kind()), "what is plain lies in a segment");
-  become_live(result.ptr, result.size, owner, i.stream % Traffic::kStreams);
-}
-
-inline void DeviceModel::check_size(const PoolId& pool, std::size_t asked,
-                                    const AllocateResult& result) {
+  expect(
+      result.size == (borrows && i.size > kSmallRequest && result.size >= whole ? whole : i.size),
+      "the size");
   expect(address_of(result.ptr) % kBlockAlignment == 0, "the alignment");
-  const Span& span = *addresses().find(result.ptr);
-  if (is_paged(span.heap()->kind())) {
-    expect(result.size == asked, "the size");
-    return;
-  }
-  expect(result.size >= asked && result.ptr + result.size <= span.base() + span.bytes(),
-         "a block lies in its segment");
-  if (pool == kNoSplitPool || span.heap()->pool() == kNoSplitPool) {
-    expect(result.ptr == span.base() && result.size == span.bytes(), "alone in its segment");
-    return;
-  }
-  const SegmentRules rules = rules_for(pool);
-  const std::size_t rest = result.size - asked;
-  expect(asked >= rules.max_split ? rest < rules.max_non_split_rounding
-         : asked <= kSmallRequest ? rest == 0
-                                  : rest <= kSmallRequest,
-         "what is left over is split off");
+  const Heap& heap = heap_of(address_of(result.ptr));
+  expect(heap.pool() == pool, "the right pool");
+  expect(heap.stream() == stream, "the right stream");
+  become_live(result.ptr, result.size, pool, i.stream % Traffic::kStreams);
 }
 
 inline void DeviceModel::operator()(const AllocateAt& i) {
@@ -128,10 +98,7 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
   expect(result.ptr == ptr && ptr + i.size > ptr, "at the address");
   const Heap& heap = heap_of(address_of(ptr));
   expect(heap.pool() == pool && heap.stream() == stream, "in the pool and on the stream");
-  if (known::kSizeOfWholeSegments && pool == kNoSplitPool) {
-    result.size = size_at(ptr);
-  }
-  expect(pool == kNoSplitPool ? result.size >= i.size : result.size == i.size, "the size");
+  expect(result.size == i.size, "the size");
   become_live(ptr, result.size, pool, number);
 }
 
@@ -139,13 +106,11 @@ inline void DeviceModel::operator()(const AllocateAt& i) {
 inline bool DeviceModel::is_free_range(const PoolId& pool, StreamId stream, DevicePtr ptr,
                                        std::size_t size) {
   for (const SegmentView& segment : device_->report().segments(&pool)) {
-    const bool serves = segment.kind == arena_kind(size) || segment.kind == HeapKind::kKeptPages ||
-                        segment.kind == segment_kind(size);
+    const bool serves = segment.kind == heap_kind(size) || segment.kind == HeapKind::kKeptPages;
     for (const BlockView& block : segment.blocks) {
       if (serves && segment.stream == stream && block.state == BlockState::kFree &&
           ptr >= block.ptr && ptr < block.ptr + block.size) {
-        const bool whole = pool == kNoSplitPool;
-        return size <= distance(ptr, block.ptr + block.size) && (!whole || ptr == block.ptr);
+        return size <= distance(ptr, block.ptr + block.size);
       }
     }
   }

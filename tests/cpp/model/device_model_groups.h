@@ -125,10 +125,6 @@ inline void DeviceModel::check_groups() {
                   ? 0
                   : static_cast<std::size_t>(found->second[kAll].current);
       for (const SegmentView& segment : device_->report().segments(&pool)) {
-        if (!is_paged(segment.kind)) {
-          own += segment.size;
-          continue;
-        }
         const Span& span = *addresses().find(segment.ptr);
         for (std::size_t at = 0; at < segment.size; at += kPageBytes) {
           own += span.is_borrowed(span.page_slot(segment.ptr + at)) ? 0 : kPageBytes;
@@ -167,7 +163,7 @@ inline void DeviceModel::check_owners() {
   };
   std::map<Handle, Page> of_blocks;
   for (const auto& [begin, block] : live_) {
-    if (!is_paged(heap_of(begin).kind()) || running_.contains(block.pool) || block.exposed) {
+    if (running_.contains(block.pool) || block.exposed) {
       continue;
     }
     // clang 14 captures no structured binding.
@@ -186,9 +182,6 @@ inline void DeviceModel::check_owners() {
     for (const auto& [begin, size] : graph.ranges) {
       // Before the pool joined it may have given pages back.
       if (!graph.of_member && !is_there(begin, size)) {
-        continue;
-      }
-      if (!is_paged(heap_of(begin).kind())) {
         continue;
       }
       for_each_page(begin, size, [&](std::uint64_t first, Handle handle) {

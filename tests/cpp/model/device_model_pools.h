@@ -1,26 +1,12 @@
-// The model's pools: held and released, with segments of their own, and their checkpoints.
+// The model's pools: held and released, and their checkpoints.
 #pragma once
 
 #include "model/device_model.h"
 
 namespace ferro::testing {
 
-// A pool that is new gets what makes it special.
 inline void DeviceModel::hold(const PoolId& pool) {
-  const bool is_new = device_->pools().use_count(pool) < 0;
-  if (is_new) {
-    lenders_.erase(pool);
-  }
-  if (is_new && pool == kNoSplitPool) {
-    device_->pools().set_no_split(pool);
-  }
-  std::shared_ptr<SegmentSource> source;
-  if (is_new && pool == kSourcePool) {
-    expect(source_.expired(), "a source goes with its pool");
-    source = std::make_shared<TestSource>(source_segments_);
-    source_ = source;
-  }
-  expect(device_->pools().hold(pool, std::move(source)), "a pool can be held");
+  device_->pools().hold(pool);
   ++holds_[pool];
 }
 
@@ -47,15 +33,8 @@ inline bool DeviceModel::let_go(const PoolId& pool) {
 
 inline void DeviceModel::operator()(const SetUseOnOom& i) {
   const PoolId pool = private_pool(i.pool);
-  const bool lends_parts = known::kWholeSegmentsAreLentInParts && pool == kNoSplitPool;
-  if (device_->pools().use_count(pool) < 0 || lends_parts) {
-    return;
-  }
-  device_->pools().set_use_on_oom(pool, i.use);
-  if (i.use) {
-    lenders_.insert(pool);
-  } else {
-    lenders_.erase(pool);
+  if (device_->pools().use_count(pool) >= 0) {
+    device_->pools().set_use_on_oom(pool, i.use);
   }
 }
 

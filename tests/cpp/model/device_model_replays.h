@@ -60,17 +60,13 @@ inline void DeviceModel::settle_blocks(const PoolId& pool) {
 }
 
 inline bool DeviceModel::has_pages(const PoolId& pool) {
-  return std::ranges::any_of(device_->report().segments(&pool),
-                             [](const SegmentView& segment) { return is_paged(segment.kind); });
+  return !device_->report().segments(&pool).empty();
 }
 
 inline void DeviceModel::note_captured(const PoolId& pool, std::uint64_t begin, std::size_t size) {
   Graph& graph = running_.at(pool);
-  // Segments are shared with nobody.
-  if (is_paged(heap_of(begin).kind())) {
-    graph.ranges.emplace_back(begin, size);
-    live_.at(begin).graph = graph.number;
-  }
+  graph.ranges.emplace_back(begin, size);
+  live_.at(begin).graph = graph.number;
 }
 
 inline void DeviceModel::note_freed(const Block& block) {
@@ -132,7 +128,7 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
   for (auto& [begin, block] : live_) {
     if (block.graph == graph.number) {
       block.graph = succeeds && sound ? graph.number : 0;
-      block.apart = graph.of_member && sound && is_paged(heap_of(begin).kind());
+      block.apart = graph.of_member && sound;
       block.exposed = !sound;
       if (sound) {
         // Of a pool with checkpoints, where an earlier graph of a group may have replayed meanwhile.

@@ -18,8 +18,7 @@ inline void DeviceModel::operator()(const Export& i) {
   }
   const DevicePtr ptr{found->first};
   Span& span = *addresses().find(ptr);
-  if (known::kSharingLeavesOldMappings && is_paged(span.heap()->kind()) &&
-      !removes_old_mappings()) {
+  if (known::kSharingLeavesOldMappings && !removes_old_mappings()) {
     return;
   }
   const auto calls = [] {
@@ -39,10 +38,6 @@ inline void DeviceModel::operator()(const Export& i) {
     return;
   }
   switch (*result) {
-    case ExportResult::kSegment:
-      expect(!is_paged(span.heap()->kind()) && range.begin == span.base() && range.units.empty(),
-             "the segment");
-      return;
     case ExportResult::kNotLive:
     case ExportResult::kNotExportable:
       expect(false, "a live block can be shared");
@@ -66,8 +61,7 @@ inline void DeviceModel::operator()(const Export& i) {
     case ExportResult::kOk:
       break;
   }
-  expect(is_paged(span.heap()->kind()) && !range.units.empty() && range.units.size() <= 16,
-         "few units");
+  expect(!range.units.empty() && range.units.size() <= 16, "few units");
   if (!block.shared) {
     block.shared = Shared{range, {}};
     std::uint64_t at = address_of(range.begin);
@@ -125,7 +119,7 @@ inline void DeviceModel::check_peer() {
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = 1;
   for (const SegmentView& segment : device_->report().segments(nullptr)) {
-    for (std::size_t at = 0; at < (is_paged(segment.kind) ? segment.size : 0); at += kPageBytes) {
+    for (std::size_t at = 0; at < segment.size; at += kPageBytes) {
       unsigned long long flags = 0;
       SimGpu::expect(SimGpu::api().mem_get_access(&flags, &location, address_of(segment.ptr) + at));
       expect(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the peer reaches every page");

@@ -10,10 +10,6 @@ inline AllocatorConfig DeviceModel::config() {
   config.handles = world_.coarse_handles ? kCoarseHandles : HandleRules{};
   config.headroom = world_.headroom * kPageBytes;
   config.graph_order = world_.any_order ? GraphOrder::kAny : GraphOrder::kCaptured;
-  config.layout = world_.segments ? Layout::kSegments : Layout::kPages;
-  if (world_.oversize_rules) {
-    config.segment_rules = [this] { return rules_for(kDefaultPool); };
-  }
   if (world_.short_streams) {
     config.stream_lasts = [this](DeviceId, StreamId stream) {
       return stream == traffic_.stream(0) || stream == traffic_.stream(1);
@@ -68,56 +64,31 @@ inline std::size_t DeviceModel::budget() const {
   return std::min({limit_, rejection_limit_, kDeviceBytes - std::min(kDeviceBytes, taken)});
 }
 
-inline SegmentRules DeviceModel::rules_for(const PoolId& pool) const {
-  SegmentRules rules;
-  if (world_.oversize_rules) {
-    rules.max_split = 8 * kPageBytes;
-    rules.max_non_split_rounding = 2 * kPageBytes;
-    rules.collect_above = 0.5;
-  }
-  if (!world_.segments && pool == kNoSplitPool) {
-    rules.large_segment = kPageBytes;  // and as much more as it takes
-  }
-  return rules;
-}
-
-// What a request takes when nothing that is there serves it.
-inline std::size_t DeviceModel::bytes_for(const PoolId& pool, const Allocate& request) const {
-  const std::size_t whole = pages_of(request.size) * kPageBytes;
-  return request.plain || in_segments(pool)
-             ? std::max(whole, segment_bytes(request.size, rules_for(pool)))
-             : whole;
-}
-
-// Bytes of handles and segments that carry a live byte or belong to a private pool that is held.
-// Everything else can serve any request, as long as no capture runs.
+// Bytes of handles that carry a live byte or belong to a private pool that is held. Everything else
+// can serve any request, as long as no capture runs.
 inline std::size_t DeviceModel::bytes_in_use() {
   std::map<DriverLedger::Handle, std::size_t> handles;
-  std::size_t in_segments = 0;
   for (const SegmentView& segment : device_->report().segments(nullptr)) {
     const bool shared_out = segment.pool == kDefaultPool;
     const bool kept = !shared_out && holds_[segment.pool] > 0;
-    bool used = kept;
     for (const BlockView& block : segment.blocks) {
-      const bool counts = kept || block.state == BlockState::kLive ||
-                          (block.state == BlockState::kPending && !shared_out);
-      used = used || counts;
-      if (counts && is_paged(segment.kind)) {
+      if (kept || block.state == BlockState::kLive ||
+          (block.state == BlockState::kPending && !shared_out)) {
         ledger_.collect_handles(address_of(block.ptr), block.size, handles);
       }
     }
-    in_segments += used && !is_paged(segment.kind) ? segment.size : 0;
   }
+  std::size_t in_use = 0;
   for (const auto& [handle, bytes] : handles) {
-    in_segments += bytes;
+    in_use += bytes;
   }
-  return in_segments;
+  return in_use;
 }
 
-inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& request,
-                                       const OutOfMemoryFacts& facts, std::size_t held_before) {
-  const std::size_t needed = bytes_for(pool, request);
-  const bool in_segments = request.plain || this->in_segments(pool);
+inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemoryFacts& facts,
+                                       std::size_t held_before) {
+  // What it takes when nothing that is there serves it.
+  const std::size_t needed = pages_of(request.size) * kPageBytes;
   if (facts.rejected_beyond) {
     if (known::kRejectionsStay && on_shortage_.relief != Relief::kNone) {
       return;
@@ -127,14 +98,10 @@ inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& reque
            "rejected only beyond that limit");
     return;
   }
-  const bool with_idle_pages = known::kIdlePagesStayUnderCaptures && traffic_.captures() != 0 &&
-                               !world_.segments && in_segments;
-  // As PyTorch does it: where oversize segments that are free do not suffice, they go in vain.
-  const bool went_in_vain = world_.oversize_rules && in_segments && traffic_.captures() != 0;
   // What the driver refused to take back once goes when a request has failed.
   const std::size_t held =
       std::max(device_->report().held_bytes(), ever_failed_ ? held_before : std::size_t{0});
-  expect(fault_struck() || with_idle_pages || went_in_vain || budget() < held + needed,
+  expect(fault_struck() || budget() < held + needed,
          "out of memory only when new memory cannot help");
   // After a fault something may be lost until the driver takes it back.
   const bool beyond = known::kSharedPagesBeyondLimit && budget() < held_before;
@@ -143,7 +110,7 @@ inline void DeviceModel::check_failure(const PoolId& pool, const Allocate& reque
   if (is_undisturbed && groups_.empty()) {
     expect(budget() < bytes_in_use() + needed, "out of memory only when memory is in use");
   }
-  if (is_undisturbed && !in_segments && !has_peer_) {
+  if (is_undisturbed && !has_peer_) {
     const std::size_t in_use =
         device_->report().held_bytes() - device_->store().counts().idle * kPageBytes;
     expect(budget() < in_use + needed, "out of memory only when what is idle is too little");

@@ -42,13 +42,8 @@ inline Profile next_profile(ByteReader& in, const World& world) {
 inline World next_world(ByteReader& in) {
   const unsigned bits = in.byte();
   const unsigned headroom = in.byte();
-  return {(bits & 1) != 0,
-          bits / 2 % 4 == 3,
-          (bits & 8) != 0,
-          (bits & 16) != 0,
-          headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
-          (bits & 128) != 0,
-          headroom % 8 < 4};
+  return {(bits & 1) != 0, (bits & 16) != 0, headroom % 4 == 0 ? 1 + headroom / 4 % 8 : 0,
+          (bits & 128) != 0, headroom % 8 < 4};
 }
 
 // Sizes on both sides of every limit that matters: alignment, small and large, pages, what is
@@ -102,7 +97,7 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
   if (kind < 24 || kind > 84) {
     const unsigned pool = next_pool(in, profile);
     const unsigned stream = in.below(profile.streams);
-    return Allocate{pool, stream, next_size(in, profile), kind > 84 && kind < 88};
+    return Allocate{pool, stream, next_size(in, profile)};
   }
   if (kind < 33) return Free{in.byte()};
   if (kind < 40) {

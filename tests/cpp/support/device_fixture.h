@@ -62,12 +62,10 @@ class DeviceFixture : public ::testing::Test {
     return std::move(result.failure);
   }
   Heap& heap_of(DevicePtr ptr) { return *addresses_.find(ptr)->heap(); }
-  ArenaHeap& arena_of(DevicePtr ptr) { return static_cast<ArenaHeap&>(heap_of(ptr)); }
   // Whole free pages of the block's heap go to the store, after a wait of the host, and their
   // mappings go.
   std::size_t release_pages_of(DevicePtr ptr, std::size_t pages) {
-    ArenaHeap& arena = arena_of(ptr);
-    const std::size_t released = arena.release_pages(pages, ReleaseAfter::kHostWait);
+    const std::size_t released = heap_of(ptr).release_pages(pages, ReleaseAfter::kHostWait);
     device_->stale().remove_passed();
     return released;
   }

@@ -34,7 +34,6 @@ class DriverLedger {
     std::size_t reserved_bytes = 0;
     std::size_t mappings = 0;
     std::size_t handles = 0;
-    std::size_t allocations = 0;  // of cuMemAlloc
 
     friend bool operator==(const Counts&, const Counts&) = default;
   };
@@ -57,8 +56,7 @@ class DriverLedger {
 
   Counts counts() const {
     const std::lock_guard lock(mutex_);
-    Counts counts{events_.size(),   reservations_.size(), 0,
-                  mappings_.size(), handles_.size(),      allocations_.size()};
+    Counts counts{events_.size(), reservations_.size(), 0, mappings_.size(), handles_.size()};
     for (const auto& [base, bytes] : reservations_) {
       counts.reserved_bytes += bytes;
     }
@@ -163,14 +161,6 @@ class DriverLedger {
     const std::lock_guard lock(mutex_);
     events_.erase(event);
   }
-  void after(DriverCall<&CudaApi::mem_alloc>, CUdeviceptr* base, std::size_t) {
-    const std::lock_guard lock(mutex_);
-    allocations_.insert(*base);
-  }
-  void after(DriverCall<&CudaApi::mem_free>, CUdeviceptr base) {
-    const std::lock_guard lock(mutex_);
-    allocations_.erase(base);
-  }
 
  private:
   using Mappings = std::map<CUdeviceptr, Mapping>;
@@ -196,7 +186,6 @@ class DriverLedger {
   std::map<Handle, std::map<CUdeviceptr, std::uint64_t>> exported_;
   std::map<CUdeviceptr, std::size_t> reservations_;
   std::set<CUevent> events_;
-  std::set<CUdeviceptr> allocations_;
   std::set<CUstream> gone_;
   std::uint64_t step_ = 1;
   std::string violation_;

@@ -2,14 +2,13 @@
 // heaps on it.
 #pragma once
 
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 #include "support/faulty_api.h"
 #include "support/sim_gpu.h"
 #include "support/store_calls.h"
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <string>
 #include <vector>
 
@@ -53,9 +52,8 @@ class HeapFixture : public ::testing::Test {
         timeline_(driver_, events_, captures_, nullptr),
         store_(driver_, timeline_, kPageBytes, handles),
         stale_(driver_, timeline_, observer_),
-        context_{driver_,   store_,     stale_,           events_,      timeline_,
-                 exports_,  addresses_, stats_,           captures_,    observer_,
-                 segments_, searches_,  with_free_pages_, with_pending_} {
+        context_{driver_,    store_, stale_,    events_,   timeline_,        exports_,
+                 addresses_, stats_, captures_, observer_, with_free_pages_, with_pending_} {
     FaultyApi::reset();
   }
   ~HeapFixture() override { FaultyApi::reset(); }
@@ -73,7 +71,7 @@ class HeapFixture : public ::testing::Test {
     timeline_.record();
     timeline_.update();
   }
-  DevicePtr grow(ArenaHeap& heap, std::size_t size) {
+  DevicePtr grow(Heap& heap, std::size_t size) {
     pass_epochs();
     DevicePtr ptr = kNull;
     EXPECT_EQ(heap.allocate_grown(bytes(size), GrowFrom::kAnyPages, &ptr), GrowResult::kGrown);
@@ -81,7 +79,7 @@ class HeapFixture : public ::testing::Test {
     return ptr;
   }
   // A hit where possible, else new pages.
-  DevicePtr allocate(ArenaHeap& heap, std::size_t size) {
+  DevicePtr allocate(Heap& heap, std::size_t size) {
     const DevicePtr ptr = heap.allocate_hit(bytes(size));
     return ptr != kNull ? ptr : grow(heap, size);
   }
@@ -98,14 +96,14 @@ class HeapFixture : public ::testing::Test {
   void make_busy(StreamId stream, DevicePtr ptr) { SimGpu::fill(stream, ptr, 1, 1); }
   std::string layout_of(Heap& heap) { return layout(heap.segments()); }
   // Whole free pages go to the store, after a wait of the host, and their mappings go.
-  std::size_t release(ArenaHeap& heap, std::size_t pages) {
+  std::size_t release(Heap& heap, std::size_t pages) {
     const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait);
     stale_.remove_passed();
     store_.trim(0);
     return released;
   }
   // Frees everything that is live and takes every page away, so that the heap may go.
-  void drain(ArenaHeap& heap) {
+  void drain(Heap& heap) {
     for (const BlockView& block : live_blocks_of(heap)) {
       free(heap, block.ptr);
     }
@@ -133,8 +131,6 @@ class HeapFixture : public ::testing::Test {
   AddressIndex addresses_;
   DeviceStats stats_;
   ObserverSlot observer_;
-  SegmentStats segments_;
-  std::atomic<std::uint32_t> searches_{0};
   const HeapContext context_;
 };
 

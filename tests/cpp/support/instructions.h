@@ -17,7 +17,6 @@ namespace ferro::testing {
 struct Allocate {
   unsigned pool, stream;
   std::size_t size;
-  bool plain = false;
 };
 struct Free {
   unsigned block;
@@ -136,8 +135,7 @@ inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuEventQuery",         "cuEventSynchronize",
                                            "cuMemGetInfo_v2",      "cuEventCreate",
                                            "cuMemAddressReserve",  "cuStreamGetCaptureInfo_v3",
-                                           "cuMemAddressFree",     "cuMemAlloc_v2",
-                                           "cuMemFree_v2",         "cuMemExportToShareableHandle",
+                                           "cuMemAddressFree",     "cuMemExportToShareableHandle",
                                            "cuMemcpyDtoDAsync_v2", "cuCtxSynchronize",
                                            "cuStreamWaitEvent",    "cuCtxRecordEvent",
                                            "cuStreamGetCtx",       "cuStreamIsCapturing"};
@@ -145,12 +143,10 @@ inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
 // What a program runs in.
 struct World {
   bool coarse_handles = false;
-  bool segments = false;        // the layout
-  bool oversize_rules = false;  // of segments: some blocks are not split, old segments collected
-  bool short_streams = false;   // the last stream does not last
-  unsigned headroom = 0;        // pages
-  bool groups = false;          // pools share the pages of their graphs' scratch
-  bool any_order = false;       // those that nobody declared are groups of their own
+  bool short_streams = false;  // the last stream does not last
+  unsigned headroom = 0;       // pages
+  bool groups = false;         // pools share the pages of their graphs' scratch
+  bool any_order = false;      // those that nobody declared are groups of their own
 };
 
 struct Program {
@@ -164,8 +160,7 @@ inline std::string to_code(const Instruction& instruction) {
   struct Print {
     std::ostringstream& out;
     void operator()(const Allocate& i) const {
-      out << "Allocate{" << i.pool << ", " << i.stream << ", " << i.size;
-      out << (i.plain ? ", true}" : "}");
+      out << "Allocate{" << i.pool << ", " << i.stream << ", " << i.size << "}";
     }
     void operator()(const Free& i) const { out << "Free{" << i.block << "}"; }
     void operator()(const FreeInUse& i) const {
@@ -233,7 +228,6 @@ inline std::string to_code(const Instruction& instruction) {
 inline std::string to_code(const World& world) {
   std::ostringstream out;
   out << std::boolalpha << "{.coarse_handles = " << world.coarse_handles
-      << ", .segments = " << world.segments << ", .oversize_rules = " << world.oversize_rules
       << ", .short_streams = " << world.short_streams << ", .headroom = " << world.headroom
       << ", .groups = " << world.groups << ", .any_order = " << world.any_order << "}";
   return out.str();

@@ -62,6 +62,18 @@ class SimGpu {
   static void finish(StreamId stream) { expect(api().stream_synchronize(raw(stream))); }
   static void finish_all() { ferro_sim_drain(); }
 
+  // Memory that no allocator knows of.
+  static DevicePtr allocate(std::size_t bytes) {
+    make_current();
+    CUdeviceptr base = 0;
+    expect(api().mem_alloc(&base, bytes));
+    return DevicePtr{base};
+  }
+  static void free(DevicePtr base) {
+    make_current();
+    expect(api().mem_free(address_of(base)));
+  }
+
   static void fill(StreamId stream, DevicePtr ptr, std::uint8_t value, std::size_t bytes) {
     expect(api().memset_d8_async(address_of(ptr), value, bytes, raw(stream)));
   }

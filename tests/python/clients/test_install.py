@@ -430,7 +430,7 @@ def test_status_tells_sizes_in_gib_with_peaks_and_ratios(run_simulated: RunSimul
     assert found["ratios"] == [2.0, 1.0]
     # What is left of it is shown for as long as it is there.
     assert found["uninstalled"].startswith("ferro_alloc: not installed\n")
-    assert "allocated 1.50 GiB (peak 1.50 GiB), reserved 1.50 GiB" in found["uninstalled"]
+    assert "allocated 1.50 GiB (peak 3.00 GiB), reserved 1.50 GiB" in found["uninstalled"]
 
 
 def test_status_names_ignored_settings(run_simulated: RunSimulated) -> None:

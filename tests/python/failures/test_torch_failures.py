@@ -21,10 +21,7 @@ PROGRAMS_ON: dict[tuple[str, int], dict[str, Any]] = {
 }
 CHECKS = [(program, count, name) for program, count in PROGRAMS_ON for name in checks_of(program)]
 # What torch sees of refusals; others are survived, or noticed by the next call.
-SEEN = {
-    "ferro": ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"),
-    "segments": ("cuMemAlloc",),
-}
+SEEN = ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess")
 NEVER_SEEN = ("cuMemFree", "cuMemRelease", "cuMemUnmap")
 
 
@@ -42,19 +39,14 @@ def test_as_native(program: str, count: int, name: str, allocator: str) -> None:
     assert found["value"] == native["value"]
 
 
-@pytest.mark.parametrize("allocator", ["ferro", "segments"])
 @pytest.mark.parametrize("result", [UNKNOWN, OUT_OF_MEMORY])
-def test_each_driver_call_refused_once(allocator: str, result: str) -> None:
-    memory = "128MiB" if allocator == "ferro" else "256MiB"
-    found = simulated("torch_every_fault.py", allocator, result, memory=memory)
-    for function in SEEN[allocator]:
+def test_each_driver_call_refused_once(result: str) -> None:
+    found = simulated("torch_every_fault.py", "ferro", result, memory="128MiB")
+    for function in SEEN:
         refused, seen = found[function]
         assert refused > 0
-        if result == UNKNOWN:
-            assert seen > 0, function
-        else:
-            # A lack of memory for a moment is survived but in a capture, where segments stay.
-            assert seen <= (allocator == "segments"), function
+        # A lack of memory for a moment is survived.
+        assert (seen > 0) == (result == UNKNOWN), function
     for function in NEVER_SEEN:
         assert found[function][1] == 0, function
     assert sum(refused for refused, _ in found.values()) > 20
@@ -80,7 +72,7 @@ def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, state: str, o
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("allocator", ["ferro", "segments", "observed"])
+@pytest.mark.parametrize("allocator", ["ferro", "observed"])
 def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: str) -> None:
     ended = run_simulated("torch_fork.py", allocator, "after", memory="256MiB")
     assert (ended.stdout, ended.stderr) == ("", "")

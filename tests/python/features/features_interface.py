@@ -6,7 +6,7 @@ from functools import partial
 from threading import Thread
 
 from tests.python.feature_checks import (
-    FERRO,
+    ALLOCATOR,
     KIB,
     MIB,
     check,
@@ -155,7 +155,9 @@ def segments_that_can_grow():
     count = ctypes.c_int()
     size = probe.probe_expandable_bytes(0, ctypes.byref(count))
     assert x.numel()
-    return (size >= 30 * MIB, count.value >= 1) if FERRO else (size == 0, count.value == 0)
+    if ALLOCATOR == "ferro":
+        return size >= 30 * MIB, count.value >= 1
+    return size == 0, count.value == 0
 
 
 @check
@@ -378,7 +380,7 @@ def a_tracker_that_allocates():
     thread.start()
     thread.join()
     sizes = ((300, 700), (3 * MIB, 5 * MIB), (40 * MIB, 60 * MIB))
-    if FERRO:  # native is in the middle of a change, and fails an assertion
+    if ALLOCATOR == "ferro":  # native is in the middle of a change, and fails an assertion
         for own, nested in sizes:
             grown = allocate_in_tracker(own, nested, 1)
             assert grown[0][0] >= 3, grown
@@ -390,7 +392,7 @@ def a_tracker_that_allocates():
 def a_tracker_that_raises():
     """Nothing is lost, whether the allocation fails for it or not."""
     kept = take(MIB)
-    before = statistic("allocation") if FERRO else 0
+    before = statistic("allocation") if ALLOCATOR == "ferro" else 0
     probe.probe_tracker_fails(1)
     try:
         kind, said = error_of(lambda: take(2 * MIB))
@@ -399,7 +401,7 @@ def a_tracker_that_raises():
     check_invariants()
     x = take(2 * MIB)
     assert kept.numel()
-    if FERRO:  # native counts the block for ever
+    if ALLOCATOR == "ferro":  # native counts the block for ever
         assert statistic("allocation") == before + 1
     return kind, "a tracker that fails" in said, x.numel() == 2 * MIB
 

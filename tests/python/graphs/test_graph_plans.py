@@ -9,6 +9,7 @@ import pytest
 
 from ferro_alloc.graphs import Plan, PlannedCapture, PlannedSet
 from ferro_alloc.graphs._plan import reserved_without_gaps
+from tests.conftest import RunSimulated
 from tests.python.torch_programs import Result, checks_of, simulated
 
 MIB = 1 << 20
@@ -40,34 +41,36 @@ EXPECTED: dict[str, Any] = {
     "what_cannot_be_planned_is_refused": [["FerroError"], 12, "FerroError", True],
     "a_plan_needs_ferro_alloc": ["FerroError", True],
 }
-# Segments of one size do not serve another, so one pool takes more than the estimate.
-EXPECTED_OF_SEGMENTS = EXPECTED | {
-    "without_the_memory_it_is_estimated": [
-        [True, False, False, False],
-        True,
-        [True, False, True, False],
-        "OutOfMemoryError",
-        0,
-    ],
-}
 
 
 @cache
-def plans(allocator: str) -> Result:
-    return simulated("features_plan.py", allocator, memory="4GiB")
+def plans() -> Result:
+    return simulated("features_plan.py", "ferro", memory="4GiB")
 
 
 def test_every_check_of_plans_is_expected() -> None:
     assert set(checks_of("features_plan.py")) == set(EXPECTED)
 
 
-@pytest.mark.parametrize("allocator", ["ferro", "segments"])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_plans(name: str, allocator: str) -> None:
-    found = plans(allocator)[name]
+def test_plans(name: str) -> None:
+    found = plans()[name]
     assert "error" not in found, found["error"]
-    expected = EXPECTED_OF_SEGMENTS if allocator == "segments" else EXPECTED
-    assert found["value"] == expected[name]
+    assert found["value"] == EXPECTED[name]
+
+
+def test_groups_of_pools_of_another_allocator_are_not_planned(run_simulated: RunSimulated) -> None:
+    program = (
+        "import torch, ferro_alloc\n"
+        "from ferro_alloc import graphs\n"
+        "ferro_alloc.install(ferro_alloc.Config(layout='segments'))\n"
+        "x = torch.ones(8, device='cuda')\n"
+        "try:\n"
+        "    graphs.plan(lambda: x + 1, [()], pools=['exclusive'])\n"
+        "except ferro_alloc.FerroError as error:\n"
+        '    print("PyTorch\'s own allocator, which shares no pages" in str(error))\n'
+    )
+    assert run_simulated(program, memory="256MiB").stdout.split() == ["True"]
 
 
 def planned(live: int, scratch: int, reserved: int) -> PlannedCapture:

@@ -45,7 +45,6 @@ bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
 }
 
 AllocatorConfig with_current_rules(AllocatorConfig config) {
-  config.segment_rules = current_segment_rules;
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
   config.known_streams = streams_of_pytorch;
@@ -97,10 +96,13 @@ void set_installed_allocator(CudaAllocator* allocator) {
 }
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-                              const AllocatorConfig& config, MemoryShortageCallback on_shortage)
+                              const AllocatorConfig& config, MemoryShortageCallback on_shortage,
+                              Serving serving)
     : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
       router(core, kFailedGraphsCleanUp ? FailedGraphs::kCleanUp : FailedGraphs::kForget),
-      history(index, core) {}
+      history(index, core),
+      has_pages(config.layout == Layout::kPages && core.driver().has_virtual_memory()),
+      grows(has_pages ? serving : Serving::kPrevious) {}
 
 // cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
 // current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
@@ -152,6 +154,18 @@ DeviceMemory* CudaAllocator::core_of(int index) const {
 }
 
 void CudaAllocator::init(int device_count) {
+  add_devices(device_count);
+  if (!has_pages()) {
+    start_previous();
+  }
+  if (serves()) {
+    ExpandableSetting::instance().say(has_pages());
+  }
+  // Without it all works but `top`.
+  (void)status_server_.start();
+}
+
+void CudaAllocator::add_devices(int device_count) {
   const MutexLock lock(init_mutex_);
   TORCH_CHECK(device_count <= static_cast<int>(kMaxDevices), "ferro_alloc serves at most ",
               kMaxDevices, " devices, this machine has ", device_count);
@@ -159,7 +173,8 @@ void CudaAllocator::init(int device_count) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     // Kept for the life of the process, like the allocator itself.
     devices_[static_cast<std::size_t>(i)].store(
-        new Device(api_, index, addresses_, config_, [this] { return relieve_shortage(); }),
+        new Device(
+            api_, index, addresses_, config_, [this] { return relieve_shortage(); }, serving()),
         std::memory_order_release);
     device_count_.store(i + 1, std::memory_order_release);
     Device& made = device(index);
@@ -178,11 +193,6 @@ void CudaAllocator::init(int device_count) {
       setMemoryFraction(fraction, index);
     }
   }
-  if (serves()) {
-    ExpandableSetting::instance().say(has_pages());
-  }
-  // Without it all works but `top`.
-  (void)status_server_.start();
 }
 
 bool CudaAllocator::initialized() { return device_count() > 0; }
@@ -191,7 +201,7 @@ bool CudaAllocator::initialized() { return device_count() > 0; }
 void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& stream,
                                  std::size_t bytes) {
   Device& owner = device(index);
-  const bool elsewhere = route_.load(std::memory_order_relaxed) != Route::kOurs;
+  const bool elsewhere = !owner.serves_hits.load(std::memory_order_relaxed);
   const bool observed = observed_.load(std::memory_order_relaxed);
   if ((static_cast<int>(elsewhere) | static_cast<int>(observed) |
        static_cast<int>(owner.router.any()) | static_cast<int>(!memory_is_expandable()) |
@@ -200,7 +210,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
     return allocate_unusually(owner, index, stream, bytes);
   }
   const std::size_t size = block_size(bytes, roundup_divisions_);
-  if (ArenaHeap* arena = stream.arenas[is_large(size)]) [[likely]] {
+  if (Heap* arena = stream.arenas[is_large(size)]) [[likely]] {
     const DevicePtr ptr = arena->allocate_hit(size, bytes, kNoContext);
     if (ptr != kNull) [[likely]] {
       return to_void_ptr(ptr);
@@ -215,13 +225,10 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
   const KnownStreams::Slot wanted = stream;
   const Request request = to_request(bytes, nullptr);
   const AllocateResult result =
-      with_torch_errors([&] { return owner.core.allocate(kDefaultPool, wanted.handle, request); });
-  if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, kDefaultPool, wanted.handle, request, *result.failure);
-  }
+      allocate_quietly(owner, index, kDefaultPool, wanted.handle, request);
   const bool large = is_large(request.size);
   if (wanted.arenas[large] == nullptr && stream.key == wanted.key) {
-    stream.arenas[large] = owner.core.arena_of_default_pool(wanted.handle, request);
+    stream.arenas[large] = &owner.core.arena_of_default_pool(wanted.handle, request);
   }
   return to_void_ptr(result.ptr);
 }
@@ -229,8 +236,7 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
 Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const {
   return {.size = block_size(bytes, roundup_divisions_),
           .requested = bytes,
-          .context = std::move(context),
-          .plain = !memory_is_expandable()};
+          .context = std::move(context)};
 }
 
 void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
@@ -238,12 +244,12 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const Request request = to_request(bytes, owner.history.gather_for(bytes));
-  if (route_.load(std::memory_order_relaxed) != Route::kOurs || owner.router.any()) {
+  if (owner.router.any() || follow_route(owner, index) != Route::kOurs) {
     return allocate_routed(owner, index, stream.handle, request);
   }
   // Most often somebody only looks on.
-  ArenaHeap* arena = stream.arenas[is_large(request.size)];
-  if (arena != nullptr && !request.plain) {
+  Heap* arena = stream.arenas[is_large(request.size)];
+  if (arena != nullptr) {
     const DevicePtr ptr = arena->allocate_hit(request.size, bytes, request.context);
     if (ptr != kNull) {
       announce(owner, index, to_void_ptr(ptr), request.size);
@@ -256,10 +262,19 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
 AllocateResult CudaAllocator::allocate_quietly(Device& owner, c10::DeviceIndex index,
                                                const PoolId& pool, StreamId stream,
                                                const Request& request) {
+  if (previous_.is_in_use() && limit_of_both(owner) != PageStore::kNoLimit) {
+    apply_limit(index);
+  }
   AllocateResult result =
       with_torch_errors([&] { return owner.core.allocate(pool, stream, request); });
   if (result.ptr == kNull) [[unlikely]] {
-    fail_allocation(owner, index, pool, stream, request, *result.failure);
+    void* borrowed = pool == kDefaultPool
+                         ? borrow_from_previous(owner, index, stream, request.requested)
+                         : nullptr;
+    if (borrowed == nullptr) {
+      fail_allocation(owner, index, pool, stream, request, *result.failure);
+    }
+    result = {to_device_ptr(borrowed), request.size, nullptr};
   }
   return result;
 }
@@ -268,7 +283,9 @@ void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const 
                                    StreamId stream, const Request& request) {
   const AllocateResult result = allocate_quietly(owner, index, pool, stream, request);
   void* ptr = to_void_ptr(result.ptr);
-  announce(owner, index, ptr, result.size);
+  if (addresses_.find(result.ptr) != nullptr) {  // else the other one has announced it
+    announce(owner, index, ptr, result.size);
+  }
   return ptr;
 }
 
@@ -341,6 +358,7 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   TORCH_CHECK(to.route != Route::kUncached,
               "Exact-address allocation is only supported by the native CUDA caching allocator");
   if (to.route == Route::kPrevious) {
+    let_grow(owner, index, Serving::kPrevious);
     return allocate_with_address(previous_.allocator(), bytes, address);
   }
   // PyTorch's name for it, which tells such entries of a trace from others.

@@ -37,6 +37,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -180,7 +181,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void visit_live(const VisitBlock& visit) const;
   // The addresses that a capture was given from its pool.
   AddressRanges given_to(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
-  bool has_captures() const;
+  // That run, on all devices.
+  int captures() const;
+  bool has_captures() const { return captures() != 0; }
 
   // For ferro_alloc's own tools.
   AllocatorConfig config() FERRO_EXCLUDES(init_mutex_);
@@ -189,6 +192,14 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(init_mutex_);
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
+  // As configured, unless the device leaves no choice.
+  bool has_pages(c10::DeviceIndex index) const { return device(index).has_pages; }
+  // Of both allocators; of the one before on all devices, unless a capture runs.
+  void empty_cache_of(c10::DeviceIndex index);
+  // May it own memory?
+  bool has_previous() const { return previous_.is_in_use(); }
+  // Do requests that no pool takes get pages, by the settings in force?
+  bool is_paged(c10::DeviceIndex index) const { return route_now(device(index)) == Route::kOurs; }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
   // History::sample, of all devices, also of those that are still to come.
   void sample_stacks(std::size_t bytes) FERRO_EXCLUDES(init_mutex_);
@@ -206,14 +217,20 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // What PyTorch knows as one device.
   struct Device {
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-           const AllocatorConfig& config, MemoryShortageCallback on_shortage);
+           const AllocatorConfig& config, MemoryShortageCallback on_shortage, Serving serving);
     DeviceMemory core;
     PoolRouter router;
     Footprints footprints;
     History history;
+    const bool has_pages;                  // else the allocator before serves this device
+    std::atomic<bool> serves_hits{false};  // requests that no pool takes are ours, as last seen
+    std::atomic<Serving> grows;            // which one's current stretch it is (end_stretch)
+    std::atomic<double> fraction{1};       // of setMemoryFraction, and the bytes that it is
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
+    std::atomic<std::size_t> limit_of_previous{PageStore::kNoLimit};  // as it was last told
   };
 
+  void add_devices(int device_count) FERRO_EXCLUDES(init_mutex_);
   c10::DeviceIndex current_device() const;
   Device& device(c10::DeviceIndex index) const;
   [[noreturn]] static void refuse_device(c10::DeviceIndex index);
@@ -226,12 +243,16 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                            std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);
-  // Without `announce`.
+  // Without `announce`. Where it would fail, a block of the allocator before that a pool lends.
   AllocateResult allocate_quietly(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                   StreamId stream, const Request& request);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
+  std::vector<PoolShare> pool_shares(c10::DeviceIndex index) const;
+  // What an out-of-memory error of the allocator before does not say. Empty where that is nothing.
+  std::string beside_failure_of_previous(Device& device, c10::DeviceIndex index,
+                                         std::size_t bytes) const;
   Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` is that of the pointer; null when it is not ours.
@@ -249,10 +270,20 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     PoolId pool;  // for kOurs
   };
   Serving serving() const { return serving_.load(std::memory_order_acquire); }
-  void choose_route();
+  // Of requests that no pool takes, by the settings in force.
+  Route route_now(const Device& device) const;
+  // The same, and the hit path knows it from now on.
+  Route follow_route(Device& device, c10::DeviceIndex index);
+  // A request goes to this one. Where it was the other's turn, a stretch ends.
+  void let_grow(Device& device, c10::DeviceIndex index, Serving which);
+  void start_previous() FERRO_EXCLUDES(init_mutex_);
   Destination destination(Device& device, StreamId stream) const;
   void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream, Request request);
-  void* allocate_in_previous(c10::DeviceIndex index, StreamId stream, std::size_t bytes);
+  void* allocate_in_previous(Device& device, c10::DeviceIndex index, StreamId stream,
+                             std::size_t bytes);
+  // Null: it has none.
+  void* borrow_from_previous(Device& device, c10::DeviceIndex index, StreamId stream,
+                             std::size_t bytes);
   void free_elsewhere(void* ptr);
   // Tells the allocator before what this thread said of its requests.
   void forward_annotations();
@@ -260,6 +291,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
                         IfUnknown unknown = IfUnknown::kIsNobodys) const;
+  bool makes_in_previous(const Device& device, const PoolId& id) const FERRO_EXCLUDES(init_mutex_);
+  // One that has no memory yet.
+  void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
+  void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
   // Remembers what a capture was given.
   static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
                             std::size_t bytes);
@@ -276,6 +311,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // (graph/footprints.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
   static void end_failed_capture(Device& device, const PoolId& id);
+  void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
   // The same for those that the device's router let go of.
   void follow_released(Device& device);
@@ -285,6 +321,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool empty_previous_cache();
   bool relieve_shortage();
   void apply_limit(c10::DeviceIndex index);
+  void apply_limit_of_previous(Device& device, c10::DeviceIndex index);
   // Most bytes that this allocator and the one before may hold together.
   std::size_t limit_of_both(const Device& owner) const;
 
@@ -303,14 +340,15 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   UncachedAllocations uncached_;
   Mutex switch_mutex_;
   std::atomic<Serving> serving_{Serving::kPrevious};
-  std::atomic<bool> enabled_{true};             // by torch.cuda.caching_allocator_enable
-  std::atomic<Route> route_{Route::kPrevious};  // of requests that no pool takes; from these two
+  std::atomic<bool> enabled_{true};          // by torch.cuda.caching_allocator_enable
+  std::atomic<bool> previous_lends_{false};  // some pool of its may serve requests of no pool
   AddressIndex addresses_;
   RejectionObservers rejection_observers_;
   FailureLog failures_;
   HostPools host_pools_;
   WatchedBlocks watched_blocks_;
-  Mutex init_mutex_;
+  mutable Mutex init_mutex_;
+  std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);  // of setNoSplit
   AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};

@@ -12,14 +12,18 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   if (id == c10::MempoolId_t{0, 0}) {
     let_go_of_failed_captures();
   }
-  bool asks_previous = false;
+  bool is_of_previous = false;
+  bool is_diverting = false;
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
     const CallContext context =
         owner.history.gather(c10::cuda::CUDACachingAllocator::RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
-      with_torch_errors([&] { owner.core.empty_cache(context); });
+      // Natively it counts as a wait for all streams, also where there is nothing to give back.
+      if (owner.has_pages || owner.core.report().held_bytes() != 0) {
+        with_torch_errors([&] { owner.core.empty_cache(context); });
+      }
     } else {
       try {
         owner.core.empty_pool(to_pool_id(id), context);
@@ -28,21 +32,32 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
         // with the next emptying of everything.
         TORCH_WARN(refusal.what());
       }
-      asks_previous |= is_previous_pool(owner, index, id);
+      is_of_previous |= is_previous_pool(owner, index, id);
+      is_diverting |= owner.router.any();
     }
   }
   if (id == c10::MempoolId_t{0, 0}) {
     empty_previous_cache();
-  } else if (asks_previous) {
-    previous_.allocator().emptyCache(id);
+  } else if (is_of_previous && !is_diverting) {  // it refuses while it diverts to any pool
+    try {
+      previous_.allocator().emptyCache(id);
+    } catch (const c10::Error& refusal) {
+      TORCH_WARN(refusal.what_without_backtrace());
+    }
   }
+}
+
+void CudaAllocator::empty_cache_of(c10::DeviceIndex index) {
+  with_torch_errors([&] { device(index).core.empty_cache(); });
+  empty_previous_cache();
 }
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
   DeviceMemory& core = device(index).core;
-  with_torch_errors([&] { core.collect_before_stats(); });
+  with_torch_errors([&] { core.collect_pending(); });
   const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
-  return previous_.is_in_use() ? previous_.add_statistics(index, ours, serving()) : ours;
+  return previous_.is_in_use() ? previous_.add_statistics(index, ours, device(index).grows.load())
+                               : ours;
 }
 
 void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
@@ -50,7 +65,7 @@ void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
   core.stats().reset_accumulated();
   core.report().reset_accumulated();
   if (previous_.is_in_use()) {
-    previous_.allocator().resetAccumulatedStats(index);
+    previous_.reset_accumulated(index);
   }
 }
 
@@ -79,11 +94,9 @@ void CudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
       fraction < 1
           ? static_cast<std::size_t>(fraction * static_cast<double>(owner.core.total_memory()))
           : PageStore::kNoLimit;
+  owner.fraction.store(fraction, std::memory_order_relaxed);
   owner.fraction_limit.store(limit, std::memory_order_relaxed);
   apply_limit(index);
-  if (previous_.is_in_use()) {
-    previous_.allocator().setMemoryFraction(fraction, index);
-  }
 }
 
 void CudaAllocator::cacheInfo(c10::DeviceIndex index, std::size_t* largest_block) {

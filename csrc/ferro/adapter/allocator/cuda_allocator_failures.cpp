@@ -58,6 +58,29 @@ CallSites live_call_sites(const History& history, DeviceMemory& core) {
 
 }  // namespace
 
+std::vector<PoolShare> CudaAllocator::pool_shares(c10::DeviceIndex index) const {
+  std::vector<PoolShare> shares;
+  for (const PrivatePool& pool : private_pools(index)) {
+    shares.push_back({pool.name.empty() ? to_text(pool.id) : "'" + pool.name + "'", pool.sizes});
+  }
+  std::ranges::sort(shares, std::ranges::greater{},
+                    [](const PoolShare& pool) { return pool.sizes.private_bytes; });
+  return shares;
+}
+
+// Its numbers are its own, and it knows no names.
+std::string CudaAllocator::beside_failure_of_previous(Device& owner, c10::DeviceIndex index,
+                                                      std::size_t bytes) const {
+  Failure failure;
+  failure.facts.request = bytes;
+  failure.pools = pool_shares(index);
+  const std::size_t held = owner.core.report().held_bytes();
+  return describe_pools(failure) +
+         (held == 0 ? ""
+                    : " Besides, ferro_alloc holds " + c10::CachingAllocator::format_size(held) +
+                          " of this GPU.");
+}
+
 // The core knows nothing of the allocator before.
 Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
                                   const OutOfMemoryFacts& facts) {
@@ -71,12 +94,7 @@ Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
   if (const std::size_t limit = limit_of_both(owner); limit != PageStore::kNoLimit) {
     failure.facts.limit = limit;
   }
-  for (const PrivatePool& pool : private_pools(index)) {
-    failure.pools.push_back(
-        {pool.name.empty() ? to_text(pool.id) : "'" + pool.name + "'", pool.sizes});
-  }
-  std::ranges::sort(failure.pools, std::ranges::greater{},
-                    [](const PoolShare& pool) { return pool.sizes.private_bytes; });
+  failure.pools = pool_shares(index);
   failure.call_sites = live_call_sites(owner.history, owner.core);
   failure.tags = owner.history.tags();
   failure.message = out_of_memory_message(failure.facts) + describe_pools(failure) +

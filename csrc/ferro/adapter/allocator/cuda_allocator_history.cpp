@@ -48,7 +48,7 @@ SnapshotInfo CudaAllocator::snapshot(c10::MempoolId_t id, bool include_traces) {
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     Device& owner = device(index);
-    with_torch_errors([&] { owner.core.collect_before_stats(); });
+    with_torch_errors([&] { owner.core.collect_pending(); });
     std::vector<SegmentInfo> segments = to_segments(
         owner.core.report().segments(pool == kDefaultPool ? nullptr : &pool), index, ranges);
     std::size_t active_bytes = 0;
@@ -238,7 +238,7 @@ std::shared_ptr<c10::GatheredContext> CudaAllocator::getContextForPointer(const 
 void CudaAllocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const MutexLock lock(init_mutex_);
   if (previous_.is_in_use()) {
-    previous_.allocator().attachOutOfMemoryObserver(observer);
+    previous_.attach_observer(observer);
   }
   failure_observers_.push_back(std::move(observer));
 }

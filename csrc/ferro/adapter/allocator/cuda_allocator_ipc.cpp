@@ -33,7 +33,6 @@ constexpr const char* kWhatToDo =
 void check(ExportResult result, DeviceId device, void* ptr) {
   switch (result) {
     case ExportResult::kOk:
-    case ExportResult::kSegment:
       return;
     case ExportResult::kNotLive:
       TORCH_CHECK(false, "invalid device pointer: ", ptr);
@@ -58,7 +57,7 @@ void check(ExportResult result, DeviceId device, void* ptr) {
 
 }  // namespace
 
-// What another library may register or map: the segment of the block, or the pages that carry it.
+// What another library may register or map: the pages that carry the block.
 void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
   Span* span = addresses_.find(to_device_ptr(ptr));
   if (span == nullptr) {
@@ -66,12 +65,8 @@ void* CudaAllocator::getBaseAllocation(void* ptr, std::size_t* size) {
   }
   const std::optional<BlockView> block = span->heap()->live_block_around(*span, to_device_ptr(ptr));
   TORCH_CHECK(block.has_value(), "invalid device pointer: ", ptr);
-  std::uint64_t begin = address_of(span->base());
-  std::uint64_t end = begin + span->bytes();
-  if (is_paged(span->heap()->kind())) {
-    begin = align_down(address_of(block->ptr), page_bytes_);
-    end = align_up(address_of(block->ptr) + block->size, page_bytes_);
-  }
+  const std::uint64_t begin = align_down(address_of(block->ptr), page_bytes_);
+  const std::uint64_t end = align_up(address_of(block->ptr) + block->size, page_bytes_);
   if (size != nullptr) {
     *size = end - begin;
   }
@@ -100,14 +95,7 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   });
   check(result, device, ptr);
   IpcHandle handle;
-  if (result == ExportResult::kSegment) {
-    cudaIpcMemHandle_t cuda_handle;
-    C10_CUDA_CHECK(cudaIpcGetMemHandle(&cuda_handle, to_void_ptr(range.begin)));
-    handle.kind = IpcKind::kCudaMalloc;
-    handle.cuda_handle.assign(cuda_handle.reserved, sizeof(cuda_handle.reserved));
-  } else {
-    describe(range, handle);
-  }
+  describe(range, handle);
   return {static_cast<std::ptrdiff_t>(distance(range.begin, address)),
           encode(handle, IpcFormat{kIpcFormat})};
 }

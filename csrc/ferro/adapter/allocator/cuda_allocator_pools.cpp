@@ -20,33 +20,6 @@ namespace {
 using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
                                                   // of the interface that this file implements
 
-// Segments from an allocator that a user gave to a MemPool. It lives as long as the last of them.
-class UserSegments final : public SegmentSource {
- public:
-  UserSegments(c10::DeviceIndex device, std::shared_ptr<CUDAAllocator> allocator)
-      : device_(device), allocator_(std::move(allocator)) {}
-  DevicePtr allocate(std::size_t bytes) override {
-    const Scope scope(device_);
-    return to_device_ptr(allocator_->raw_alloc(bytes));
-  }
-  bool release(DevicePtr base) override {
-    const Scope scope(device_);
-    allocator_->raw_delete(to_void_ptr(base));
-    return true;
-  }
-
- private:
-  // On the pool's device; and a capture does not keep it from calling the driver.
-  struct Scope {
-    explicit Scope(c10::DeviceIndex device) : guard(device) {}
-    c10::cuda::CUDAGuard guard;
-    c10::cuda::CUDAStreamCaptureModeGuard mode{cudaStreamCaptureModeRelaxed};
-  };
-
-  const c10::DeviceIndex device_;
-  const std::shared_ptr<CUDAAllocator> allocator_;
-};
-
 // PyTorch's captures hand over a lambda of a member function of at::cuda::CUDAGraph, in all
 // versions; nothing else says that a filter is theirs.
 FilterOwner owner_of(const std::function<bool(cudaStream_t)>& filter) {
@@ -88,20 +61,36 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   };
   const StreamId current = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
   const FilterOwner whose = owner_of(filter);
-  const bool previous = is_previous_pool(owner, index, id, IfUnknown::kIsMade);
-  if (previous) {
-    previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
+  // A pool lives where it got its first memory.
+  if (makes_in_previous(owner, to_pool_id(id))) {
+    move_pool_to_previous(owner, index, id);
   }
+  const bool previous = is_previous_pool(owner, index, id, IfUnknown::kIsMade);
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
   const bool begun = with_torch_errors(
       [&] { return owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose); });
   follow_released(owner);  // beginning lets go of captures that were abandoned
   TORCH_CHECK(begun, "beginAllocateToPool: already recording to mempool_id");
-  if (whose == FilterOwner::kGraph && !previous) {
+  if (previous) {
+    start_previous();
+    // It begins no pool that it has let go of, before that is given back.
+    if (previous_.pool_use_count(index, id) == 0 && captures() == 1) {
+      previous_.empty_cache();
+    }
+    try {
+      previous_.allocator().beginAllocateToPool(index, id, std::move(filter));
+    } catch (...) {
+      owner.router.end(to_pool_id(id));
+      throw;
+    }
+  }
+  if (whose == FilterOwner::kGraph) {
     try {
       host_pools_.hold(to_pool_id(id));
-      check_sharing(
-          with_torch_errors([&] { return owner.core.scratch().begin_capture(to_pool_id(id)); }));
+      if (!previous) {
+        check_sharing(
+            with_torch_errors([&] { return owner.core.scratch().begin_capture(to_pool_id(id)); }));
+      }
     } catch (const c10::Error&) {
       owner.router.end(to_pool_id(id), EndOfCapture::kFailed);
       follow_released(owner);
@@ -125,6 +114,7 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   const bool ended = owner.router.end(to_pool_id(id), how);
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
+    follow_released(owner);
     return;
   }
   TORCH_CHECK(ended, "endAllocatePool: not currently recording to mempool_id");
@@ -160,6 +150,11 @@ const char* text_of(SharingResult result) {
 
 std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    if (is_previous_pool(device(i), i, to_mempool_id(pool), IfUnknown::kIsMade)) {
+      return "native";
+    }
+  }
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
     result = device(i).core.scratch().may_join(group, pool);
   }
@@ -285,10 +280,24 @@ void CudaAllocator::let_go_of_failed_captures() {
 
 void CudaAllocator::follow_released(Device& owner) {
   for (const PoolRouter::Released& each : owner.router.take_released()) {
-    with_torch_errors([&] { end_failed_capture(owner, each.pool); });
+    if (each.hold == PoolHold::kElsewhere) {
+      const auto index = static_cast<c10::DeviceIndex>(owner.core.driver().device());
+      release_in_previous(index, to_mempool_id(each.pool), each.is_ended);
+    } else {
+      with_torch_errors([&] { end_failed_capture(owner, each.pool); });
+    }
     HostPools::settle_failed_capture(each.pool, each.is_ended);
     on_release(each.pool);
   }
+}
+
+// Else it would divert to the pool for good, and refuse to give memory of pools back.
+void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id,
+                                        bool is_ended) const {
+  if (!is_ended) {
+    previous_.allocator().endAllocateToPool(index, id);
+  }
+  previous_.allocator().releasePool(index, id);
 }
 
 // One that nobody ended.
@@ -304,6 +313,10 @@ void CudaAllocator::close_pool(const PoolId& id) {
 void CudaAllocator::on_release(const PoolId& id) {
   if (holds_pool(id)) {
     return;
+  }
+  {
+    const MutexLock lock(init_mutex_);
+    unsplit_pools_.erase(id);
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).footprints.forget_pool(id);
@@ -329,23 +342,21 @@ int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) 
 void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t id,
                                        std::shared_ptr<CUDAAllocator> allocator) {
   Device& owner = device(index);
-  if (is_previous_pool(owner, index, id, IfUnknown::kIsMade)) {
+  const bool exists = owner.core.pools().use_count(to_pool_id(id)) >= 0;
+  TORCH_INTERNAL_ASSERT(allocator == nullptr || !exists, "createOrIncrefPool: pool (", id.first,
+                        ", ", id.second, ") exists already and cannot be given an allocator");
+  if (allocator != nullptr || is_previous_pool(owner, index, id, IfUnknown::kIsMade)) {
+    start_previous();
     previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
     return;
   }
-  std::shared_ptr<SegmentSource> source;
-  if (allocator != nullptr) {
-    source = std::make_shared<UserSegments>(index, std::move(allocator));
-  }
-  const bool held = owner.core.pools().hold(to_pool_id(id), std::move(source));
-  TORCH_INTERNAL_ASSERT(held, "createOrIncrefPool: pool (", id.first, ", ", id.second,
-                        ") exists already and cannot be given an allocator");
+  owner.core.pools().hold(to_pool_id(id));
 }
 
 void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, bool use) {
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
-    previous_.allocator().setUseOnOOM(index, id, use);
+    set_use_on_oom_in_previous(index, id, use);
     return;
   }
   owner.core.pools().set_use_on_oom(to_pool_id(id), use);
@@ -353,11 +364,16 @@ void CudaAllocator::setUseOnOOM(c10::DeviceIndex index, c10::MempoolId_t id, boo
 
 void CudaAllocator::setNoSplit(c10::DeviceIndex index, c10::MempoolId_t id) {
   Device& owner = device(index);
-  if (is_previous_pool(owner, index, id)) {
-    previous_.allocator().setNoSplit(index, id);
+  move_pool_to_previous(owner, index, id);
+  if (owner.core.pools().use_count(to_pool_id(id)) >= 0) {
+    TORCH_WARN("setNoSplit: pool (", id.first, ", ", id.second,
+               ") has memory already, whose blocks are split");
     return;
   }
-  owner.core.pools().set_no_split(to_pool_id(id));
+  start_previous();
+  previous_.allocator().setNoSplit(index, id);
+  const MutexLock lock(init_mutex_);
+  unsplit_pools_.insert(to_pool_id(id));
 }
 
 bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::MempoolId_t id,

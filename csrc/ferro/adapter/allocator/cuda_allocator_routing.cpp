@@ -1,5 +1,10 @@
 // What is not served from our own memory: requests and pools of the allocator before ours, blocks
 // that bypass the cache, and the switch between the two allocators.
+//
+// Our memory has one layout, pages. Memory in PyTorch's layout comes from PyTorch's own allocator, the
+// one before ours: all memory with layout:segments or on a device without virtual memory management,
+// pools with graph_layout:segments, what a program asks for while it has switched expandable segments
+// off, and pools whose blocks are whole segments or that have an allocator of their own.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/allocator/sealed_pools.h"
 #include "ferro/adapter/history/gathering.h"
@@ -21,9 +26,7 @@ CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
       graph_layout_(config.graph_layout),
       previous_(previous),
       enabled_(previous.isEnabled()),
-      config_(config) {
-  choose_route();
-}
+      config_(config) {}
 
 std::string CudaAllocator::name() {
   return serves() ? "ferro_alloc" : previous_.allocator().name();
@@ -31,19 +34,43 @@ std::string CudaAllocator::name() {
 
 void CudaAllocator::enable(bool value) {
   enabled_.store(value, std::memory_order_relaxed);
-  choose_route();
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    follow_route(device(i), i);
+  }
 }
 
-void CudaAllocator::choose_route() {
-  const bool uncached = caching_is_forbidden() || !isEnabled();
-  route_.store(uncached   ? Route::kUncached
-               : serves() ? Route::kOurs
-                          : Route::kPrevious,
-               std::memory_order_relaxed);
+CudaAllocator::Route CudaAllocator::route_now(const Device& owner) const {
+  if (caching_is_forbidden() || !isEnabled()) {
+    return Route::kUncached;
+  }
+  return serves() && owner.has_pages && requests_are_expandable() ? Route::kOurs : Route::kPrevious;
+}
+
+CudaAllocator::Route CudaAllocator::follow_route(Device& owner, c10::DeviceIndex index) {
+  const Route route = route_now(owner);
+  owner.serves_hits.store(route == Route::kOurs, std::memory_order_relaxed);
+  if (route != Route::kUncached) {
+    let_grow(owner, index, route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
+  }
+  return route;
+}
+
+void CudaAllocator::let_grow(Device& owner, c10::DeviceIndex index, Serving which) {
+  if (owner.grows.load(std::memory_order_relaxed) == which) {
+    return;
+  }
+  if (which == Serving::kPrevious) {
+    start_previous();
+    owner.serves_hits.store(false, std::memory_order_relaxed);  // the next one ends the stretch
+  }
+  const Serving grew = owner.grows.exchange(which, std::memory_order_relaxed);
+  if (grew != which && previous_.is_in_use()) {
+    end_stretch(index, grew);
+  }
 }
 
 CudaAllocator::Destination CudaAllocator::destination(Device& owner, StreamId stream) const {
-  const Route route = route_.load(std::memory_order_relaxed);
+  const Route route = route_now(owner);
   if (route == Route::kUncached || !owner.router.any()) {
     return {route, kDefaultPool};
   }
@@ -64,12 +91,14 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
   }
   if (to.pool != kDefaultPool) {
     refuse_if_sealed(to.pool);
-    request.plain |= graph_layout_.load(std::memory_order_relaxed) == Layout::kSegments &&
-                     owner.router.has_captures();
   }
   const auto allocate = [&] {
     if (to.route != Route::kOurs) {
-      return allocate_in_previous(index, stream, request.requested);
+      void* ptr = allocate_in_previous(owner, index, stream, request.requested);
+      if (to.pool != kDefaultPool) {
+        note_captured(owner, to.pool, stream, ptr, request.size);
+      }
+      return ptr;
     }
     if (to.pool == kDefaultPool) {
       return allocate_here(owner, index, to.pool, stream, request);
@@ -83,37 +112,36 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
     announce(owner, index, ptr, result.size);
     return ptr;
   };
-  const Serving grows = to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious;
-  const Serving serving = this->serving();
-  if (grows == serving) {
-    return allocate();
+  if (to.pool == kDefaultPool) {
+    follow_route(owner, index);
+  } else {
+    let_grow(owner, index, to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
   }
-  // A pool of the one that does not serve.
-  end_stretch(index, serving);
-  void* ptr = allocate();
-  end_stretch(index, grows);
-  return ptr;
+  return allocate();
 }
 
-void* CudaAllocator::allocate_in_previous(c10::DeviceIndex index, StreamId stream,
+void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index, StreamId stream,
                                           std::size_t bytes) {
   const auto handle = reinterpret_cast<cudaStream_t>(stream);
   forward_annotations();
+  apply_limit_of_previous(owner, index);
   // PyTorch 2.11's expandable segments fail an assertion when part of a pool goes back to the
   // driver; a program that did not ask for them must not meet that.
   const ExpandableSetting::AsBefore setting;
+  // It cannot know that some of the memory is our cache.
+  if (owner.core.report().held_bytes() != 0 && !rejects_before_driver()) {
+    if (void* ptr = previous_.try_allocate(index, bytes, handle, owner.router.has_captures())) {
+      return ptr;
+    }
+    with_torch_errors([&] { owner.core.empty_cache(); });
+    apply_limit_of_previous(owner, index);
+  }
   try {
     return previous_.allocator().raw_alloc_with_stream(bytes, handle);
-  } catch (const c10::OutOfMemoryError&) {
-    // It cannot know that some of the memory is our cache.
-    DeviceMemory& core = device(index).core;
-    const std::size_t held = core.report().held_bytes();
-    with_torch_errors([&] { core.empty_cache(); });
-    if (core.report().held_bytes() == held) {
-      throw;
-    }
+  } catch (const c10::OutOfMemoryError& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.msg(),
+                     beside_failure_of_previous(owner, index, bytes));
   }
-  return previous_.allocator().raw_alloc_with_stream(bytes, handle);
 }
 
 void CudaAllocator::free_elsewhere(void* ptr) {
@@ -125,10 +153,35 @@ void CudaAllocator::free_elsewhere(void* ptr) {
 
 bool CudaAllocator::is_previous_pool(Device& owner, c10::DeviceIndex index, c10::MempoolId_t id,
                                      IfUnknown unknown) const {
-  if (!previous_.is_in_use() || owner.core.pools().use_count(to_pool_id(id)) >= 0) {
+  if (owner.core.pools().use_count(to_pool_id(id)) >= 0) {
     return false;
   }
-  return (unknown == IfUnknown::kIsMade && !serves()) || previous_.knows_pool(index, id);
+  return (unknown == IfUnknown::kIsMade && makes_in_previous(owner, to_pool_id(id))) ||
+         (previous_.is_in_use() && previous_.knows_pool(index, id));
+}
+
+bool CudaAllocator::makes_in_previous(const Device& owner, const PoolId& id) const {
+  if (!serves() || !owner.has_pages || !requests_are_expandable() ||
+      graph_layout_.load(std::memory_order_relaxed) == Layout::kSegments) {
+    return true;
+  }
+  const MutexLock lock(init_mutex_);
+  return unsplit_pools_.contains(id);
+}
+
+void CudaAllocator::move_pool_to_previous(Device& owner, c10::DeviceIndex index,
+                                          c10::MempoolId_t id) {
+  const std::optional<PoolTable::Unused> pool = owner.core.pools().give_up(to_pool_id(id));
+  if (!pool) {
+    return;
+  }
+  start_previous();
+  for (int i = 0; i < pool->use_count; ++i) {
+    previous_.allocator().createOrIncrefPool(index, id, nullptr);
+  }
+  if (pool->use_on_oom) {
+    set_use_on_oom_in_previous(index, id, true);
+  }
 }
 
 bool CudaAllocator::is_diverting(c10::DeviceIndex index) const {
@@ -147,11 +200,11 @@ void CudaAllocator::start_serving() {
 
 // As far as is known: before CUDA is initialised nobody asked the devices.
 bool CudaAllocator::has_pages() const {
-  Layout layout = layout_;
-  for (int i = 0; i < device_count(); ++i) {
-    layout = core_of(i)->layout() == Layout::kSegments ? Layout::kSegments : layout;
+  bool has_pages = layout_ == Layout::kPages;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    has_pages &= device(i).has_pages;
   }
-  return layout == Layout::kPages;
+  return has_pages;
 }
 
 AllocatorConfig CudaAllocator::config() {
@@ -172,21 +225,29 @@ void CudaAllocator::adjust(const AllocatorConfig& wanted) {
   }
 }
 
+void CudaAllocator::start_previous() {
+  if (previous_.is_in_use()) {
+    return;
+  }
+  const MutexLock lock(init_mutex_);
+  if (previous_.is_in_use()) {
+    return;
+  }
+  previous_.start(device_count());
+  for (const History::FailureObserver& observer : failure_observers_) {
+    previous_.attach_observer(observer);
+  }
+  for (const OomRejectionObserver& observer : rejection_observers_.all()) {
+    attach_rejection_observer(previous_.allocator(), observer);
+  }
+  for (const History::Tracker& tracker : trackers_) {
+    previous_.allocator().attachAllocatorTraceTracker(tracker);
+  }
+}
+
 void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
-  if (!previous_.is_in_use()) {
-    previous_.start(device_count());
-    const MutexLock observers(init_mutex_);
-    for (const History::FailureObserver& observer : failure_observers_) {
-      previous_.allocator().attachOutOfMemoryObserver(observer);
-    }
-    for (const OomRejectionObserver& observer : rejection_observers_.all()) {
-      attach_rejection_observer(previous_.allocator(), observer);
-    }
-    for (const History::Tracker& tracker : trackers_) {
-      previous_.allocator().attachAllocatorTraceTracker(tracker);
-    }
-  }
+  start_previous();
   for (int i = 0; i < device_count(); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
     previous_.allocator().setMemoryFraction(getMemoryFraction(index), index);
@@ -206,16 +267,12 @@ void CudaAllocator::end_stretch(c10::DeviceIndex index, Serving grew) {
   previous_.allocator().resetPeakStats(index);
   core.stats().reset_peaks();
   core.store().reset_peak();
-  core.segment_stats().reset_peaks();
 }
 
 void CudaAllocator::switch_to(Serving serving) {
-  for (c10::DeviceIndex i = 0; previous_.is_in_use() && i < device_count(); ++i) {
-    end_stretch(i, this->serving());
-  }
   serving_.store(serving, std::memory_order_release);
-  choose_route();
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    follow_route(device(i), i);
     apply_limit(i);
   }
 }
@@ -254,6 +311,42 @@ void CudaAllocator::apply_limit(c10::DeviceIndex index) {
     limit -= std::min(limit, previous_.reserved_bytes(index));
   }
   owner.core.store().set_limit(limit);
+}
+
+// The same for the other one, which knows a fraction of the device.
+void CudaAllocator::apply_limit_of_previous(Device& owner, c10::DeviceIndex index) {
+  const std::size_t limit = limit_of_both(owner);
+  const std::size_t held = limit != PageStore::kNoLimit ? owner.core.report().held_bytes() : 0;
+  const std::size_t left = limit - std::min(limit, held);
+  if (owner.limit_of_previous.exchange(left, std::memory_order_relaxed) == left) {
+    return;
+  }
+  const bool is_fraction = left == owner.fraction_limit.load(std::memory_order_relaxed);
+  const double fraction =
+      is_fraction ? owner.fraction.load(std::memory_order_relaxed)
+                  : static_cast<double>(left) / static_cast<double>(owner.core.total_memory());
+  previous_.allocator().setMemoryFraction(std::min(fraction, 1.0), index);
+}
+
+void CudaAllocator::set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id,
+                                               bool use) {
+  previous_.allocator().setUseOnOOM(index, id, use);
+  if (use) {
+    previous_lends_.store(true, std::memory_order_relaxed);
+  }
+}
+
+// Its pools that lend serve a request before it fails, as natively.
+void* CudaAllocator::borrow_from_previous(Device& owner, c10::DeviceIndex index, StreamId stream,
+                                          std::size_t bytes) {
+  if (!previous_lends_.load(std::memory_order_relaxed)) {
+    return nullptr;
+  }
+  let_grow(owner, index, Serving::kPrevious);
+  apply_limit_of_previous(owner, index);
+  const ExpandableSetting::AsBefore setting;
+  return previous_.try_allocate(index, bytes, reinterpret_cast<cudaStream_t>(stream),
+                                owner.router.has_captures());
 }
 
 }  // namespace ferro

@@ -56,6 +56,16 @@ std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::Device
     pool.sizes.shared_bytes = owner.footprints.shared_bytes(id, follow_moves(owner.core, id));
     pools.push_back(std::move(pool));
   }
+  for (const auto& [id, blocks] : previous_.private_pools(index, {0, 0})) {
+    PrivatePool pool{id, name_of(id), {}};
+    pool.sizes.private_bytes = blocks.reserved;
+    for (const BlockView& block : blocks.live) {
+      pool.sizes.live_bytes += block.size;
+    }
+    pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
+    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id);
+    pools.push_back(std::move(pool));
+  }
   return pools;
 }
 
@@ -63,7 +73,11 @@ std::optional<GraphSizes> CudaAllocator::graph_sizes(c10::DeviceIndex index, con
                                                      std::uint64_t capture) const {
   Device& owner = device(index);
   if (owner.core.pools().use_count(pool) < 0) {
-    return std::nullopt;
+    if (!previous_.is_in_use() || !previous_.knows_pool(index, to_mempool_id(pool))) {
+      return std::nullopt;
+    }
+    return owner.footprints.sizes_of(
+        pool, capture, previous_.private_pools(index, to_mempool_id(pool))[pool].live);
   }
   return owner.footprints.sizes_of(pool, capture, owner.core.report().live_blocks(pool),
                                    follow_moves(owner.core, pool));
@@ -86,23 +100,22 @@ void CudaAllocator::visit_live(const VisitBlock& visit) const {
   }
 }
 
-bool CudaAllocator::has_captures() const {
-  bool any = false;
+int CudaAllocator::captures() const {
+  int captures = 0;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    any |= device(i).router.has_captures();
+    captures += device(i).router.captures();
   }
-  return any;
+  return captures;
 }
 
 std::vector<c10::CachingDeviceAllocator::AnnotationEntry> CudaAllocator::pool_names(
     c10::DeviceIndex index) const {
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> names;
-  for (const auto& [id, reserved] : device(index).core.report().reserved_by_pool()) {
-    const std::string name = reserved[kAll].current == 0 ? "" : name_of(id);
-    if (!name.empty()) {
+  for (const PrivatePool& pool : private_pools(index)) {
+    if (!pool.name.empty()) {
       names.emplace_back(index, c10::getApproximateTime());
-      names.back().recordUserMetadata("graph_pool", name);
-      names.back().recordUserMetadata("segment_pool_id", to_text(id));
+      names.back().recordUserMetadata("graph_pool", pool.name);
+      names.back().recordUserMetadata("segment_pool_id", to_text(pool.id));
     }
   }
   return names;

@@ -11,7 +11,7 @@
 
 namespace ferro {
 
-class ArenaHeap;
+class Heap;
 
 class KnownStreams {
  public:
@@ -20,7 +20,7 @@ class KnownStreams {
     std::uint64_t key = 0;
     StreamId handle{};
     // Of the default pool, for small and for large blocks; null: not known yet, or requests need more.
-    std::array<ArenaHeap*, 2> arenas{};
+    std::array<Heap*, 2> arenas{};
   };
 
   // The stream with that id is of that device if `slot.key == key`; otherwise the slot may be

@@ -50,7 +50,7 @@ void add_tags(const std::vector<TagTotal>& tags, int device, std::string& text) 
   }
 }
 
-void add_device(DeviceMemory& core, int device, std::string& text) {
+void add_device(DeviceMemory& core, int device, bool has_pages, std::string& text) {
   const StatTable stats = core.stats().read();
   const StatValue allocated = stats[kBytes][kAll];
   const StatValue reserved = core.report().reserved()[kAll];
@@ -62,7 +62,7 @@ void add_device(DeviceMemory& core, int device, std::string& text) {
     text += std::string(" ") + name + '=' + std::to_string(value);
   };
   text += "device " + std::to_string(device);
-  text += core.layout() == Layout::kSegments ? " segments" : " pages";
+  text += has_pages ? " pages" : " segments";
   add("allocated_bytes", allocated.current);
   add("peak_allocated_bytes", allocated.peak);
   add("active_bytes", stats[kActiveBytes][kAll].current);
@@ -86,7 +86,7 @@ std::string status_text(const CudaAllocator& allocator) {
   for (DeviceMemory* core = allocator.core_of(0); core != nullptr;
        core = allocator.core_of(++device)) {
     if (core->stats().read()[kBlocks][kAll].increased != 0 || core->report().held_bytes() != 0) {
-      add_device(*core, device, text);
+      add_device(*core, device, allocator.has_pages(device), text);
       add_tags(allocator.tags(static_cast<c10::DeviceIndex>(device)), device, text);
     }
   }

@@ -1,6 +1,9 @@
 #include "ferro/adapter/fallback/previous_allocator.h"
 
+#include "ferro/adapter/torch/convert.h"
+
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <iterator>
@@ -11,22 +14,22 @@ namespace {
 
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
-using c10::CachingDeviceAllocator::DeviceStats;
+using NativeStats = c10::CachingDeviceAllocator::DeviceStats;
 using c10::cuda::CUDACachingAllocator::SegmentInfo;
 using c10::cuda::CUDACachingAllocator::SnapshotInfo;
 using c10::cuda::CUDACachingAllocator::TraceEntry;
 
-constexpr std::array<StatArray DeviceStats::*, 9> kTriples = {
-    &DeviceStats::allocation,      &DeviceStats::segment,
-    &DeviceStats::active,          &DeviceStats::inactive_split,
-    &DeviceStats::allocated_bytes, &DeviceStats::reserved_bytes,
-    &DeviceStats::active_bytes,    &DeviceStats::inactive_split_bytes,
-    &DeviceStats::requested_bytes};
+constexpr std::array<StatArray NativeStats::*, 9> kTriples = {
+    &NativeStats::allocation,      &NativeStats::segment,
+    &NativeStats::active,          &NativeStats::inactive_split,
+    &NativeStats::allocated_bytes, &NativeStats::reserved_bytes,
+    &NativeStats::active_bytes,    &NativeStats::inactive_split_bytes,
+    &NativeStats::requested_bytes};
 
 // All of them, in an order that is always the same.
-std::vector<Stat*> stats_of(DeviceStats& stats) {
+std::vector<Stat*> stats_of(NativeStats& stats) {
   std::vector<Stat*> all;
-  for (StatArray DeviceStats::*triple : kTriples) {
+  for (StatArray NativeStats::*triple : kTriples) {
     for (Stat& stat : stats.*triple) {
       all.push_back(&stat);
     }
@@ -35,6 +38,9 @@ std::vector<Stat*> stats_of(DeviceStats& stats) {
   all.push_back(&stats.oversize_segments);
   return all;
 }
+
+// This thread has a request there whose failure counts as none.
+thread_local bool is_trying = false;
 
 constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
@@ -106,27 +112,85 @@ void PreviousAllocator::add_snapshot(c10::MempoolId_t id, bool include_traces,
   }
 }
 
+std::map<PoolId, PreviousAllocator::PoolBlocks> PreviousAllocator::private_pools(
+    c10::DeviceIndex device, c10::MempoolId_t only) const {
+  std::map<PoolId, PoolBlocks> pools;
+  if (!is_in_use()) {
+    return pools;
+  }
+  for (const auto& segment : allocator_.snapshot(only, false).segments) {
+    const PoolId id = to_pool_id(segment.owner_private_pool_id);
+    if (segment.device != device || id == kDefaultPool) {
+      continue;
+    }
+    PoolBlocks& pool = pools[id];
+    pool.reserved += segment.total_size;
+    DevicePtr ptr{segment.address};
+    for (const auto& block : segment.blocks) {
+      if (block.allocated) {
+        pool.live.push_back({.ptr = ptr,
+                             .size = block.size,
+                             .requested = block.requested_size,
+                             .state = BlockState::kLive});
+      }
+      ptr = ptr + block.size;
+    }
+  }
+  return pools;
+}
+
 void PreviousAllocator::record_history(HistoryCall call) {
+  const MutexLock lock(mutex_);
   if (is_in_use()) {
     call(allocator_);
   }
-  const MutexLock lock(mutex_);
   history_call_ = std::move(call);
 }
 
-void PreviousAllocator::start(int device_count) {
-  const bool is_new = !is_in_use();
-  allocator_.init(device_count);
-  const MutexLock lock(mutex_);
-  if (is_new && history_call_) {
-    history_call_(allocator_);
+void PreviousAllocator::attach_observer(
+    c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+  allocator_.attachOutOfMemoryObserver(
+      [observer = std::move(observer)](std::int64_t device, std::size_t request, std::size_t total,
+                                       std::size_t free) {
+        if (!is_trying) {
+          observer(device, request, total, free);
+        }
+      });
+}
+
+void* PreviousAllocator::try_allocate(c10::DeviceIndex device, std::size_t bytes,
+                                      cudaStream_t stream, bool captures) {
+  is_trying = true;
+  const auto end = c10::make_scope_exit([] { is_trying = false; });
+  try {
+    return allocator_.raw_alloc_with_stream(bytes, stream);
+  } catch (const c10::OutOfMemoryError&) {
+    const MutexLock lock(mutex_);
+    hidden_[device].failures += 1;
+    hidden_[device].retries += captures ? 0 : 1;
+    return nullptr;
   }
 }
 
-DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const DeviceStats& ours,
+void PreviousAllocator::reset_accumulated(c10::DeviceIndex device) {
+  const MutexLock lock(mutex_);
+  allocator_.resetAccumulatedStats(device);
+  hidden_.erase(device);
+}
+
+void PreviousAllocator::start(int device_count) {
+  const MutexLock lock(mutex_);
+  allocator_.init(device_count);
+  if (!is_in_use() && history_call_) {
+    history_call_(allocator_);
+  }
+  in_use_.store(true, std::memory_order_release);
+}
+
+NativeStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const NativeStats& ours,
                                               Serving grew) {
-  DeviceStats theirs = allocator_.getDeviceStats(device);
-  DeviceStats sum = ours;
+  NativeStats theirs = allocator_.getDeviceStats(device);
+  NativeStats sum = ours;
   const MutexLock lock(mutex_);
   peaks_.resize(std::max(peaks_.size(), static_cast<std::size_t>(device) + 1));
   auto shown_before = peaks_[static_cast<std::size_t>(device)].begin();
@@ -144,8 +208,10 @@ DeviceStats PreviousAllocator::add_statistics(c10::DeviceIndex device, const Dev
     stat.freed += other.freed;
   }
   add_later_statistics(sum, theirs);
-  sum.num_alloc_retries += theirs.num_alloc_retries;
-  sum.num_ooms += theirs.num_ooms;
+  const auto hidden = hidden_.find(device);
+  const Hidden& not_counted = hidden == hidden_.end() ? Hidden{} : hidden->second;
+  sum.num_alloc_retries += theirs.num_alloc_retries - not_counted.retries;
+  sum.num_ooms += theirs.num_ooms - not_counted.failures;
   sum.num_sync_all_streams += theirs.num_sync_all_streams;
   sum.num_device_alloc += theirs.num_device_alloc;
   sum.num_device_free += theirs.num_device_free;

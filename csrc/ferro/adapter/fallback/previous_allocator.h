@@ -1,19 +1,24 @@
-// The allocator that was in place before ours, which goes on owning what it handed out.
+// The allocator that was in place before ours: PyTorch's own, as a rule.
 //
-// What it allocated, and the pools that were made in it, stay its own: calls about them are sent to
-// it. It takes new requests again while ours does not serve. Thread-safe. It is never destroyed.
+// It serves what asks for its layout (cuda_allocator_routing.cpp), and every new request while ours
+// does not serve. What it allocated, and the pools that were made in it, stay its own: calls about
+// them are sent to it. Thread-safe. It is never destroyed.
 #pragma once
 
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/base/mutex.h"
+#include "ferro/core/heap/views.h"
+#include "ferro/core/types/pool_id.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 namespace ferro {
@@ -26,13 +31,14 @@ class PreviousAllocator {
   using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
 
-  explicit PreviousAllocator(Allocator& allocator) : allocator_(allocator) {}
+  explicit PreviousAllocator(Allocator& allocator)
+      : allocator_(allocator), in_use_(allocator.initialized()) {}
   PreviousAllocator(const PreviousAllocator&) = delete;
   PreviousAllocator& operator=(const PreviousAllocator&) = delete;
 
   Allocator& allocator() const { return allocator_; }
-  // Can it own anything? False as long as ours was in place before CUDA was first used.
-  bool is_in_use() const { return allocator_.initialized(); }
+  // Can it own anything? False where ours was in place before CUDA was first used, until `start`.
+  bool is_in_use() const { return in_use_.load(std::memory_order_acquire); }
 
   // Asks it: a pool lives in one allocator only, the one that was asked for it first.
   bool knows_pool(c10::DeviceIndex device, c10::MempoolId_t id) const {
@@ -49,6 +55,13 @@ class PreviousAllocator {
   // Of these, what the program uses.
   std::size_t allocated_bytes(c10::DeviceIndex device) const;
 
+  // Its private pools that have memory, or the one of that id.
+  struct PoolBlocks {
+    std::size_t reserved = 0;
+    std::vector<BlockView> live;  // in order of segments, then address
+  };
+  std::map<PoolId, PoolBlocks> private_pools(c10::DeviceIndex device, c10::MempoolId_t only) const;
+
   // Adds its segments and traces to `ours`: segments by device and address, traces by time.
   void add_snapshot(c10::MempoolId_t id, bool include_traces,
                     c10::cuda::CUDACachingAllocator::SnapshotInfo* ours) const;
@@ -56,7 +69,13 @@ class PreviousAllocator {
   // use yet, as soon as it is.
   using HistoryCall = std::function<void(Allocator&)>;
   void record_history(HistoryCall call) FERRO_EXCLUDES(mutex_);
-  // Brings it into use for so many devices.
+  // Told of its failures, but of those that another try may mend.
+  void attach_observer(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer);
+  // A request whose failure counts as none, and that no observer hears of. Null: it failed.
+  // `captures`: some run, so that it does not try again with an emptied cache.
+  void* try_allocate(c10::DeviceIndex device, std::size_t bytes, cudaStream_t stream, bool captures)
+      FERRO_EXCLUDES(mutex_);
+  // Brings it into use for so many devices. One caller at a time.
   void start(int device_count) FERRO_EXCLUDES(mutex_);
 
   // Sums of `ours` and its own statistics. Peaks are those of the sum as far as they are known: of
@@ -67,14 +86,22 @@ class PreviousAllocator {
       FERRO_EXCLUDES(mutex_);
   // The peaks shown so far count no more.
   void forget_peaks(c10::DeviceIndex device) FERRO_EXCLUDES(mutex_);
+  void reset_accumulated(c10::DeviceIndex device) FERRO_EXCLUDES(mutex_);
 
  private:
   static constexpr std::size_t kStats = 9 * 3 + 2;  // nine triples and two of oversize blocks
 
   Allocator& allocator_;
+  std::atomic<bool> in_use_;
   Mutex mutex_;
   HistoryCall history_call_ FERRO_GUARDED_BY(mutex_);
   std::vector<std::array<std::int64_t, kStats>> peaks_ FERRO_GUARDED_BY(mutex_);  // by device
+  // Failures and retries of `try_allocate` that its statistics have, since their last reset.
+  struct Hidden {
+    std::int64_t failures = 0;
+    std::int64_t retries = 0;
+  };
+  std::map<c10::DeviceIndex, Hidden> hidden_ FERRO_GUARDED_BY(mutex_);
 };
 
 }  // namespace ferro

@@ -3,8 +3,8 @@
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
-#include "ferro/adapter/torch/runtime_memory.h"
 #include "ferro/base/mutex.h"
+#include "ferro/driver/cuda_api.h"
 #include "ferro/graph/capture_status.h"
 
 #include <c10/cuda/CUDAException.h>
@@ -111,7 +111,7 @@ Driver& driver_of(c10::DeviceIndex device) {
   if (const CudaAllocator* allocator = allocator_of(device)) {
     return allocator->core_of(device)->driver();
   }
-  const LoadedCudaApi& loaded = load_torch_api();
+  const LoadedCudaApi& loaded = load_cuda_api();
   if (loaded.api == nullptr) {
     throw std::runtime_error(loaded.why);
   }

@@ -23,10 +23,6 @@ TraceEntry::Action action_of(MemoryEvent event) {
       return TraceEntry::FREE_REQUESTED;
     case MemoryEvent::kFreeCompleted:
       return TraceEntry::FREE_COMPLETED;
-    case MemoryEvent::kSegmentCreated:
-      return TraceEntry::SEGMENT_ALLOC;
-    case MemoryEvent::kSegmentReleased:
-      return TraceEntry::SEGMENT_FREE;
     case MemoryEvent::kMapped:
       return TraceEntry::SEGMENT_MAP;
     case MemoryEvent::kUnmapped:

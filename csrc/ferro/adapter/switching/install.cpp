@@ -2,7 +2,7 @@
 
 #include "ferro/adapter/switching/capture_probe.h"
 #include "ferro/adapter/torch/rank_messages.h"
-#include "ferro/adapter/torch/runtime_memory.h"
+#include "ferro/driver/cuda_api.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -82,7 +82,7 @@ void install(const AllocatorConfig& config) {
   if (is_installed()) {
     return;
   }
-  const LoadedCudaApi& loaded = load_torch_api();
+  const LoadedCudaApi& loaded = load_cuda_api();
   if (loaded.api == nullptr) {
     throw std::runtime_error("ferro_alloc.install() found " + loaded.why + ".");
   }

@@ -48,7 +48,7 @@ SegmentInfo empty_segment(const SegmentView& segment, c10::DeviceIndex device,
   info.address = address;
   info.stream = reinterpret_cast<void*>(segment.stream);
   info.is_large = large;
-  info.is_expandable = is_paged(segment.kind);
+  info.is_expandable = true;
   info.owner_private_pool_id = to_mempool_id(segment.pool);
   info.context_when_allocated = std::static_pointer_cast<c10::GatheredContext>(segment.context);
   return info;
@@ -73,17 +73,9 @@ std::string to_text(const PoolId& id) {
   return "(" + std::to_string(id.graph) + ", " + std::to_string(id.handle) + ")";
 }
 
-SegmentRules current_segment_rules() {
-  return {.max_split = AcceleratorAllocatorConfig::max_split_size(),
-          .max_non_split_rounding = AcceleratorAllocatorConfig::max_non_split_rounding_size(),
-          .large_segment = AcceleratorAllocatorConfig::large_segment_size(),
-          .collect_above = AcceleratorAllocatorConfig::garbage_collection_threshold()};
-}
-
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   const StatTable table = device.stats().read();
   const DeviceCounters counters = device.report().counters();
-  const SegmentTable segments = device.segment_stats().read();
   c10::CachingDeviceAllocator::DeviceStats stats;
   stats.allocation = to_stat_array(table[kBlocks]);
   stats.allocated_bytes = to_stat_array(table[kBytes]);
@@ -91,11 +83,6 @@ c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   stats.active_bytes = to_stat_array(table[kActiveBytes]);
   stats.requested_bytes = to_stat_array(table[kRequested]);
   stats.reserved_bytes = to_stat_array(device.report().reserved());
-  stats.segment = to_stat_array(segments.of[kSegments]);
-  stats.inactive_split = to_stat_array(segments.of[kSplitBlocks]);
-  stats.inactive_split_bytes = to_stat_array(segments.of[kSplitBytes]);
-  stats.oversize_allocations = to_stat(segments.oversize_allocations);
-  stats.oversize_segments = to_stat(segments.oversize_segments);
   stats.num_alloc_retries = static_cast<std::int64_t>(counters.retries);
   stats.num_ooms = static_cast<std::int64_t>(counters.out_of_memory);
   stats.num_sync_all_streams = static_cast<std::int64_t>(counters.synchronisations);
@@ -103,15 +90,9 @@ c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device) {
   for (const auto& [id, bytes] : device.report().reserved_by_pool()) {
     set_reserved_bytes_of_pool(stats, to_mempool_id(id), to_stat_array(bytes));
   }
-  stats.num_device_alloc =
-      static_cast<std::int64_t>(counters.pages_created + counters.segments_created);
-  stats.num_device_free =
-      static_cast<std::int64_t>(counters.pages_released + counters.segments_released);
-  // -1: every block may be split.
-  stats.max_split_size =
-      device.layout() == Layout::kSegments
-          ? static_cast<std::int64_t>(AcceleratorAllocatorConfig::max_split_size())
-          : -1;
+  stats.num_device_alloc = static_cast<std::int64_t>(counters.pages_created);
+  stats.num_device_free = static_cast<std::int64_t>(counters.pages_released);
+  stats.max_split_size = -1;  // every block may be split
   return stats;
 }
 
@@ -120,9 +101,8 @@ std::vector<SegmentInfo> to_segments(const std::vector<SegmentView>& segments,
   std::vector<SegmentInfo> infos;
   infos.reserve(segments.size());
   for (const SegmentView& segment : segments) {
-    const bool is_small =
-        segment.kind == HeapKind::kSmallPages || segment.kind == HeapKind::kSmallSegments;
-    const bool cut = is_paged(segment.kind) && !is_small && ranges == Ranges::kByClass;
+    const bool is_small = segment.kind == HeapKind::kSmallPages;
+    const bool cut = !is_small && ranges == Ranges::kByClass;
     bool open = false;
     for (const BlockView& view : segment.blocks) {
       const bool large = cut ? !is_small_in_use(view) : !is_small;

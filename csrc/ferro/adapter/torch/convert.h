@@ -24,11 +24,10 @@ inline PoolId to_pool_id(const c10::MempoolId_t& id) { return {id.first, id.seco
 std::string to_text(const PoolId& id);
 inline c10::MempoolId_t to_mempool_id(const PoolId& id) { return {id.graph, id.handle}; }
 
-// The settings about segments, as they are now.
-SegmentRules current_segment_rules();
+// `max_split_size` is that of a layout in which every block may be split.
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device);
-// In order of address. In an arena of pages, one per contiguous backed range, marked expandable
-// because pages come and go behind it. `kByClass`: what small blocks in use occupy of such a range
+// In order of address, one per contiguous backed range, marked expandable because pages come and go
+// behind it. `kByClass`: what small blocks in use occupy of such a range
 // is cut out of it and is small, so that sums over segments of a type are the statistics of that
 // class.
 enum class Ranges : std::uint8_t { kByClass, kWhole };

@@ -54,16 +54,22 @@ void ExpandableSetting::take_back() {
 
 void ExpandableSetting::begin_as_before() {
   const MutexLock lock(mutex_);
-  if (as_before_++ == 0 && says_ && !is_programs()) {
-    write(before_);
+  if (as_before_++ == 0 && says_ && !is_programs() && !before_) {
+    is_set_aside_.store(true);
+    write(false);
   }
 }
 
 void ExpandableSetting::end_as_before() {
   const MutexLock lock(mutex_);
-  if (--as_before_ == 0 && says_ && !is_programs()) {
-    write(!before_);
+  if (--as_before_ == 0 && is_set_aside_.load()) {
+    write(true);
+    is_set_aside_.store(false);
   }
+}
+
+bool requests_are_expandable() {
+  return memory_is_expandable() || ExpandableSetting::instance().is_set_aside_.load();
 }
 
 }  // namespace ferro

@@ -1,6 +1,5 @@
-// From any address to the span that holds it. One per process: the devices of a process share one
-// address space. For spans that fill multiples of kSpanAlignment, in two loads and without a lock;
-// for others (segments, wherever the driver put them) in an ordered map behind a shared lock.
+// From any address to the span that holds it, in two loads and without a lock. One per process: the
+// devices of a process share one address space. Spans begin and end at multiples of kSpanAlignment.
 //
 // Thread-safe. A span must outlive every lookup of an address that was handed out from it, which
 // holds because a heap gives up a span only when no block of it is live.
@@ -11,10 +10,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <iterator>
-#include <map>
-#include <mutex>
-#include <shared_mutex>
 
 namespace ferro {
 
@@ -30,47 +25,19 @@ class AddressIndex {
     if (address_of(span->base()) + span->bytes() > kSlots * kSpanAlignment) {
       return false;
     }
-    if (fills_slots(*span)) {
-      set(span, span);
-    } else {
-      const std::unique_lock lock(others_mutex_);
-      others_[span->base()] = span;
-      has_others_.store(true, std::memory_order_release);
-    }
+    set(span, span);
     return true;
   }
-  void remove(const Span* span) {
-    if (fills_slots(*span)) {
-      set(span, nullptr);
-    } else {
-      const std::unique_lock lock(others_mutex_);
-      others_.erase(span->base());
-    }
-  }
+  void remove(const Span* span) { set(span, nullptr); }
 
   // Null for an address that is not in any span.
   Span* find(DevicePtr ptr) const {
     const std::size_t slot = address_of(ptr) / kSpanAlignment;
-    Span* span = slot < kSlots ? slot_at(slot).load(std::memory_order_acquire) : nullptr;
-    return span != nullptr || !has_others_.load(std::memory_order_acquire) ? span : find_other(ptr);
+    return slot < kSlots ? slot_at(slot).load(std::memory_order_acquire) : nullptr;
   }
 
  private:
   static constexpr std::size_t kSlots = (std::size_t{1} << kAddressBits) / kSpanAlignment;
-
-  static bool fills_slots(const Span& span) {
-    return is_aligned(address_of(span.base()), kSpanAlignment) &&
-           is_aligned(span.bytes(), kSpanAlignment);
-  }
-  Span* find_other(DevicePtr ptr) const {
-    const std::shared_lock lock(others_mutex_);
-    auto after = others_.upper_bound(ptr);
-    if (after == others_.begin()) {
-      return nullptr;
-    }
-    Span* span = std::prev(after)->second;
-    return ptr < span->base() + span->bytes() ? span : nullptr;
-  }
 
   void set(const Span* range, Span* value) {
     const std::size_t first = address_of(range->base()) / kSpanAlignment;
@@ -84,9 +51,6 @@ class AddressIndex {
   }
 
   mutable LazyArray<Span*> slots_;  // touched where there are spans alone
-  std::atomic<bool> has_others_{false};
-  mutable std::shared_mutex others_mutex_;
-  std::map<DevicePtr, Span*> others_;  // by base; guarded by others_mutex_
 };
 
 }  // namespace ferro

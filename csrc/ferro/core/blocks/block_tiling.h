@@ -45,8 +45,7 @@ class BlockTiling {
  public:
   using Spans = std::map<DevicePtr, std::unique_ptr<Span>>;  // by their first address
 
-  explicit BlockTiling(std::size_t page_bytes, FreeIndex::Ties ties = FreeIndex::Ties::kAny)
-      : page_bytes_(page_bytes), free_(ties) {}
+  explicit BlockTiling(std::size_t page_bytes) : page_bytes_(page_bytes) {}
 
   // Spans. A new one is one block in state kGap, in no index.
   Block* add_span(std::unique_ptr<Span> span);

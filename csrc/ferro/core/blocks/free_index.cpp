@@ -18,19 +18,19 @@ struct Recount {
   const Block* last = nullptr;
 };
 
-void recount(const Block* block, std::size_t largest_binned, Recount& seen) {
+void recount(const Block* block, Recount& seen) {
   if (block == nullptr) {
     return;
   }
   FERRO_CHECK(block->left == nullptr || treap_priority(block->left) <= treap_priority(block));
   FERRO_CHECK(block->right == nullptr || treap_priority(block->right) <= treap_priority(block));
-  recount(block->left, largest_binned, seen);
+  recount(block->left, seen);
   FERRO_CHECK(seen.last == nullptr || precedes(seen.last, block));
-  FERRO_CHECK(block->is_free() && block->size > largest_binned);
+  FERRO_CHECK(block->is_free() && block->size > SizeBins::kMaxSize);
   seen.last = block;
   ++seen.count;
   seen.bytes += block->size;
-  recount(block->right, largest_binned, seen);
+  recount(block->right, seen);
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ Block* FreeIndex::largest() const {
 
 void FreeIndex::check_invariants() const {
   Recount seen;
-  recount(root_, largest_binned_, seen);
+  recount(root_, seen);
   small_.check_invariants([&seen](const Block* block) {
     FERRO_CHECK(block->is_free());
     ++seen.count;

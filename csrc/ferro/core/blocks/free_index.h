@@ -1,13 +1,12 @@
 // Best fit: the smallest free block that is large enough. Small blocks lie in a bin of their exact
 // size, so that their number does not matter; large ones, of which there are few, in a treap, where
 // among equals the lowest address comes first, which keeps the far end of the arena empty. A bin
-// keeps the lower of its two first addresses in front, which on recorded traces does as well. Who
-// needs the lowest address at every size (the segments, as PyTorch does) has no bins.
+// keeps the lower of its two first addresses in front, which on recorded traces does as well.
 // Threaded through the blocks, so no operation allocates host memory. Not thread-safe.
 //
 // Cost: insert, remove and best fit of blocks in bins O(1), of others O(log of their number).
 //
-// Invariants: a block of at most largest_binned is in the bins; larger ones are in the treap, whose
+// Invariants: a block of at most SizeBins::kMaxSize bytes is in the bins; larger ones are in the treap, whose
 // in-order traversal is ascending in (size, address) and in which a parent's priority is not below
 // its children's; every block in the index is in state kFree.
 #pragma once
@@ -21,25 +20,20 @@ namespace ferro {
 
 class FreeIndex {
  public:
-  enum class Ties { kAny, kLowestAddress };
-
-  explicit FreeIndex(Ties ties = Ties::kAny)
-      : largest_binned_(ties == Ties::kAny ? SizeBins::kMaxSize : 0) {}
-
   void insert(Block* block) {
-    block->size <= largest_binned_ ? small_.insert(block) : insert_large(block);
+    block->size <= SizeBins::kMaxSize ? small_.insert(block) : insert_large(block);
     ++count_;
     bytes_ += block->size;
   }
   // `block` is in the index.
   void remove(Block* block) {
-    block->size <= largest_binned_ ? small_.remove(block) : remove_large(block);
+    block->size <= SizeBins::kMaxSize ? small_.remove(block) : remove_large(block);
     --count_;
     bytes_ -= block->size;
   }
   // Null when no block has at least `size` bytes. Leaves the index as it is.
   Block* best_fit(std::size_t size) const {
-    if (size <= largest_binned_) {
+    if (size <= SizeBins::kMaxSize) {
       if (Block* block = small_.first_from(size)) {
         return block;
       }
@@ -73,7 +67,6 @@ class FreeIndex {
                                 descend_below(block->left, visit));
   }
 
-  const std::size_t largest_binned_;
   Block* root_ = nullptr;
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;

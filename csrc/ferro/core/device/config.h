@@ -4,7 +4,6 @@
 #include "ferro/base/bytes.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/policy/handle_sizes.h"
-#include "ferro/core/policy/segment_policy.h"
 #include "ferro/core/policy/transfers.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/driver/types.h"
@@ -17,10 +16,10 @@
 
 namespace ferro {
 
-// How memory is laid out.
+// Whose memory serves requests.
 enum class Layout : std::uint8_t {
-  kPages,     // blocks of all sizes on arenas of pages
-  kSegments,  // PyTorch's own; also where a device has no virtual memory management
+  kPages,     // that of this allocator
+  kSegments,  // that of PyTorch's own; also where a device has no virtual memory management
 };
 
 // In which order the graphs of a pool may replay that is in no exclusive group, where what they keep
@@ -35,10 +34,9 @@ struct AllocatorConfig {
   HandleRules handles = {};                        // of new memory
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
   std::size_t headroom = 0;    // bytes of the device that are left free for others
-  std::size_t idle_bytes = 0;  // that `empty_cache` keeps (pages only)
+  std::size_t idle_bytes = 0;  // that `empty_cache` keeps
+  // Of all requests, and of those to pools. Who sends requests here sees to them.
   Layout layout = Layout::kPages;
-  // Of what is allocated while a graph is captured, in its pool; who makes requests sees to it
-  // (Request::plain).
   Layout graph_layout = Layout::kPages;
   GraphOrder graph_order = GraphOrder::kCaptured;
   // How much more than its peak of live bytes the program may hold before requests wait for other
@@ -48,9 +46,6 @@ struct AllocatorConfig {
   // Then requests grow while they can, as if the share were negative. Null: no.
   std::function<bool()> has_rank_messages = nullptr;
   TransferRules transfers = {};  // of pages between streams, rather than growing
-  // Asked on every request in segments, because programs change these settings as they run; null:
-  // the defaults.
-  std::function<SegmentRules()> segment_rules = nullptr;
   // Does the stream live as long as the process? Asked on every miss, in the thread that has it.
   // A stream that may be gone is touched for its own requests alone, because a driver that is asked
   // about one crashes; what it left free needs a wait for the device. Null: all do.

@@ -20,24 +20,21 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
                 [this](DeviceTimeline::Known which) { return known_streams(which); }),
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_, timeline_, observer_),
-      layout_(driver_.has_virtual_memory() ? config.layout : Layout::kSegments),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
       scratch_(timeline_, store_, pools_, config.graph_order),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_,  driver_,      store_,         stale_,   timeline_, pools_,
-             scratch_, stats_,       segment_stats_, imports_, searches_, captures_,
-             layout_,  on_shortage_, observer_,      counters_},
+      parts_{config_, driver_,  store_,    stale_,       timeline_, pools_,   scratch_,
+             stats_,  imports_, captures_, on_shortage_, observer_, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_),
-      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_),
-      segment_ladder_(parts_, reclaimer_) {
+      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_) {
   store_.set_limit(config.memory_limit);
-  pools_.set_context(std::make_unique<const HeapContext>(HeapContext{
-                         driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_,
-                         captures_, observer_, segment_stats_, searches_, pools_.with_free_pages(),
-                         pools_.with_pending(), &scratch_}),
-                     !config.stream_lasts);
+  pools_.set_context(
+      std::make_unique<const HeapContext>(HeapContext{
+          driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_, captures_,
+          observer_, pools_.with_free_pages(), pools_.with_pending(), &scratch_}),
+      !config.stream_lasts);
 }
 
 DeviceMemory::~DeviceMemory() {
@@ -100,52 +97,42 @@ void DeviceMemory::adjust(const AllocatorConfig& wanted) {
 }
 
 AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
-  if (layout_ == Layout::kSegments || request.plain ||
-      (pool != kDefaultPool && (pools_.has_special() || may_borrow(pool)))) [[unlikely]] {
-    return allocate_specially(pool, stream, std::move(request));
+  if (may_borrow(pool)) [[unlikely]] {
+    return allocate_in_capture(pool, stream, std::move(request));
   }
-  return allocate_in_pages(pool, stream, arena_kind(request.size), request);
+  return allocate_in_heap(pool, stream, heap_kind(request.size), request);
 }
 
-AllocateResult DeviceMemory::allocate_specially(const PoolId& id, StreamId stream,
-                                                Request request) {
-  const PoolTable::Traits traits = pools_.traits(id);
-  request.no_split = traits.no_split;
-  // What a capture is expected to keep is packed into pages of the pool's own. All else begins and
-  // ends with pages: what lives in spite of it has no more of them than it fills, and what dies
-  // leaves whole ones, of which any later request is put together.
-  const bool in_segments = layout_ == Layout::kSegments || request.plain || traits.is_special;
-  HeapKind kind = arena_kind(request.size);
-  if (may_borrow(id)) {
-    const std::optional<Lifetime> lifetime = graph_scratch_.next_lifetime(id);
-    if (lifetime == Lifetime::kIsKept) {
-      // What small blocks have left of the pool's own pages comes before a page for those kept.
-      if (kind == HeapKind::kSmallPages && !in_segments) {
-        const DevicePtr ptr = pools_.arena(id, stream, kind).allocate_hit(request);
-        if (ptr != kNull && graph_scratch_.is_on_own_pages(ptr)) {
-          return {ptr, request.size, nullptr};
-        }
+// What a capture is expected to keep is packed into pages of the pool's own. All else begins and ends
+// with pages: what lives in spite of it has no more of them than it fills, and what dies leaves whole
+// ones, of which any later request is put together.
+AllocateResult DeviceMemory::allocate_in_capture(const PoolId& id, StreamId stream,
+                                                 Request request) {
+  HeapKind kind = heap_kind(request.size);
+  const std::optional<Lifetime> lifetime = graph_scratch_.next_lifetime(id);
+  if (lifetime == Lifetime::kIsKept) {
+    // What small blocks have left of the pool's own pages comes before a page for those kept.
+    if (kind == HeapKind::kSmallPages) {
+      const DevicePtr ptr = pools_.arena(id, stream, kind).allocate_hit(request);
+      if (ptr != kNull && graph_scratch_.is_on_own_pages(ptr)) {
+        return {ptr, request.size, nullptr};
       }
-      kind = HeapKind::kKeptPages;
-    } else if (lifetime && is_large(request.size)) {
-      request.size = align_up(request.size, config_.page_bytes);
     }
+    kind = HeapKind::kKeptPages;
+  } else if (lifetime && is_large(request.size)) {
+    request.size = align_up(request.size, config_.page_bytes);
   }
-  return in_segments ? allocate_in_segments(id, stream, request)
-                     : allocate_in_pages(id, stream, kind, request);
+  return allocate_in_heap(id, stream, kind, request);
 }
 
 AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,
-                                         Request request) {
+                                         const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
   const ObserverSlot::DeliveryAtEnd delivery(observer_);
-  const PoolTable::Traits traits = pools_.traits(id);
-  request.no_split = traits.no_split;
   for (Heap* heap : pools_.heaps_of(id)) {
     // Small and large blocks do not share memory.
-    const bool may_hold = heap->kind() == arena_kind(request.size) ||
-                          heap->kind() == HeapKind::kKeptPages ||
-                          heap->kind() == segment_kind(request.size);
+    const bool may_hold =
+        heap->kind() == heap_kind(request.size) || heap->kind() == HeapKind::kKeptPages;
     if (heap->stream() != stream || !may_hold) {
       continue;
     }
@@ -154,15 +141,13 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
     }
   }
   // Addresses go with the cache that is emptied; a program that kept them may have them back.
-  const bool has_arenas =
-      layout_ == Layout::kPages && !traits.is_special && pools_.use_count(id) >= 0;
-  if (!has_arenas || request.size > total_memory_ ||
+  if (pools_.use_count(id) < 0 || request.size > total_memory_ ||
       address_of(ptr) >> AddressIndex::kAddressBits != 0) {
     return {};
   }
   const Driver::Session session(driver_);
   check_granularity();
-  ArenaHeap& arena = pools_.arena(id, stream, arena_kind(request.size));
+  Heap& arena = pools_.arena(id, stream, heap_kind(request.size));
   if (!arena.try_reserve_at(ptr, request.size)) {
     return {};
   }
@@ -185,7 +170,7 @@ void DeviceMemory::check_granularity() {
   granularity_checked_ = true;
 }
 
-AllocateResult DeviceMemory::climb(ArenaHeap& heap, const Request& request) {
+AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
   const ObserverSlot::DeliveryAtEnd delivery(observer_);
   const Driver::Session session(driver_);
@@ -197,11 +182,11 @@ AllocateResult DeviceMemory::climb(ArenaHeap& heap, const Request& request) {
   read_rejection_limit();
   // So that a callback that empties the cache leaves the heap of a pool that nobody holds.
   const ScopedPoolHold hold(pools_, heap.pool());
-  Climb climb{heap, request, request.size};
+  Climb climb{heap, request};
   // More than the device has cannot be had, and should not cost the cached memory either.
   if (request.size <= total_memory_) {
     if (const DevicePtr ptr = ladder_.climb(climb); ptr != kNull) {
-      return {ptr, climb.block_bytes, nullptr};
+      return {ptr, request.size, nullptr};
     }
     if (climb.is_rejected()) {
       return reject(request.size);
@@ -210,19 +195,6 @@ AllocateResult DeviceMemory::climb(ArenaHeap& heap, const Request& request) {
     return reject(request.size);
   }
   return out_of_memory(request.size, climb.lacks_addresses());
-}
-
-AllocateResult DeviceMemory::allocate_in_segments(const PoolId& id, StreamId stream,
-                                                  const Request& request) {
-  const RecursiveMutexLock lock(climb_mutex_);
-  const ObserverSlot::DeliveryAtEnd delivery(observer_);
-  const ScopedPoolHold hold(pools_, id);
-  const SegmentLadder::Outcome outcome = segment_ladder_.allocate(
-      id, stream, request, [this]() FERRO_NO_THREAD_SAFETY_ANALYSIS { read_rejection_limit(); });
-  if (outcome.block.ptr != kNull) {
-    return {outcome.block.ptr, outcome.block.size, nullptr};
-  }
-  return outcome.rejected ? reject(outcome.wanted) : out_of_memory(outcome.wanted, false);
 }
 
 void DeviceMemory::read_rejection_limit() {
@@ -276,13 +248,13 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
 // it may be waiting for another process, and that for this block.
 ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules rules) {
   Heap* heap = span.heap();
-  if (rules.exchange != ExportResult::kOk || !is_paged(heap->kind())) {
+  if (rules.exchange != ExportResult::kOk) {
     return rules;
   }
   std::optional<ExportResult> wanted;
   {
     const RecursiveMutexLock lock(climb_mutex_);
-    wanted = static_cast<ArenaHeap*>(heap)->wants_exchange(span, ptr);
+    wanted = heap->wants_exchange(span, ptr);
     if (wanted == ExportResult::kOk && scratch_.keeps_aliased(heap->pool())) {
       wanted = ExportResult::kBusy;
     }
@@ -299,30 +271,18 @@ ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, const ExportR
                                         SharedRange* out) {
   const RecursiveMutexLock lock(climb_mutex_);
   const ObserverSlot::DeliveryAtEnd delivery(observer_);
-  Heap* heap = span.heap();
-  if (is_paged(heap->kind())) {
-    return static_cast<ArenaHeap*>(heap)->export_block(span, ptr, rules, out);
-  }
-  if (!heap->live_block_around(span, ptr)) {
-    return ExportResult::kNotLive;
-  }
-  out->begin = span.base();
-  return ExportResult::kSegment;
+  return span.heap()->export_block(span, ptr, rules, out);
 }
 
 bool DeviceMemory::pin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
-  Heap* heap = span.heap();
   return distance(begin, span.base() + span.bytes()) >= bytes &&
-         (!is_paged(heap->kind()) ||
-          static_cast<ArenaHeap*>(heap)->change_pins(span, begin, bytes, 1));
+         span.heap()->change_pins(span, begin, bytes, 1);
 }
 
 void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
-  if (is_paged(span.heap()->kind())) {
-    static_cast<ArenaHeap*>(span.heap())->change_pins(span, begin, bytes, -1);
-  }
+  span.heap()->change_pins(span, begin, bytes, -1);
 }
 
 void DeviceMemory::add_peer(DeviceId peer) {
@@ -330,10 +290,7 @@ void DeviceMemory::add_peer(DeviceId peer) {
   const bool is_new = driver_.add_peer(peer);
   try {
     for (Heap* heap : pools_.all_heaps()) {
-      // Segments have it from the driver.
-      if (is_paged(heap->kind())) {
-        static_cast<ArenaHeap*>(heap)->grant(peer);
-      }
+      heap->grant(peer);
     }
     imports_.grant(peer);
   } catch (...) {

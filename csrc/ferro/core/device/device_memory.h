@@ -1,6 +1,5 @@
 // The memory of one device: its pools, its page store, and the ladder that a request climbs when it
-// misses. An owner of parts: PoolTable, Ladder, SegmentLadder, Reclaimer and DeviceReport do the
-// work.
+// misses. An owner of parts: PoolTable, Ladder, Reclaimer and DeviceReport do the work.
 //
 // Thread-safe. Lock order: climb_mutex_ > the pool table's > a heap's >
 // locks of store, events and statistics. On a hit a thread takes one heap's lock and nothing else. A
@@ -20,7 +19,6 @@
 #include "ferro/core/device/graph_scratch.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
-#include "ferro/core/device/segment_ladder.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"
@@ -51,26 +49,20 @@ class DeviceMemory {
   PageStore& store() { return store_; }
   StaleMappings& stale() { return stale_; }
   DeviceStats& stats() { return stats_; }
-  SegmentStats& segment_stats() { return segment_stats_; }
-  // As configured, unless the device leaves no choice.
-  Layout layout() const { return layout_; }
   std::size_t total_memory() const { return total_memory_; }
 
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
-  // block_size). One that is `plain` gets memory of a plain allocation of the driver, also where
-  // others get pages: segments of the same pool, by PyTorch's rules. Throws DriverError when the
-  // driver refuses; then nothing changed.
+  // block_size). Throws DriverError when the driver refuses; then nothing changed.
   AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
   // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
-  // object. Null where requests need more than an arena.
-  ArenaHeap* arena_of_default_pool(StreamId stream, const Request& request) {
-    return layout_ == Layout::kPages ? &pools_.arena(kDefaultPool, stream, arena_kind(request.size))
-                                     : nullptr;
+  // object.
+  Heap& arena_of_default_pool(StreamId stream, const Request& request) {
+    return pools_.arena(kDefaultPool, stream, heap_kind(request.size));
   }
   // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
   // use or lies elsewhere, or there is no memory to put there.
-  AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr, Request request)
-      FERRO_EXCLUDES(climb_mutex_);
+  AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr,
+                             const Request& request) FERRO_EXCLUDES(climb_mutex_);
 
   // Who holds pools, their flags, their heaps.
   PoolTable& pools() { return pools_; }
@@ -115,8 +107,8 @@ class DeviceMemory {
   ExportResult export_block(Span& span, DevicePtr ptr, const ExportRules& rules, SharedRange* out)
       FERRO_EXCLUDES(climb_mutex_);
   // What lies behind a range of a span stays behind it until it was unpinned as often: handles do
-  // not leave, move or change, also while no block lies on them. Segments never move, and stay as
-  // long as a block lives on them. False: some of the range is behind no memory.
+  // not leave, move or change, also while no block lies on them. False: some of the range is behind no
+  // memory.
   bool pin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   void unpin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   ExportTable& exports() { return exports_; }
@@ -127,36 +119,27 @@ class DeviceMemory {
 
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(climb_mutex_);
-  // The same before statistics are read, so that complete frees count as done although no request
-  // noticed them. Not in segments, where every request does.
-  void collect_before_stats() {
-    if (layout_ == Layout::kPages) {
-      collect_pending();
-    }
-  }
 
  private:
   // Each question whether a stream captures takes 27 ns.
   static constexpr std::size_t kMostStreamsAsked = 128;
 
-  AllocateResult allocate_specially(const PoolId& pool, StreamId stream, Request request)
+  AllocateResult allocate_in_capture(const PoolId& pool, StreamId stream, Request request)
       FERRO_EXCLUDES(climb_mutex_);
   // Asked before the lock is taken that says whether a capture into that pool borrows.
   bool may_borrow(const PoolId& pool) const {
     return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;
   }
-  AllocateResult allocate_in_pages(const PoolId& pool, StreamId stream, HeapKind kind,
-                                   const Request& request) {
-    ArenaHeap& heap = pools_.arena(pool, stream, kind);
+  AllocateResult allocate_in_heap(const PoolId& pool, StreamId stream, HeapKind kind,
+                                  const Request& request) {
+    Heap& heap = pools_.arena(pool, stream, kind);
     const DevicePtr ptr = heap.allocate_hit(request);
     if (ptr != kNull) [[likely]] {
       return {ptr, request.size, nullptr};
     }
     return climb(heap, request);
   }
-  AllocateResult climb(ArenaHeap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
-  AllocateResult allocate_in_segments(const PoolId& pool, StreamId stream, const Request& request)
-      FERRO_EXCLUDES(climb_mutex_);
+  AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
   std::vector<StreamId> known_streams(DeviceTimeline::Known which);
   CaptureCount& captures_of_process() {
     return config_.captures_of_process != nullptr ? *config_.captures_of_process : own_captures_;
@@ -179,9 +162,6 @@ class DeviceMemory {
   StaleMappings stale_;
   ExportTable exports_;
   DeviceStats stats_;
-  SegmentStats segment_stats_;
-  std::atomic<std::uint32_t> searches_{0};
-  const Layout layout_;
   Imports imports_;
   ObserverSlot observer_;
   PoolTable pools_;
@@ -195,7 +175,6 @@ class DeviceMemory {
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
   GraphScratch graph_scratch_;
-  SegmentLadder segment_ladder_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
 };

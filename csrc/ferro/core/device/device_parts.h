@@ -8,7 +8,6 @@
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/imports.h"
 #include "ferro/core/stats/device_counters.h"
-#include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"
@@ -30,20 +29,13 @@ struct DeviceParts {
   PoolTable& pools;
   ScratchSharing& scratch;  // under the climb lock
   DeviceStats& stats;
-  SegmentStats& segment_stats;
   Imports& imports;
-  std::atomic<std::uint32_t>& searches;  // of segments for large blocks
   const CaptureCount& captures;
-  const Layout layout;
   const MemoryShortageCallback& on_shortage;
   ObserverSlot& observer;
   DeviceCounters& counters;  // under the climb lock
 
-  // Bytes of pages and segments held.
-  std::size_t held_bytes() const {
-    const PageCounts pages = store.counts();
-    return pages.held * store.page_bytes() + pages.charged_bytes;
-  }
+  std::size_t held_bytes() const { return store.counts().held * store.page_bytes(); }
   // True: something was freed. The program may do anything meanwhile, and climb again; so it is not
   // asked within another climb.
   bool ask_program_for_memory() const {
@@ -52,9 +44,6 @@ struct DeviceParts {
     }
     const Driver::SessionBreak pause;
     return on_shortage && on_shortage();
-  }
-  SegmentRules segment_rules() const {
-    return config.segment_rules ? config.segment_rules() : SegmentRules{};
   }
 };
 

@@ -46,16 +46,12 @@ std::size_t DeviceReport::largest_free_block() {
 
 std::size_t DeviceReport::stranded_bytes() {
   const RecursiveMutexLock lock(climb_mutex_);
-  auto stranded =
-      static_cast<std::size_t>(parts_.segment_stats.read().of[kSplitBytes][kAll].current);
+  std::size_t stranded = 0;
   for (Heap* heap : parts_.pools.all_heaps()) {
-    if (is_paged(heap->kind())) {
-      // In this order, so that what is freed in between does not count.
-      const std::size_t free = heap->view().free_bytes;
-      const std::size_t whole =
-          static_cast<ArenaHeap*>(heap)->free_pages() * parts_.store.page_bytes();
-      stranded += free - std::min(free, whole);
-    }
+    // In this order, so that what is freed in between does not count.
+    const std::size_t free = heap->view().free_bytes;
+    const std::size_t whole = heap->free_pages() * parts_.store.page_bytes();
+    stranded += free - std::min(free, whole);
   }
   return stranded;
 }
@@ -73,29 +69,22 @@ DeviceView DeviceReport::view() {
     view.live_blocks += part.live_blocks;
     view.free_blocks += part.free_blocks;
     view.free_bytes += part.free_bytes;
-    view.reserved_addresses += is_paged(heap->kind()) ? part.reserved_bytes : 0;
-    view.pages_moved += is_paged(heap->kind()) ? static_cast<ArenaHeap*>(heap)->pages_moved() : 0;
+    view.reserved_addresses += part.reserved_bytes;
+    view.pages_moved += heap->pages_moved();
   }
   return view;
 }
 
 std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& request) {
   const RecursiveMutexLock lock(climb_mutex_);
-  if (parts_.layout == Layout::kSegments || request.plain) {
-    const SegmentRules rules = parts_.segment_rules();
-    Heap* heap = parts_.pools.find(kDefaultPool, {stream, segment_kind(request.size)});
-    const bool hit =
-        heap != nullptr && static_cast<SegmentHeap*>(heap)->has_block_for(request, rules);
-    return hit ? 0 : segment_bytes(request.size, rules);
-  }
-  ArenaHeap& heap = parts_.pools.arena(kDefaultPool, stream, arena_kind(request.size));
+  Heap& heap = parts_.pools.arena(kDefaultPool, stream, heap_kind(request.size));
   parts_.timeline.record();
   parts_.timeline.update();
   Request asked = request;
   asked.stream_may_wait = parts_.config.may_wait_rather_than_grow();
   const PageRequest wanted = heap.page_request(asked, heap.pages_missing_for(asked));
   std::size_t at_hand = parts_.store.available(wanted);
-  parts_.pools.for_each_with_free_pages([&](ArenaHeap& giver) {
+  parts_.pools.for_each_with_free_pages([&](Heap& giver) {
     if (&giver != &heap) {
       at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kPassed);
     }
@@ -132,41 +121,25 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   const auto bytes = [this](std::uint64_t count) {
     return static_cast<std::int64_t>(count * parts_.store.page_bytes());
   };
-  const std::array<StatValue, kStatClasses> segments =
-      parts_.segment_stats.read().of[kSegmentBytes];
-  const auto plus_pages = [&](StatValue value) FERRO_REQUIRES(climb_mutex_) {
-    value.current += bytes(pages.held);
-    value.increased += bytes(pages.created - pages_at_reset_.created);
-    value.decreased += bytes(pages.released - pages_at_reset_.released);
-    return value;
-  };
   std::array<StatValue, kStatClasses> reserved{};
-  reserved[kAll] = plus_pages(segments[kAll]);
-  reserved[kAll].peak = static_cast<std::int64_t>(pages.peak_bytes);
+  StatValue& all = reserved[kAll];
+  all = {bytes(pages.held), bytes(pages.peak_held), bytes(pages.created - pages_at_reset_.created),
+         bytes(pages.released - pages_at_reset_.released)};
   // Pages hold blocks of all sizes. What small blocks in use occupy of them is small, as in
   // snapshots, and all the rest is large. So pages go from one class to the other. Their peaks were
-  // at different times: the small one is at most the sum, the large one at least the difference, and
-  // at least that of the segments alone, which is exact where there are no pages.
-  const StatValue occupied = occupied_by_small_blocks();
+  // at different times: the small one is at most the sum, the large one at least the difference.
   StatValue& small = reserved[kSmall];
-  small = segments[kSmall];
-  small.current += occupied.current;
-  small.peak = std::min(reserved[kAll].peak, small.peak + occupied.peak);
-  small.increased += occupied.increased;
-  small.decreased += occupied.decreased;
+  small = occupied_by_small_blocks();
+  small.peak = std::min(all.peak, small.peak);
   StatValue& large = reserved[kLarge];
-  large = plus_pages(segments[kLarge]);
-  large.current -= occupied.current;
-  large.peak = std::max({large.current, segments[kLarge].peak, reserved[kAll].peak - small.peak});
-  large.increased += occupied.decreased;
-  large.decreased += occupied.increased;
+  large.current = all.current - small.current;
+  large.peak = std::max(large.current, all.peak - small.peak);
+  large.increased = all.increased + small.decreased;
+  large.decreased = all.decreased + small.increased;
   return reserved;
 }
 
 StatValue DeviceReport::occupied_by_small_blocks() {
-  if (parts_.layout == Layout::kSegments) {
-    return {};
-  }
   StatValue occupied = parts_.stats.read()[kActiveBytes][kSmall];
   for (const Heap* heap : parts_.pools.heaps_apart()) {
     occupied.current -= heap->active_bytes(kSmall);
@@ -184,7 +157,6 @@ void DeviceReport::reset_peaks() {
   parts_.counters.slowest_nanoseconds = 0;
   parts_.stats.reset_peaks();
   parts_.store.reset_peak();
-  parts_.segment_stats.reset_peaks();
   parts_.pools.reset_peaks();
 }
 
@@ -194,7 +166,6 @@ void DeviceReport::reset_accumulated() {
                      .ladder = parts_.counters.ladder,
                      .ladder_costs = parts_.counters.ladder_costs};
   pages_at_reset_ = parts_.store.counts();
-  parts_.segment_stats.reset_accumulated();
   parts_.pools.reset_accumulated();
 }
 
@@ -239,29 +210,24 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
 void DeviceReport::check_invariants() {
   const RecursiveMutexLock lock(climb_mutex_);
   std::size_t backed = 0;
-  std::size_t in_segments = 0;
   std::int64_t live = 0;
   parts_.pools.for_each_pool([&](const PoolId& id, const Pool& pool) {
-    const std::size_t before = backed + in_segments;
+    const std::size_t before = backed;
     for (const auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
-      (is_paged(heap->kind()) ? backed : in_segments) += view.backed_bytes - view.borrowed_bytes;
+      backed += view.backed_bytes - view.borrowed_bytes;
       live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes -
                                         view.retired_bytes);
     }
     FERRO_CHECK(id == kDefaultPool ||
                 static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==
-                    backed + in_segments - before +
-                        parts_.scratch.pages_of(id) * parts_.store.page_bytes());
+                    backed - before + parts_.scratch.pages_of(id) * parts_.store.page_bytes());
   });
   const PageCounts pages = parts_.store.counts();
   FERRO_CHECK(pages.held * parts_.store.page_bytes() ==
               backed + (parts_.scratch.pages() + pages.idle) * parts_.store.page_bytes());
   parts_.scratch.check_invariants();
-  FERRO_CHECK(pages.charged_bytes == in_segments);
-  const SegmentTable segments = parts_.segment_stats.read();
-  FERRO_CHECK(segments.of[kSegmentBytes][kAll].current == static_cast<std::int64_t>(in_segments));
   FERRO_CHECK(pages.created - pages.released == pages.held && pages.peak_held >= pages.held);
   FERRO_CHECK(parts_.stats.read()[kBytes][kAll].current == live);
 }

@@ -41,7 +41,7 @@ class DeviceReport {
   // All live blocks, one after the other, without a copy of them.
   void visit_live(const VisitLive& visit) FERRO_EXCLUDES(climb_mutex_);
   std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
-  // Free bytes that no emptying of the cache returns: in handles and segments with a live byte. Each
+  // Free bytes that no emptying of the cache returns: in handles with a live byte. Each
   // heap is asked for a moment. O(heaps + free blocks of a page and more).
   std::size_t stranded_bytes() FERRO_EXCLUDES(climb_mutex_);
   DeviceView view() FERRO_EXCLUDES(climb_mutex_);
@@ -52,7 +52,7 @@ class DeviceReport {
   // Host time of the slowest climb, once it had the lock, since its last reset or that of the peaks.
   std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
   void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
-  // Bytes of pages and segments held.
+  // Bytes of pages held.
   std::size_t held_bytes() const { return parts_.held_bytes(); }
   // The same in PyTorch's form.
   std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(climb_mutex_);
@@ -69,8 +69,8 @@ class DeviceReport {
   void check_invariants() FERRO_EXCLUDES(climb_mutex_);
 
  private:
-  // What small blocks in use occupy of pages, and pages on which only such lie. The sums over time
-  // are those of segments too. O(heaps of private pools, and with segments).
+  // What small blocks in use occupy of pages, and pages on which only such lie. O(heaps of private
+  // pools).
   StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
 
   const DeviceParts& parts_;

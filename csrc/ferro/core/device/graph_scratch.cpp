@@ -61,7 +61,7 @@ std::optional<Lifetime> GraphScratch::next_lifetime(const PoolId& pool) {
 bool GraphScratch::is_on_own_pages(DevicePtr ptr) {
   const RecursiveMutexLock lock(climb_mutex_);
   Span& span = *addresses_.find(ptr);
-  auto& heap = static_cast<ArenaHeap&>(*span.heap());
+  auto& heap = *span.heap();
   const std::optional<BlockView> block = heap.live_block_at(span, ptr);
   if (block && !ArenaScratch(heap).is_borrowed(span, ptr, block->size)) {
     return true;

@@ -94,17 +94,17 @@ std::size_t Ladder::missing_pages(Climb& climb) {
   return pages - parts_.store.available(wanted);
 }
 
-std::vector<ArenaHeap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
-  std::vector<ArenaHeap*> givers;
+std::vector<Heap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
+  std::vector<Heap*> givers;
   if (at_most == kAllGivers) {
     for (Heap* giver : parts_.pools.heaps_of(kDefaultPool)) {
-      if (giver != &climb.heap && is_paged(giver->kind())) {
-        givers.push_back(static_cast<ArenaHeap*>(giver));
+      if (giver != &climb.heap) {
+        givers.push_back(giver);
       }
     }
     return givers;
   }
-  parts_.pools.for_each_with_free_pages([&](ArenaHeap& giver) {
+  parts_.pools.for_each_with_free_pages([&](Heap& giver) {
     if (&giver != &climb.heap) {
       givers.push_back(&giver);
     }
@@ -115,7 +115,7 @@ std::vector<ArenaHeap*> Ladder::givers_for(const Climb& climb, std::size_t at_mo
 
 // Where they are not enough they are in the store afterwards, and fewer are created.
 DevicePtr Ladder::take_passed_pages(Climb& climb) {
-  const std::vector<ArenaHeap*> givers = givers_for(climb, kMaxGivers);
+  const std::vector<Heap*> givers = givers_for(climb, kMaxGivers);
   if (givers.empty() || !may_transfer()) {
     return kNull;
   }
@@ -137,16 +137,16 @@ DevicePtr Ladder::take_passed_pages(Climb& climb) {
 
 // Pages of the same stream's arena for the other size class. A wait of the stream for its own work is
 // none, and other streams have most often done what they were given by then.
-std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<ArenaHeap*>& givers,
+std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<Heap*>& givers,
                                           std::size_t wanted) {
-  ArenaHeap& heap = climb.heap;
+  Heap& heap = climb.heap;
   if (heap.pool() != kDefaultPool || !heap.stream_lasts() || !heap.may_wait_for_streams() ||
       !climb.request.stream_may_wait) {
     return 0;
   }
   const Epoch epoch = parts_.timeline.recorded();
   std::size_t released = 0;
-  for (ArenaHeap* giver : givers) {
+  for (Heap* giver : givers) {
     if (giver->stream() == heap.stream() && released < wanted &&
         giver->releasable_pages(1, ReleaseAfter::kStreamWait) != 0 && heap.order_behind(epoch)) {
       released +=
@@ -222,7 +222,7 @@ DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {
 }
 
 DevicePtr Ladder::transfer_pages(Climb& climb) {
-  // As in ArenaHeap::reclaimable_by_stream_wait, in the default pool alone.
+  // As in Heap::reclaimable_by_stream_wait, in the default pool alone.
   return climb.heap.pool() == kDefaultPool ? transfer(climb, kAllGivers) : kNull;
 }
 
@@ -239,7 +239,7 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   }
   wanted.waits = climb.heap.stream();
   const std::size_t missing = wanted.pages - parts_.store.available(wanted);
-  std::vector<ArenaHeap*> givers = givers_for(climb, max_givers);
+  std::vector<Heap*> givers = givers_for(climb, max_givers);
   const auto are_enough = [&] {
     std::size_t pages = 0;
     for (std::size_t i = 0; i < givers.size() && pages < missing; ++i) {
@@ -249,8 +249,8 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   };
   if (!are_enough()) {
     parts_.pools.for_each_with_pending([&](Heap& giver) {
-      if (giver.pool() == kDefaultPool && &giver != &climb.heap && is_paged(giver.kind())) {
-        static_cast<ArenaHeap&>(giver).stream_wait_for_pending();
+      if (giver.pool() == kDefaultPool && &giver != &climb.heap) {
+        giver.stream_wait_for_pending();
       }
     });
     // What came free by these waits is stamped later than the last point.
@@ -303,17 +303,6 @@ DevicePtr Ladder::grow_from(const std::vector<Heap*>& givers, Climb& climb) {
   return kNull;
 }
 
-bool Ladder::release_segments_of(const std::vector<Heap*>& heaps, const CallContext& context) {
-  const std::uint64_t before = parts_.counters.segments_released;
-  const bool captures = parts_.captures.load(std::memory_order_relaxed) != 0;
-  for (Heap* heap : heaps) {
-    if (!is_paged(heap->kind()) && !(captures && heap->pool() == kDefaultPool)) {
-      reclaimer_.release_free_segments(static_cast<SegmentHeap&>(*heap), context);
-    }
-  }
-  return parts_.counters.segments_released != before;
-}
-
 DevicePtr Ladder::reclaim(Climb& climb) {
   if (parts_.observer.is_within_climb()) {
     return kNull;
@@ -334,21 +323,7 @@ DevicePtr Ladder::reclaim(Climb& climb) {
       return ptr;
     }
   }
-  if (climb.heap.pool() == kDefaultPool && parts_.pools.has_special()) {
-    const HeapKey key{climb.heap.stream(), segment_kind(climb.request.size)};
-    if (const BlockView block = parts_.pools.borrow(key, climb.request, {}); block.ptr != kNull) {
-      climb.block_bytes = block.size;
-      return block.ptr;
-    }
-  }
-  const std::vector<Heap*> givers = parts_.pools.heaps_that_allow();
-  const bool released = release_segments_of(givers, climb.request.context);
-  if (release_segments_of(parts_.pools.heaps_of(kDefaultPool), climb.request.context) || released) {
-    if (const DevicePtr ptr = grow(climb); ptr != kNull) {
-      return ptr;
-    }
-  }
-  return grow_from(givers, climb);
+  return grow_from(parts_.pools.heaps_that_allow(), climb);
 }
 
 DevicePtr Ladder::wait_for_memory(Climb& climb) {
@@ -377,7 +352,6 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   for (Heap* giver : givers) {
     giver->wait_for_pending();
   }
-  release_segments_of(givers, climb.request.context);
   if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
     return ptr;
   }

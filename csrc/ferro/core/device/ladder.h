@@ -18,9 +18,8 @@ namespace ferro {
 
 // One request on the ladder.
 struct Climb {
-  ArenaHeap& heap;
+  Heap& heap;
   Request request;
-  std::size_t block_bytes = 0;  // of the block that it got
   // Of the last try to grow.
   GrowResult grown = GrowResult::kTooFewPages;
 
@@ -57,7 +56,7 @@ class Ladder {
   DevicePtr reclaim(Climb& climb);
   DevicePtr wait_for_memory(Climb& climb);
 
-  std::size_t release_of_own_stream(Climb& climb, const std::vector<ArenaHeap*>& givers,
+  std::size_t release_of_own_stream(Climb& climb, const std::vector<Heap*>& givers,
                                     std::size_t wanted);
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
   // The same, and what other heaps had left counts as transferred.
@@ -65,14 +64,11 @@ class Ladder {
   DevicePtr stream_wait_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
   DevicePtr transfer(Climb& climb, std::size_t max_givers);
-  // Free segments go to where they came from. True: some went. Those of the default pool, which
-  // plain requests left, stay during captures, as PyTorch's do.
-  bool release_segments_of(const std::vector<Heap*>& heaps, const CallContext& context);
   std::size_t pages_beyond_limits() const;
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
   std::size_t missing_pages(Climb& climb);
-  std::vector<ArenaHeap*> givers_for(const Climb& climb, std::size_t at_most);
+  std::vector<Heap*> givers_for(const Climb& climb, std::size_t at_most);
 
   const DeviceParts& parts_;
   Reclaimer& reclaimer_;

@@ -32,26 +32,29 @@ Pool& PoolTable::find_or_make_pool(const PoolId& id) {
   const auto [entry, is_new] = pools_.try_emplace(id);
   Pool& pool = entry->second;
   if (is_new) {
-    pool.no_split = early_no_split_.erase(id) != 0;
     pool.use_on_oom = early_use_on_oom_.erase(id) != 0;
     note_flags(id, pool);
   }
   return pool;
 }
 
-bool PoolTable::hold(const PoolId& id, std::shared_ptr<SegmentSource> source) {
+void PoolTable::hold(const PoolId& id) {
   const MutexLock lock(mutex_);
-  if (source != nullptr && pools_.contains(id)) {
-    return false;
-  }
   Pool& pool = find_or_make_pool(id);
   ++pool.use_count;
-  if (source != nullptr) {
-    special_.fetch_add(pool.is_special() ? 0 : 1, std::memory_order_relaxed);
-    pool.source = std::move(source);
-  }
   note_flags(id, pool);
-  return true;
+}
+
+std::optional<PoolTable::Unused> PoolTable::give_up(const PoolId& id) {
+  const MutexLock lock(mutex_);
+  const auto pool = pools_.find(id);
+  if (id == kDefaultPool || pool == pools_.end() || !pool->second.heaps.empty()) {
+    return std::nullopt;
+  }
+  const Unused unused{pool->second.use_count, pool->second.use_on_oom};
+  giving_.erase(id);
+  pools_.erase(pool);
+  return unused;
 }
 
 bool PoolTable::release(const PoolId& id) {
@@ -78,17 +81,6 @@ void PoolTable::count_bytes(const PoolId& id, std::int64_t change) {
   }
 }
 
-void PoolTable::set_no_split(const PoolId& id) {
-  const MutexLock lock(mutex_);
-  const auto pool = pools_.find(id);
-  if (pool == pools_.end()) {
-    special_.fetch_add(early_no_split_.insert(id).second ? 1 : 0, std::memory_order_relaxed);
-    return;
-  }
-  special_.fetch_add(pool->second.is_special() ? 0 : 1, std::memory_order_relaxed);
-  pool->second.no_split = true;
-}
-
 void PoolTable::set_use_on_oom(const PoolId& id, bool use) {
   const MutexLock lock(mutex_);
   if (const auto pool = pools_.find(id); pool != pools_.end()) {
@@ -101,32 +93,13 @@ void PoolTable::set_use_on_oom(const PoolId& id, bool use) {
   }
 }
 
-PoolTable::Traits PoolTable::traits(const PoolId& id) {
-  const MutexLock lock(mutex_);
-  if (const auto pool = pools_.find(id); pool != pools_.end()) {
-    return {pool->second.no_split, pool->second.is_special()};
-  }
-  const bool no_split = early_no_split_.contains(id);
-  return {no_split, no_split};
-}
-
-std::shared_ptr<SegmentSource> PoolTable::source(const PoolId& id) {
-  const MutexLock lock(mutex_);
-  const auto pool = pools_.find(id);
-  return pool == pools_.end() ? nullptr : pool->second.source;
-}
-
 Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
   const MutexLock lock(mutex_);
   Pool& pool = find_or_make_pool(id);
   std::unique_ptr<Heap>& heap = pool.heaps[key];
   if (heap == nullptr) {
     PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool.bytes;
-    if (is_paged(key.kind)) {
-      heap = std::make_unique<ArenaHeap>(*context_, id, key.stream, key.kind, bytes);
-    } else {
-      heap = std::make_unique<SegmentHeap>(*context_, id, key.stream, key.kind, bytes);
-    }
+    heap = std::make_unique<Heap>(*context_, id, key.stream, key.kind, bytes);
     if (key.kind != HeapKind::kPages && key.kind != HeapKind::kKeptPages) {
       apart_.insert(heap.get());
     }
@@ -137,16 +110,7 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
 
 void PoolTable::fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, HeapKind kind) {
   const std::uint64_t generation = generation_.load(std::memory_order_relaxed);
-  slot = {serial_,
-          stream,
-          pool,
-          generation,
-          static_cast<ArenaHeap*>(&find_or_make(pool, {stream, kind})),
-          kind};
-}
-
-SegmentHeap& PoolTable::segments(const PoolId& pool, StreamId stream, HeapKind kind) {
-  return static_cast<SegmentHeap&>(find_or_make(pool, {stream, kind}));
+  slot = {serial_, stream, pool, generation, &find_or_make(pool, {stream, kind}), kind};
 }
 
 Heap* PoolTable::find(const PoolId& id, const HeapKey& key) {
@@ -236,31 +200,6 @@ std::vector<Heap*> PoolTable::heaps_to_empty() {
   });
 }
 
-BlockView PoolTable::borrow(const HeapKey& key, Request request, const SegmentRules& rules) {
-  struct Lender {
-    SegmentHeap* heap;
-    bool no_split;
-  };
-  std::vector<Lender> lenders;
-  {
-    const MutexLock lock(mutex_);
-    for (const PoolId& id : giving_) {
-      const Pool& pool = pools_[id];
-      const auto heap = pool.use_on_oom ? pool.heaps.find(key) : pool.heaps.end();
-      if (heap != pool.heaps.end()) {
-        lenders.push_back({static_cast<SegmentHeap*>(heap->second.get()), pool.no_split});
-      }
-    }
-  }
-  for (const Lender& lender : lenders) {
-    request.no_split = lender.no_split;
-    if (BlockView block = lender.heap->allocate(request, rules); block.ptr != kNull) {
-      return block;
-    }
-  }
-  return {};
-}
-
 void PoolTable::forget_heap(Heap* heap) {
   with_free_pages_.take_new(seen_with_free_pages_, links_of);
   with_pending_.take_new(seen_with_pending_, links_of);
@@ -286,7 +225,6 @@ bool PoolTable::try_drop(std::map<PoolId, Pool>::iterator found) {
   if (!pool.heaps.empty()) {
     return false;
   }
-  special_.fetch_sub(pool.is_special() ? 1 : 0, std::memory_order_relaxed);
   if (pool.bytes.of[kAll].held.increased.get() != 0) {
     gone_[found->first] = numbers_of(pool);
     if (gone_.size() > kMaxGone) {

@@ -10,8 +10,7 @@
 
 #include "ferro/base/mutex.h"
 #include "ferro/core/device/pool.h"
-#include "ferro/core/heap/arena_heap.h"
-#include "ferro/core/heap/segment_heap.h"
+#include "ferro/core/heap/heap.h"
 
 #include <array>
 #include <atomic>
@@ -19,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -41,30 +41,24 @@ class PoolTable {
   HeapList& with_pending() { return with_pending_; }
 
   // Holds. Ids other than the default pool's.
-  // Makes the pool, held once, or holds it once more. `source` is for a new pool only: false, and
-  // nothing changed, when the pool is known already.
-  bool hold(const PoolId& id, std::shared_ptr<SegmentSource> source = nullptr)
-      FERRO_EXCLUDES(mutex_);
+  // Makes the pool, held once, or holds it once more.
+  void hold(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // False: unknown, or held by nobody.
   bool release(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // -1: unknown.
   int use_count(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // Flags may be set before the pool exists, which they do not make: it takes them over when it is
-  // made. They go with it.
-  void set_no_split(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  // The flag may be set before the pool exists, which it does not make: it takes it over when it is
+  // made. It goes with it.
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(mutex_);
-  // Is there a pool with segments in a layout of pages?
-  bool has_special() const { return special_.load(std::memory_order_relaxed) != 0; }
-  struct Traits {
-    bool no_split = false;
-    bool is_special = false;
+  // Forgets a pool that never had a heap. None: it is unknown, or had one.
+  struct Unused {
+    int use_count = 0;
+    bool use_on_oom = false;
   };
-  Traits traits(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // Null: the device's own.
-  std::shared_ptr<SegmentSource> source(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  std::optional<Unused> give_up(const PoolId& id) FERRO_EXCLUDES(mutex_);
 
   // Heaps, which are made when they are missing.
-  ArenaHeap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
+  Heap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
     CachedArena& slot = cache_slot(pool, stream, kind);
     if (slot.table != serial_ || slot.stream != stream || slot.pool != pool || slot.kind != kind ||
         slot.generation != generation_.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -72,7 +66,6 @@ class PoolTable {
     }
     return *slot.heap;
   }
-  SegmentHeap& segments(const PoolId& pool, StreamId stream, HeapKind kind) FERRO_EXCLUDES(mutex_);
   // Null: there is none yet.
   Heap* find(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
 
@@ -87,12 +80,8 @@ class PoolTable {
   std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);
   // Of the default pool and of pools that nobody holds.
   std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
-  // A cached block of a pool that lends to the default pool, which stays the pool's. A null `ptr`:
-  // none fits. Under the climb lock.
-  BlockView borrow(const HeapKey& key, Request request, const SegmentRules& rules)
-      FERRO_EXCLUDES(mutex_);
 
-  // Under the climb lock, one caller at a time. Calls `visit(ArenaHeap&)` for the heaps of the
+  // Under the climb lock, one caller at a time. Calls `visit(Heap&)` for the heaps of the
   // default pool that may have whole free pages, until it returns false; others are not looked at.
   template <typename Visit>
   void for_each_with_free_pages(Visit visit) FERRO_EXCLUDES(mutex_);
@@ -130,7 +119,7 @@ class PoolTable {
     StreamId stream{};
     PoolId pool{};
     std::uint64_t generation = 0;
-    ArenaHeap* heap = nullptr;
+    Heap* heap = nullptr;
     HeapKind kind = HeapKind::kPages;
   };
   using Numbers = std::array<StatValue, kStatClasses>;
@@ -168,13 +157,11 @@ class PoolTable {
 
   Mutex mutex_;
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // the default pool is always there
-  // Flags of pools that do not exist yet.
-  std::set<PoolId> early_no_split_ FERRO_GUARDED_BY(mutex_);
+  // Of pools that do not exist yet.
   std::set<PoolId> early_use_on_oom_ FERRO_GUARDED_BY(mutex_);
   std::set<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
   std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // but the default pool (gives_what_is_free)
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
-  std::atomic<int> special_{0};  // pools, and ids in early_no_split_
   std::atomic<std::uint64_t> generation_{1};
 };
 
@@ -209,8 +196,7 @@ void PoolTable::for_each_with_free_pages(Visit visit) {
       seen_with_free_pages_.pop_back();
       continue;
     }
-    if (heap->pool() == kDefaultPool && is_paged(heap->kind()) &&
-        !visit(static_cast<ArenaHeap&>(*heap))) {
+    if (heap->pool() == kDefaultPool && !visit(*heap)) {
       return;
     }
     ++i;

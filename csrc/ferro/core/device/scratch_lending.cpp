@@ -27,7 +27,7 @@ void ScratchSharing::share_what_died_on(StreamId stream, const PoolId& pool, Mem
   };
   std::vector<Use> borrowed;
   std::vector<Use> own;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     if (heap.stream() != stream) {
       return;
     }
@@ -38,7 +38,7 @@ void ScratchSharing::share_what_died_on(StreamId stream, const PoolId& pool, Mem
   for (const Use& use : own) {
     pages -= which == Died::kAny ? std::min(pages, pages_in(use.range.handles)) : 0;
   }
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     if (heap.stream() == stream && pages != 0) {
       const User user = next_user_++;
       add_uses(member, borrowed, heap, user, ArenaScratch(heap).alias_some_borrowed(pages, accepts),
@@ -210,7 +210,7 @@ GroupBytes ScratchSharing::bytes_if_joined(std::span<const PoolId> pools) {
       if (!is_tree) {
         twice = doubled_.pages_of_others(pool, staying_handles(pool));
       }
-      for_each_arena(pool, [&](ArenaHeap& heap) {
+      for_each_arena(pool, [&](Heap& heap) {
         std::ranges::move(ArenaScratch(heap).runs_of_free_handles(carried, all_doubled),
                           std::back_inserter(runs));
       });
@@ -260,11 +260,9 @@ void ScratchSharing::check_invariants() const {
       }
     }
     for (Heap* heap : pools_.heaps_of(pool)) {
-      if (is_paged(heap->kind())) {
-        for (const auto& borrowed : ArenaScratch(static_cast<ArenaHeap&>(*heap)).borrowed()) {
-          FERRO_CHECK(member.capturing.has_value());
-          count(borrowed.range, *member.capturing);
-        }
+      for (const auto& borrowed : ArenaScratch(*heap).borrowed()) {
+        FERRO_CHECK(member.capturing.has_value());
+        count(borrowed.range, *member.capturing);
       }
     }
   }
@@ -284,9 +282,7 @@ void ScratchSharing::check_doubled() const {
   doubled_.check_invariants(store_.page_bytes(), [&](const PoolId& pool, PageHandle handle) {
     if (own.try_emplace(pool).second) {
       for (Heap* heap : pools_.heaps_of(pool)) {
-        if (is_paged(heap->kind())) {
-          own[pool].merge(ArenaScratch(static_cast<ArenaHeap&>(*heap)).own_handles());
-        }
+        own[pool].merge(ArenaScratch(*heap).own_handles());
       }
     }
     const auto member = members_.find(pool);
@@ -310,7 +306,7 @@ AddressRanges live_ranges_of(std::span<Heap* const> heaps) {
 
 AddressRanges ScratchSharing::backed_ranges_of(const PoolId& pool) {
   AddressRanges backed;
-  for_each_arena(pool, [&](ArenaHeap& heap) { backed.unite(ArenaScratch(heap).backed_ranges()); });
+  for_each_arena(pool, [&](Heap& heap) { backed.unite(ArenaScratch(heap).backed_ranges()); });
   return backed;
 }
 
@@ -343,7 +339,7 @@ ScratchSharing::User ScratchSharing::share_what_is_not_carried(const PoolId& poo
   CarriedMemory& carried = carried_.at(pool);
   const User user = next_user_++;
   const std::set<PageHandle> doubled = doubled_.handles_of(pool);
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     add_uses(member, member.uses, heap, user,
              ArenaScratch(heap).alias_free_outside(carried.ranges(), doubled), Folding::kMayFold);
   });

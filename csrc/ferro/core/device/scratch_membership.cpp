@@ -61,7 +61,7 @@ SharingResult ScratchSharing::join(GroupId group, const PoolId& pool) {
 std::set<PageHandle> ScratchSharing::staying_handles(const PoolId& pool) {
   std::set<PageHandle> free;
   if (doubled_.any_of(pool)) {
-    for_each_arena(pool, [&](ArenaHeap& heap) { free.merge(ArenaScratch(heap).free_handles()); });
+    for_each_arena(pool, [&](Heap& heap) { free.merge(ArenaScratch(heap).free_handles()); });
   }
   return doubled_.staying(pool, free);
 }
@@ -81,7 +81,7 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   }
   const bool shares = has_graphs && !is_tree;
   const std::set<PageHandle> staying = shares ? staying_handles(pool) : std::set<PageHandle>{};
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     if (!shares) {
       return;
     }
@@ -94,7 +94,7 @@ void ScratchSharing::add_member(GroupId group, const PoolId& pool, const Address
   });
   if (shares) {
     for (ArenaScratch::Aliased& old : doubled_.take(pool, staying)) {
-      ArenaHeap& heap = static_cast<ArenaHeap&>(*old.block->span->heap());
+      Heap& heap = *old.block->span->heap();
       add_uses(member, member.uses, heap, next_user_++, {std::move(old)}, Folding::kMayNot);
       member.uses.back().doubles = user;
     }

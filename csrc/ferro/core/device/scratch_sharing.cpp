@@ -11,7 +11,7 @@
 
 namespace ferro {
 
-void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
+void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, Heap& heap, User user,
                               std::vector<ArenaScratch::Aliased> found, Folding folding) {
   Set& set = set_of(member);
   for (ArenaScratch::Aliased& range : found) {
@@ -30,7 +30,7 @@ void ScratchSharing::add_uses(Member& member, std::vector<Use>& to, ArenaHeap& h
 
 // Whole handles of what was free when the capture began, and may be written by graphs.
 void ScratchSharing::share_what_died(const PoolId& pool, Member& member) {
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     ArenaScratch(heap).retire_free(member.written);
     add_uses(member, member.uses, heap, next_user_++, ArenaScratch(heap).alias_retired(),
              Folding::kNorServeOtherPools);
@@ -81,7 +81,7 @@ std::optional<Lifetime> ScratchSharing::next_lifetime(const PoolId& pool) const 
 // Nothing where no pages were given.
 void ScratchSharing::end_first_capture(const PoolId& pool) {
   bool any = false;
-  for_each_arena(pool, [&](ArenaHeap& heap) { any |= heap.view().backed_bytes != 0; });
+  for_each_arena(pool, [&](Heap& heap) { any |= heap.view().backed_bytes != 0; });
   if (any) {
     captured_.insert(pool);
     learn_lifetimes(pool);
@@ -90,7 +90,7 @@ void ScratchSharing::end_first_capture(const PoolId& pool) {
 
 void ScratchSharing::learn_lifetimes(const PoolId& pool) {
   std::set<DevicePtr> live;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     for (const BlockView& block : live_blocks_of(heap)) {
       live.insert(block.ptr);
     }
@@ -117,19 +117,17 @@ bool ScratchSharing::note(const PoolId& pool, Span& span, DevicePtr ptr) {
   Member& member = found->second;
   const std::optional<BlockView> block = span.heap()->live_block_at(span, ptr);
   const std::size_t bytes = block ? block->size : 0;
-  if (is_paged(span.heap()->kind())) {
-    auto& heap = static_cast<ArenaHeap&>(*span.heap());
-    AddressRanges refused;
-    if (!member.is_running && ArenaScratch(heap).is_borrowed(span, ptr, bytes)) {
-      refused.add(ptr, bytes);  // a capture let it go since, whose pages others use
-    } else if (member.is_running && member.written.meets(ptr, bytes)) {
-      refused = member.written;
-    }
-    if (refused.bytes() != 0) {
-      ArenaScratch(heap).undo_allocation(span, ptr);
-      ArenaScratch(heap).retire_free(refused);
-      return false;
-    }
+  Heap& heap = *span.heap();
+  AddressRanges refused;
+  if (!member.is_running && ArenaScratch(heap).is_borrowed(span, ptr, bytes)) {
+    refused.add(ptr, bytes);  // a capture let it go since, whose pages others use
+  } else if (member.is_running && member.written.meets(ptr, bytes)) {
+    refused = member.written;
+  }
+  if (refused.bytes() != 0) {
+    ArenaScratch(heap).undo_allocation(span, ptr);
+    ArenaScratch(heap).retire_free(refused);
+    return false;
   }
   if (member.is_running) {
     member.given.add(ptr, bytes);
@@ -159,7 +157,7 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   std::vector<Use> unused;
   // What a graph has twice would not be its own where others come behind some of it.
   const Folding folding = member.users.size() == 1 ? Folding::kMayFold : Folding::kMayNot;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     add_uses(member, member.uses, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
              folding);
   });
@@ -184,7 +182,7 @@ SharingResult ScratchSharing::end_capture(const PoolId& pool, Outcome outcome) {
   }
   const SharingResult result = settle(pool, member);
   if (succeeded) {
-    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+    for_each_arena(pool, [&](Heap& heap) { ArenaScratch(heap).retire_free(member.written); });
   }
   return result;
 }
@@ -194,7 +192,7 @@ SharingResult ScratchSharing::settle(const PoolId& pool, Member& member) {
   Set& set = set_of(member);
   const User user = *member.capturing;
   SharingResult result = SharingResult::kOk;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     for (const ArenaScratch::Handle& borrowed : ArenaScratch(heap).borrowed()) {
       const HandleRange& range = borrowed.range;
       Shared& shared = set.handles.at(range.handle);
@@ -265,7 +263,7 @@ void ScratchSharing::on_unheld(const PoolId& pool) {
   std::ranges::move(member.uses, std::back_inserter(member.gone));
   member.uses.clear();
   member.written.clear();
-  for_each_arena(pool, [](ArenaHeap& heap) { ArenaScratch(heap).unretire_all(); });
+  for_each_arena(pool, [](Heap& heap) { ArenaScratch(heap).unretire_all(); });
 }
 
 SharingResult ScratchSharing::settle_again(const PoolId& pool, Outcome outcome) {
@@ -275,13 +273,13 @@ SharingResult ScratchSharing::settle_again(const PoolId& pool, Outcome outcome) 
   }
   Member& member = found->second;
   std::vector<Use>& died = outcome == Outcome::kSucceeded ? member.uses : member.gone;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     add_uses(member, died, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
              Folding::kMayNot);
   });
   const SharingResult result = settle(pool, member);
   if (result == SharingResult::kOk) {
-    for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+    for_each_arena(pool, [&](Heap& heap) { ArenaScratch(heap).retire_free(member.written); });
   }
   return result;
 }
@@ -302,7 +300,7 @@ bool ScratchSharing::keep_written(const PoolId& pool) {
   if (member.capturing || keeps_aliased(pool)) {
     return false;
   }
-  for_each_arena(pool, [&](ArenaHeap& heap) { ArenaScratch(heap).retire_free(member.written); });
+  for_each_arena(pool, [&](Heap& heap) { ArenaScratch(heap).retire_free(member.written); });
   return true;
 }
 
@@ -318,7 +316,7 @@ bool ScratchSharing::keeps_aliased(const PoolId& pool) const {
 
 void ScratchSharing::take_unsettled(const PoolId& pool, Member& member) {
   bool any_lives = false;
-  for_each_arena(pool, [&](ArenaHeap& heap) {
+  for_each_arena(pool, [&](Heap& heap) {
     add_uses(member, member.gone, heap, *member.capturing, ArenaScratch(heap).alias_borrowed(),
              Folding::kMayNot);
     any_lives = any_lives || !ArenaScratch(heap).borrowed().empty();

@@ -198,7 +198,7 @@ class ScratchSharing final : public ScratchLender {
   };
   struct Use {
     User user = 0;
-    ArenaHeap* heap = nullptr;
+    Heap* heap = nullptr;
     ArenaScratch::Aliased range;
     bool may_fold = true;
     // All its handles are behind addresses of this user, too (doubled_pages.h).
@@ -228,7 +228,7 @@ class ScratchSharing final : public ScratchLender {
   template <typename Function>
   void for_each_arena(const PoolId& pool, Function function);
   enum class Folding { kMayFold, kMayNot, kNorServeOtherPools };
-  void add_uses(Member& member, std::vector<Use>& to, ArenaHeap& heap, User user,
+  void add_uses(Member& member, std::vector<Use>& to, Heap& heap, User user,
                 std::vector<ArenaScratch::Aliased> found, Folding folding);
   enum class Died { kAny, kOfThisGraph };
   void share_what_died_on(StreamId stream, const PoolId& pool, Member& member, std::size_t pages,
@@ -285,9 +285,7 @@ AddressRanges live_ranges_of(std::span<Heap* const> heaps);
 template <typename Function>
 void ScratchSharing::for_each_arena(const PoolId& pool, Function function) {
   for (Heap* heap : pools_.heaps_of(pool)) {
-    if (is_paged(heap->kind())) {
-      function(static_cast<ArenaHeap&>(*heap));
-    }
+    function(*heap);
   }
 }
 

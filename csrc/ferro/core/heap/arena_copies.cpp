@@ -1,5 +1,5 @@
 // Live bytes that are copied to a handle which comes behind their addresses next (arena_exports.cpp).
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/driver/error.h"
 
 #include <optional>
@@ -8,7 +8,7 @@ namespace ferro {
 
 // Copies a mapped range into a handle that is mapped nowhere before and after. The host waits for the
 // copy.
-Status ArenaHeap::copy_into(const HandleRange& fresh, const PageRun& from) {
+Status Heap::copy_into(const HandleRange& fresh, const PageRun& from) {
   Driver& driver = context_.driver;
   const std::size_t bytes = fresh.pages * page_bytes_;
   const std::optional<DevicePtr> base = driver.reserve(bytes, 0);

@@ -1,6 +1,6 @@
 // Blocks that other processes map, and access for peers. See sharing/exports.h for the words.
 #include "ferro/base/check.h"
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/export_units.h"
 #include "ferro/driver/error.h"
 
@@ -12,7 +12,7 @@
 namespace ferro {
 
 // The handle behind an address that was not exported.
-ArenaHeap::Unit ArenaHeap::unit_around(const Span& span, DevicePtr ptr) const {
+Heap::Unit Heap::unit_around(const Span& span, DevicePtr ptr) const {
   const std::size_t slot = span.page_slot(ptr);
   const std::size_t first = span.handle_begin(slot);
   return {span.base() + first * page_bytes_,
@@ -20,12 +20,12 @@ ArenaHeap::Unit ArenaHeap::unit_around(const Span& span, DevicePtr ptr) const {
 }
 
 // The handles behind a block, in order of address. Only the first and the last may reach beyond it.
-std::vector<ArenaHeap::Unit> ArenaHeap::units_behind(const Block& block) {
+std::vector<Heap::Unit> Heap::units_behind(const Block& block) {
   return units_of(*block.span, block.ptr, block.size);
 }
 
 // Does nothing but the block, and free memory, lie on the unit?
-bool ArenaHeap::is_alone_on(const Block& block, const Unit& unit) const {
+bool Heap::is_alone_on(const Block& block, const Unit& unit) const {
   const auto is_free = [](const Block& other) {
     return other.is_free() || other.state == BlockState::kUnmerged;
   };
@@ -44,15 +44,15 @@ bool ArenaHeap::is_alone_on(const Block& block, const Unit& unit) const {
   return true;
 }
 
-std::span<const ArenaHeap::Unit> ArenaHeap::units_of_its_own(const Block& block,
-                                                             std::span<const Unit> units) const {
+std::span<const Heap::Unit> Heap::units_of_its_own(const Block& block,
+                                                   std::span<const Unit> units) const {
   if (!is_alone_on(block, units.back())) {
     units = units.first(units.size() - 1);
   }
   return units.empty() || is_alone_on(block, units.front()) ? units : units.subspan(1);
 }
 
-std::size_t ArenaHeap::pages_of(std::span<const Unit> units) {
+std::size_t Heap::pages_of(std::span<const Unit> units) {
   std::size_t pages = 0;
   for (const Unit& unit : units) {
     pages += unit.unit.pages;
@@ -61,7 +61,7 @@ std::size_t ArenaHeap::pages_of(std::span<const Unit> units) {
 }
 
 // So that nobody is given memory that is about to be copied.
-std::vector<Block*> ArenaHeap::reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end) {
+std::vector<Block*> Heap::reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end) {
   std::vector<Block*> reserved;
   tiling_.merge_all();
   for (Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
@@ -76,7 +76,7 @@ std::vector<Block*> ArenaHeap::reserve_free_on(const Span& span, DevicePtr begin
 }
 
 // Nobody may be asked about a stream that may be gone.
-bool ArenaHeap::may_wait_for_rest() {
+bool Heap::may_wait_for_rest() {
   return context_.captures.load(std::memory_order_relaxed) == 0 &&
          !(stream_lasts() && is_capturing()) && !context_.driver.captures(kLegacyStream);
 }
@@ -84,7 +84,7 @@ bool ArenaHeap::may_wait_for_rest() {
 // Live blocks move in no way that a program could see: the bytes are the same behind the same
 // addresses, only the handle is another. Everything on the device was done before that; the free
 // memory on these handles is set aside meanwhile.
-ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
+ExportResult Heap::join(Span& span, std::span<const Unit> units) {
   if (units.size() <= 1) {
     return ExportResult::kOk;
   }
@@ -167,7 +167,7 @@ ExportResult ArenaHeap::join(Span& span, std::span<const Unit> units) {
   return ExportResult::kOk;
 }
 
-bool ArenaHeap::remove_leftovers() {
+bool Heap::remove_leftovers() {
   std::vector<PageRun> leftovers;
   {
     const HeapLock lock(mutex_);
@@ -186,8 +186,8 @@ bool ArenaHeap::remove_leftovers() {
 }
 
 // Puts `fresh` behind the addresses of `units`. On failure they are as they were.
-Status ArenaHeap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units,
-                           PageHandle fresh) {
+Status Heap::exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units,
+                      PageHandle fresh) {
   Driver& driver = context_.driver;
   const auto tell = [&](MemoryEvent what, const char* reason) {
     const HeapLock lock(mutex_);
@@ -235,8 +235,7 @@ Status ArenaHeap::exchange(DevicePtr begin, std::size_t bytes, std::span<const U
 }
 
 // Of the block: the handles behind it, and those of them that carry nothing else.
-Join ArenaHeap::plan_export_of(const Block& block, std::vector<Unit>& units,
-                               std::vector<Unit>& inside) {
+Join Heap::plan_export_of(const Block& block, std::vector<Unit>& units, std::vector<Unit>& inside) {
   units = units_behind(block);
   const std::span<const Unit> own = units_of_its_own(block, units);
   inside.assign(own.begin(), own.end());
@@ -249,7 +248,7 @@ Join ArenaHeap::plan_export_of(const Block& block, std::vector<Unit>& units,
   return plan_export(view);
 }
 
-std::optional<ExportResult> ArenaHeap::wants_exchange(Span& span, DevicePtr ptr) {
+std::optional<ExportResult> Heap::wants_exchange(Span& span, DevicePtr ptr) {
   std::vector<Unit> units;
   std::vector<Unit> inside;
   {
@@ -263,8 +262,8 @@ std::optional<ExportResult> ArenaHeap::wants_exchange(Span& span, DevicePtr ptr)
   return may_wait_for_rest() ? ExportResult::kOk : ExportResult::kCapturing;
 }
 
-ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, const ExportRules& rules,
-                                     SharedRange* out) {
+ExportResult Heap::export_block(Span& span, DevicePtr ptr, const ExportRules& rules,
+                                SharedRange* out) {
   std::vector<Unit> units;
   std::vector<Unit> inside;
   Block* block = nullptr;
@@ -320,8 +319,7 @@ ExportResult ArenaHeap::export_block(Span& span, DevicePtr ptr, const ExportRule
 }
 
 // The handles behind a range; empty if there is none behind some page of it.
-std::vector<ArenaHeap::Unit> ArenaHeap::units_of(const Span& span, DevicePtr begin,
-                                                 std::size_t bytes) {
+std::vector<Heap::Unit> Heap::units_of(const Span& span, DevicePtr begin, std::size_t bytes) {
   std::vector<Unit> units;
   const DevicePtr end = begin + bytes;
   DevicePtr at = span.base() + align_down(distance(span.base(), begin), page_bytes_);
@@ -337,7 +335,7 @@ std::vector<ArenaHeap::Unit> ArenaHeap::units_of(const Span& span, DevicePtr beg
   return units;
 }
 
-bool ArenaHeap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by) {
+bool Heap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by) {
   const HeapLock lock(mutex_);
   std::vector<Unit> units = units_of(span, begin, bytes);
   if (std::ranges::any_of(
@@ -357,7 +355,7 @@ bool ArenaHeap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes
   return !units.empty();
 }
 
-void ArenaHeap::grant(DeviceId to) {
+void Heap::grant(DeviceId to) {
   std::vector<PageRun> mapped;
   {
     const HeapLock lock(mutex_);
@@ -384,7 +382,7 @@ void ArenaHeap::grant(DeviceId to) {
   }
 }
 
-void ArenaHeap::check_exports() {
+void Heap::check_exports() {
   DevicePtr end{};
   for (const auto& [begin, unit] : exported_.all()) {
     const Span* span = tiling_.span_around(begin);
@@ -406,12 +404,6 @@ void ArenaHeap::check_exports() {
       last = handle;
     }
   }
-}
-
-void ArenaHeap::check_invariants() {
-  Heap::check_invariants();
-  const HeapLock lock(mutex_);
-  check_exports();
 }
 
 }  // namespace ferro

@@ -1,6 +1,6 @@
 // How an arena grows: a gap gets pages. arena_release.cpp has the other direction.
 #include "ferro/base/check.h"
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/policy/span_sizes.h"
 
@@ -25,7 +25,7 @@ GrowResult result_of(TakeResult taken) {
 
 }  // namespace
 
-GrowResult ArenaHeap::allocate_grown(const Request& request, GrowFrom from, DevicePtr* out) {
+GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr* out) {
   const GrowResult result = grow(request, 0, from, out);
   if (result != GrowResult::kGapTooShort) {
     return result;
@@ -36,8 +36,7 @@ GrowResult ArenaHeap::allocate_grown(const Request& request, GrowFrom from, Devi
 }
 
 // In a gap with room for `spare` pages more than the request takes.
-GrowResult ArenaHeap::grow(const Request& request, std::size_t spare, GrowFrom from,
-                           DevicePtr* out) {
+GrowResult Heap::grow(const Request& request, std::size_t spare, GrowFrom from, DevicePtr* out) {
   Span* added = nullptr;
   GrowResult result = GrowResult::kNoAddresses;
   try {
@@ -51,8 +50,8 @@ GrowResult ArenaHeap::grow(const Request& request, std::size_t spare, GrowFrom f
 }
 
 // `*added`: a span that was reserved for it.
-GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowFrom from,
-                                Span** added, DevicePtr* out) {
+GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom from, Span** added,
+                           DevicePtr* out) {
   // Another thread of the stream may have taken what the new pages were to complete; then there is
   // another plan.
   for (;;) {
@@ -93,7 +92,7 @@ GrowResult ArenaHeap::grow_with(const Request& request, std::size_t spare, GrowF
 // block. Outside of captures the request's stream is behind the epoch, or waits for it. A capture uses
 // memory of its pool whose epoch has passed, and its own (kCaptured), while the stream's next work
 // depends on every node of the graph.
-Epoch ArenaHeap::usable_until(const Request& request) {
+Epoch Heap::usable_until(const Request& request) {
   if (is_capturing()) {
     const bool is_ordered = pool_ == kDefaultPool || pending_.is_behind_capture();
     return is_ordered ? context_.timeline.passed() : kUnused;
@@ -101,7 +100,7 @@ Epoch ArenaHeap::usable_until(const Request& request) {
   return request.stream_may_wait ? std::max(behind(), context_.timeline.recorded()) : behind();
 }
 
-Epoch ArenaHeap::freed_beside(const Block& gap) {
+Epoch Heap::freed_beside(const Block& gap) {
   Epoch freed = kUnused;
   for (const Block* neighbour : {gap.prev, gap.next}) {
     if (neighbour != nullptr && neighbour->is_free()) {
@@ -113,7 +112,7 @@ Epoch ArenaHeap::freed_beside(const Block& gap) {
 
 // Of a block with its free neighbours, what was freed in epoch `until` or before. Another thread of the
 // stream may have freed a neighbour after the growth was planned, and may have taken one.
-ArenaHeap::FreeRange ArenaHeap::usable_around(const Block& block, Epoch until) {
+Heap::FreeRange Heap::usable_around(const Block& block, Epoch until) {
   const auto is_usable = [until](const Block* neighbour) {
     return neighbour != nullptr && neighbour->is_free() && neighbour->freed <= until;
   };
@@ -122,8 +121,8 @@ ArenaHeap::FreeRange ArenaHeap::usable_around(const Block& block, Epoch until) {
   return {begin, distance(begin, end)};
 }
 
-std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t spare, Epoch until,
-                                          std::vector<Block*>& gaps) {
+std::optional<GrowthPlan> Heap::plan(const Request& request, std::size_t spare, Epoch until,
+                                     std::vector<Block*>& gaps) {
   gaps = tiling_.growth_candidates(request.size, spare);
   std::erase_if(gaps, [until](const Block* gap) { return freed_beside(*gap) > until; });
   std::vector<GapView> views;
@@ -136,8 +135,8 @@ std::optional<GrowthPlan> ArenaHeap::plan(const Request& request, std::size_t sp
 
 // Chooses a gap and own holes, and sets them aside. Nothing is changed unless the result is kGrown.
 // kNoAddresses: no gap has room.
-GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, GrowFrom from,
-                                   Growth& growth) {
+GrowResult Heap::begin_growth(const Request& request, std::size_t spare, GrowFrom from,
+                              Growth& growth) {
   const Epoch until = usable_until(request);
   std::vector<Block*> gaps;
   std::optional<GrowthPlan> planned = plan(request, spare, until, gaps);
@@ -163,7 +162,7 @@ GrowResult ArenaHeap::begin_growth(const Request& request, std::size_t spare, Gr
 }
 
 // Whole free handles that may move to other addresses for a request, freed in epoch `until` or before.
-std::vector<Hole> ArenaHeap::movable(std::size_t wanted, const Block* gap, Epoch until) {
+std::vector<Hole> Heap::movable(std::size_t wanted, const Block* gap, Epoch until) {
   // Work that the stream captures may use memory of the default pool at its old addresses. Pages of
   // the graph's own pool stay behind them.
   const bool is_default = pool_ == kDefaultPool;
@@ -174,7 +173,7 @@ std::vector<Hole> ArenaHeap::movable(std::size_t wanted, const Block* gap, Epoch
 }
 
 // Null when there are no addresses.
-Span* ArenaHeap::add_span(std::size_t at_least) {
+Span* Heap::add_span(std::size_t at_least) {
   const std::size_t least = least_span();
   const std::size_t shortest = align_up(at_least, least);
   std::size_t bytes = 0;
@@ -192,7 +191,7 @@ Span* ArenaHeap::add_span(std::size_t at_least) {
 
 // Of addresses that were just reserved. Null: the index has no room for them, and they are free
 // again.
-Span* ArenaHeap::add_span(DevicePtr base, std::size_t bytes) {
+Span* Heap::add_span(DevicePtr base, std::size_t bytes) {
   std::unique_ptr<Span> span;
   try {
     FERRO_CHECK(is_aligned(address_of(base), kSpanAlignment));
@@ -213,7 +212,7 @@ Span* ArenaHeap::add_span(DevicePtr base, std::size_t bytes) {
   return nullptr;
 }
 
-bool ArenaHeap::try_reserve_at(DevicePtr ptr, std::size_t bytes) {
+bool Heap::try_reserve_at(DevicePtr ptr, std::size_t bytes) {
   const DevicePtr base{align_down(address_of(ptr), kSpanAlignment)};
   const std::size_t length =
       align_up(distance(base, ptr) + bytes, std::max(kSpanAlignment, page_bytes_));
@@ -228,8 +227,8 @@ bool ArenaHeap::try_reserve_at(DevicePtr ptr, std::size_t bytes) {
   return add_span(base, length) != nullptr;
 }
 
-TakeResult ArenaHeap::take_missing(const Request& request, std::size_t missing, GrowFrom from,
-                                   std::vector<StoredHandle>& out) {
+TakeResult Heap::take_missing(const Request& request, std::size_t missing, GrowFrom from,
+                              std::vector<StoredHandle>& out) {
   if (from == GrowFrom::kOwnPages) {
     return TakeResult::kTooFew;
   }
@@ -252,7 +251,7 @@ TakeResult ArenaHeap::take_missing(const Request& request, std::size_t missing, 
   return context_.store.take(wanted, out);
 }
 
-GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from) {
+GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   using Clock = std::chrono::steady_clock;
   const auto began = Clock::now();
   Span& span = *growth.gap->span;
@@ -360,8 +359,8 @@ GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from
     tiling_.insert_merged(block);
     list_free_pages();
     if (growth.hands_out && usable.bytes >= request.size) {
-      growth.taken =
-          mark_live(cut_out(span.block_around(usable.begin), usable.begin, request.size), request);
+      growth.taken = mark_live(
+          tiling_.cut(span.block_around(usable.begin), usable.begin, request.size), request);
     }
   }
   pages_moved_.fetch_add(growth.own_pages, std::memory_order_relaxed);
@@ -377,7 +376,7 @@ GrowResult ArenaHeap::fill(Growth& growth, const Request& request, GrowFrom from
 
 // Maps handles one after the other from `begin` on, which nobody else touches. On failure nothing is
 // mapped there.
-Status ArenaHeap::map(DevicePtr begin, std::span<const HandleRange> handles) {
+Status Heap::map(DevicePtr begin, std::span<const HandleRange> handles) {
   Driver& driver = context_.driver;
   std::size_t mapped = 0;
   const auto undo = [&] {
@@ -410,7 +409,7 @@ Status ArenaHeap::map(DevicePtr begin, std::span<const HandleRange> handles) {
   }
 }
 
-void ArenaHeap::undo_growth(Growth& growth) {
+void Heap::undo_growth(Growth& growth) {
   const HeapLock lock(mutex_);
   restore(growth.own);
   tiling_.make_gap(growth.gap);
@@ -418,7 +417,7 @@ void ArenaHeap::undo_growth(Growth& growth) {
 
 // Free memory beside the gap is used at once, as by the expandable segments that have this request
 // natively.
-BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {
+BlockView Heap::allocate_at(DevicePtr ptr, const Request& request) {
   for (;;) {
     Growth growth;
     {
@@ -432,7 +431,7 @@ BlockView ArenaHeap::allocate_at(DevicePtr ptr, const Request& request) {
       const DevicePtr end = ptr + request.size;
       Block* block = span->block_around(ptr);
       if (block->is_free() && end <= block->end()) {
-        block = cut_out(block, ptr, request.size);
+        block = tiling_.cut(block, ptr, request.size);
         mark_live(block, request);
         return view_of(*block);
       }

@@ -1,6 +1,6 @@
 // Pages that leave their place in an arena: for another place in it, for the store, for the driver.
 #include "ferro/base/check.h"
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/span_sizes.h"
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 
 namespace ferro {
 
-bool ArenaHeap::is_capturing() {
+bool Heap::is_capturing() {
   return context_.driver.capture_info(stream_).status != CaptureStatus::kNone;
 }
 
 // Whole free handles that may move and were freed no later than in epoch `freed_by`, large holes
 // first until they are enough for `wanted` pages and some more to choose among; in order of address.
 // Not those beside `gap`, which growing there uses.
-std::vector<Hole> ArenaHeap::candidates(std::size_t wanted, const Block* gap, Epoch freed_by) {
+std::vector<Hole> Heap::candidates(std::size_t wanted, const Block* gap, Epoch freed_by) {
   std::vector<Hole> found;
   std::size_t pages = 0;
   std::size_t more = 0;
@@ -36,7 +36,7 @@ std::vector<Hole> ArenaHeap::candidates(std::size_t wanted, const Block* gap, Ep
   return found;
 }
 
-std::size_t ArenaHeap::pages_of(const std::vector<Hole>& holes) const {
+std::size_t Heap::pages_of(const std::vector<Hole>& holes) const {
   std::size_t pages = 0;
   for (const Hole& hole : holes) {
     pages += hole.run.bytes / page_bytes_;
@@ -44,7 +44,7 @@ std::size_t ArenaHeap::pages_of(const std::vector<Hole>& holes) const {
   return pages;
 }
 
-std::vector<Hole> ArenaHeap::choose(const std::vector<Hole>& candidates, std::size_t wanted) const {
+std::vector<Hole> Heap::choose(const std::vector<Hole>& candidates, std::size_t wanted) const {
   std::vector<HoleView> views;
   views.reserve(candidates.size());
   for (const Hole& hole : candidates) {
@@ -64,7 +64,7 @@ std::vector<Hole> ArenaHeap::choose(const std::vector<Hole>& candidates, std::si
 }
 
 // The exported units that carry nothing but memory that was freed no later than in `freed_by`.
-std::vector<Hole> ArenaHeap::free_exports(Epoch freed_by) {
+std::vector<Hole> Heap::free_exports(Epoch freed_by) {
   std::vector<Hole> found;
   if (!exported_.empty()) {
     tiling_.for_each_hole([&](const Hole& hole) FERRO_NO_THREAD_SAFETY_ANALYSIS {
@@ -79,7 +79,7 @@ std::vector<Hole> ArenaHeap::free_exports(Epoch freed_by) {
   return found;
 }
 
-ArenaHeap::SetAside ArenaHeap::set_aside(const std::vector<Hole>& chosen) {
+Heap::SetAside Heap::set_aside(const std::vector<Hole>& chosen) {
   SetAside aside;
   for (const Hole& hole : chosen) {
     Block* block = tiling_.cut(hole.block, hole.run.begin, hole.run.bytes);
@@ -93,7 +93,7 @@ ArenaHeap::SetAside ArenaHeap::set_aside(const std::vector<Hole>& chosen) {
   return aside;
 }
 
-void ArenaHeap::restore(SetAside& aside) {
+void Heap::restore(SetAside& aside) {
   for (const Hole& hole : aside.holes) {
     tiling_.insert_merged(hole.block);
   }
@@ -102,7 +102,7 @@ void ArenaHeap::restore(SetAside& aside) {
 
 // Histories are told before the mapping goes: who registered the range with a device must release
 // it while it is there.
-ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const char* reason, const CallContext& context) {
+Heap::Left Heap::leave(SetAside& aside, const char* reason, const CallContext& context) {
   Left left;
   for (const Hole& hole : aside.holes) {
     const PageRun& run = hole.run;
@@ -132,7 +132,7 @@ ArenaHeap::Left ArenaHeap::leave(SetAside& aside, const char* reason, const Call
   return left;
 }
 
-std::vector<ArenaHeap::Moved> ArenaHeap::alias(SetAside& aside) {
+std::vector<Heap::Moved> Heap::alias(SetAside& aside) {
   std::vector<Moved> all;
   for (const Hole& hole : aside.holes) {
     Span& span = *hole.block->span;
@@ -144,7 +144,7 @@ std::vector<ArenaHeap::Moved> ArenaHeap::alias(SetAside& aside) {
   return all;
 }
 
-void ArenaHeap::tell_lender(std::vector<Moved> all, DevicePtr to) {
+void Heap::tell_lender(std::vector<Moved> all, DevicePtr to) {
   for (Moved& moved : all) {
     const std::size_t bytes = pages_in(moved.handles) * page_bytes_;
     context_.lender->on_moved(pool_, moved.block, std::move(moved.handles), to);
@@ -152,7 +152,7 @@ void ArenaHeap::tell_lender(std::vector<Moved> all, DevicePtr to) {
   }
 }
 
-void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
+void Heap::hand_to_store(Left left, MovedHandles moved) {
   for (StaleMappingRef& mapping : left.mappings) {
     context_.stale.add(std::move(mapping));
   }
@@ -165,7 +165,7 @@ void ArenaHeap::hand_to_store(Left left, MovedHandles moved) {
 }
 
 // The latest epoch in which pages may have been freed so that they leave now; none: none may leave.
-std::optional<Epoch> ArenaHeap::latest_release(ReleaseAfter after) const {
+std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   const DeviceTimeline& timeline = context_.timeline;
   if (after == ReleaseAfter::kHostWait) {
     return timeline.last_waitable();
@@ -177,7 +177,7 @@ std::optional<Epoch> ArenaHeap::latest_release(ReleaseAfter after) const {
 }
 
 // False: a capture forbids it.
-bool ArenaHeap::wait_for_release(Epoch freed) {
+bool Heap::wait_for_release(Epoch freed) {
   if (!context_.timeline.has_passed(freed) && stream_lasts() && is_capturing()) {
     return false;
   }
@@ -192,8 +192,8 @@ bool ArenaHeap::wait_for_release(Epoch freed) {
   return context_.timeline.wait(freed);
 }
 
-std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
-                                     const CallContext& context) {
+std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
+                                const CallContext& context) {
   const std::optional<Epoch> latest = latest_release(after);
   // A handle that is mapped twice would not free what it holds.
   if (!latest || wanted == 0 || !remove_leftovers()) {
@@ -241,7 +241,7 @@ std::size_t ArenaHeap::release_pages(std::size_t wanted, ReleaseAfter after,
   return pages;
 }
 
-std::size_t ArenaHeap::releasable_pages(std::size_t at_most, ReleaseAfter after) {
+std::size_t Heap::releasable_pages(std::size_t at_most, ReleaseAfter after) {
   const std::optional<Epoch> latest = latest_release(after);
   if (!latest) {
     return 0;
@@ -252,7 +252,7 @@ std::size_t ArenaHeap::releasable_pages(std::size_t at_most, ReleaseAfter after)
   return pages_of(candidates(at_most, nullptr, *latest));
 }
 
-std::size_t ArenaHeap::free_pages() {
+std::size_t Heap::free_pages() {
   const HeapLock lock(mutex_);
   tiling_.merge_all();
   std::size_t pages = 0;
@@ -265,7 +265,7 @@ std::size_t ArenaHeap::free_pages() {
 }
 
 // Out of all indexes, if nothing is behind it nor in transit in it; else null.
-std::unique_ptr<Span> ArenaHeap::detach_if_empty(Span& span) {
+std::unique_ptr<Span> Heap::detach_if_empty(Span& span) {
   Block* block = span.first;
   if (block->state != BlockState::kGap || block->next != nullptr) {
     return nullptr;
@@ -275,13 +275,13 @@ std::unique_ptr<Span> ArenaHeap::detach_if_empty(Span& span) {
   return tiling_.remove_span(span);
 }
 
-void ArenaHeap::unreserve(std::unique_ptr<Span> span) {
+void Heap::unreserve(std::unique_ptr<Span> span) {
   if (span != nullptr) {
     context_.driver.unreserve(span->base(), span->bytes());
   }
 }
 
-void ArenaHeap::on_mapping_removed(Block* block) {
+void Heap::on_mapping_removed(Block* block) {
   std::unique_ptr<Span> unused;
   {
     const HeapLock lock(mutex_);
@@ -294,12 +294,12 @@ void ArenaHeap::on_mapping_removed(Block* block) {
   unreserve(std::move(unused));
 }
 
-bool ArenaHeap::is_short_of_addresses(std::size_t needed) {
+bool Heap::is_short_of_addresses(std::size_t needed) {
   const HeapLock lock(mutex_);
   return ferro::is_short_of_addresses(addresses(), needed, least_span());
 }
 
-void ArenaHeap::release_if_empty(Span* span) {
+void Heap::release_if_empty(Span* span) {
   std::unique_ptr<Span> unused;
   if (span != nullptr) {
     const HeapLock lock(mutex_);
@@ -308,7 +308,7 @@ void ArenaHeap::release_if_empty(Span* span) {
   unreserve(std::move(unused));
 }
 
-std::size_t ArenaHeap::release_empty_spans() {
+std::size_t Heap::release_empty_spans() {
   std::vector<std::unique_ptr<Span>> unused;
   std::size_t bytes = 0;
   {

@@ -3,7 +3,7 @@
 // device/scratch_sharing.h.
 #pragma once
 
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/address_ranges.h"
 
@@ -21,7 +21,7 @@ class ArenaScratch {
     std::vector<HandleRange> handles;
   };
 
-  explicit ArenaScratch(ArenaHeap& heap) : heap_(heap) {}
+  explicit ArenaScratch(Heap& heap) : heap_(heap) {}
 
   // The whole borrowed handles that carry nothing but free memory become aliased blocks.
   std::vector<Aliased> alias_borrowed();
@@ -85,7 +85,7 @@ class ArenaScratch {
       FERRO_REQUIRES(heap_.mutex_);
   std::vector<Aliased> alias_own(std::span<const Handle> handles) FERRO_REQUIRES(heap_.mutex_);
 
-  ArenaHeap& heap_;
+  Heap& heap_;
 };
 
 }  // namespace ferro

@@ -1,6 +1,6 @@
 // Steps of a climb that need no new pages: what is complete, what is unmerged, what other streams
 // are done with.
-#include "ferro/core/heap/arena_heap.h"
+#include "ferro/core/heap/heap.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace ferro {
 
-DevicePtr ArenaHeap::allocate_collected(const Request& request) {
+DevicePtr Heap::allocate_collected(const Request& request) {
   const HeapLock lock(mutex_);
   collect_locked();
   if (Block* block = tiling_.pop_unmerged(request.size)) {
@@ -17,7 +17,7 @@ DevicePtr ArenaHeap::allocate_collected(const Request& request) {
   return take_best_fit(request);
 }
 
-DevicePtr ArenaHeap::allocate_merged(const Request& request) {
+DevicePtr Heap::allocate_merged(const Request& request) {
   const HeapLock lock(mutex_);
   tiling_.merge_all();
   return take_best_fit(request);
@@ -25,14 +25,14 @@ DevicePtr ArenaHeap::allocate_merged(const Request& request) {
 
 // In the default pool alone: a graph replays on the memory of its pool on any stream, and that one
 // did not wait.
-std::size_t ArenaHeap::reclaimable_by_stream_wait() {
+std::size_t Heap::reclaimable_by_stream_wait() {
   const HeapLock lock(mutex_);
   return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
 }
 
 // The uses may be of another device, which points of this one cover through the wait alone: so the
 // blocks are stamped after it.
-bool ArenaHeap::order_behind_uses(std::size_t size, std::vector<Block*>& ready) {
+bool Heap::order_behind_uses(std::size_t size, std::vector<Block*>& ready) {
   const bool ordered = pending_.stream_wait_for_one(size, ready);
   for (Block* block : ready) {
     block->freed = context_.timeline.now();
@@ -40,7 +40,7 @@ bool ArenaHeap::order_behind_uses(std::size_t size, std::vector<Block*>& ready) 
   return ordered;
 }
 
-DevicePtr ArenaHeap::allocate_after_stream_wait(const Request& request, std::size_t at_most) {
+DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t at_most) {
   const HeapLock lock(mutex_);
   std::size_t waited_for = 0;
   for (const std::size_t size : {request.size, std::size_t{1}}) {
@@ -62,7 +62,7 @@ DevicePtr ArenaHeap::allocate_after_stream_wait(const Request& request, std::siz
   return kNull;
 }
 
-void ArenaHeap::stream_wait_for_pending() {
+void Heap::stream_wait_for_pending() {
   const HeapLock lock(mutex_);
   const auto wait_for_one = [this](std::vector<Block*>& ready)
                                 FERRO_REQUIRES(mutex_) { return order_behind_uses(0, ready); };
@@ -72,7 +72,7 @@ void ArenaHeap::stream_wait_for_pending() {
   list_free_pages();
 }
 
-DevicePtr ArenaHeap::allocate_waited(const Request& request) {
+DevicePtr Heap::allocate_waited(const Request& request) {
   for (;;) {
     std::optional<EventId> event;
     {
@@ -94,7 +94,7 @@ DevicePtr ArenaHeap::allocate_waited(const Request& request) {
   }
 }
 
-bool ArenaHeap::order_behind_streams() {
+bool Heap::order_behind_streams() {
   if (is_capturing()) {
     if (pool_ != kDefaultPool) {
       context_.timeline.join_streams(stream_);
@@ -109,7 +109,7 @@ bool ArenaHeap::order_behind_streams() {
   return epoch.has_value();
 }
 
-std::size_t ArenaHeap::pages_missing_for(const Request& request) {
+std::size_t Heap::pages_missing_for(const Request& request) {
   const HeapLock lock(mutex_);
   collect_locked();
   tiling_.merge_all();

@@ -102,7 +102,7 @@ void DoubledPages::let_go_of_all() {
 void DoubledPages::remove_gone() {
   std::erase_if(gone_, [](const Moved& moved) {
     Block* block = moved.from.block;
-    return ArenaScratch(static_cast<ArenaHeap&>(*block->span->heap())).remove_alias(block);
+    return ArenaScratch(*block->span->heap()).remove_alias(block);
   });
 }
 

@@ -16,14 +16,10 @@ Heap::Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind ki
       stream_(stream),
       kind_(kind),
       page_bytes_(context.store.page_bytes()),
-      tiling_(page_bytes_,
-              is_paged(kind) ? FreeIndex::Ties::kAny : FreeIndex::Ties::kLowestAddress),
-      // Segments do as PyTorch's own do.
-      pending_(
-          context.driver, context.events, stream,
-          is_paged(kind) ? PendingFrees::InCapture::kGraphOrder : PendingFrees::InCapture::kItsEnd,
-          &stream_lasts_),
-      pool_bytes_(pool_bytes) {
+      tiling_(page_bytes_),
+      pending_(context.driver, context.events, stream, &stream_lasts_),
+      pool_bytes_(pool_bytes),
+      exported_(page_bytes_) {
   stats_.lock = &mutex_;
 }
 
@@ -63,7 +59,7 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   }
   context_.stats.note_activity(&stats_, claim_countdown_);
   block->freed = pool_ == kDefaultPool ? context_.timeline.now() : stamp_of_free(*block);
-  if (block->extra != nullptr || is_observed() || !is_paged(kind_)) [[unlikely]] {
+  if (block->extra != nullptr || is_observed()) [[unlikely]] {
     return free_unusually(block, context);
   }
   const std::size_t size = block->size;
@@ -107,7 +103,6 @@ FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
   if (block->has_uses()) {
     used_outside_captures_ -= block->is_used_outside_captures() ? 1 : 0;
     block->state = BlockState::kPending;
-    end_oversize(block);
     waits = pending_.add(block);
   }
   if (waits) {
@@ -147,12 +142,7 @@ void Heap::notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
 void Heap::complete_free(Block* block, const CallContext& context) {
   notify(*block, MemoryEvent::kFreeCompleted, context);
   delete std::exchange(block->extra, nullptr);
-  if (is_paged(kind_)) {
-    give(block);
-  } else {
-    block->requested = 0;
-    free_in_segment(block);
-  }
+  give(block);
 }
 
 void Heap::give(Block* block) {
@@ -246,8 +236,7 @@ bool Heap::can_restore(const std::vector<BlockView>& live) {
   return pending_.count() == 0 &&
          std::ranges::all_of(live, [this](const BlockView& view) FERRO_REQUIRES(mutex_) {
            const Span* span = tiling_.span_around(view.ptr);
-           if (span == nullptr || view.size > distance(view.ptr, span->base() + span->bytes()) ||
-               (!is_paged(kind_) && span->number() != view.span_number)) {
+           if (span == nullptr || view.size > distance(view.ptr, span->base() + span->bytes())) {
              return false;
            }
            std::size_t slot = span->page_slot(view.ptr);
@@ -289,25 +278,15 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
     complete_free(block, nullptr);
   }
   tiling_.merge_all();
-  const SplitCounts splits_before = count_splits();
   // Everything backed is free now and merged, so each recorded block lies inside one free block.
   for (const BlockView& view : live) {
     const Span* span = tiling_.span_around(view.ptr);
     FERRO_CHECK(span != nullptr);
     Block* around = span->block_around(view.ptr);
     FERRO_CHECK(around->is_free() && view.ptr + view.size <= around->end());
-    Block* block = cut_out(around, view.ptr, view.size);
+    Block* block = tiling_.cut(around, view.ptr, view.size);
     block->tag = is_observed() ? view.tag : BlockTag{0};
     mark_live(block, {view.size, view.requested, view.context});
-  }
-  note_splits_since(splits_before);
-}
-
-void Heap::note_splits_since(const SplitCounts& before) {
-  if (!is_paged(kind_)) {
-    const SplitCounts now = count_splits();
-    context_.segments.on_splits(kind_ == HeapKind::kSmallSegments ? kSmall : kLarge,
-                                {now.blocks - before.blocks, now.bytes - before.bytes});
   }
 }
 

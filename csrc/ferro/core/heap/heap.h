@@ -1,11 +1,15 @@
-// The blocks of one (pool, stream) of one device. What both layouts share: the lock, the life of a
-// block, frees that wait for other streams, and views. Where memory comes from is the arena's
-// (arena_heap.h) or the segments' (segment_heap.h) part.
+// The blocks of one (pool, stream, size class) of one device: an arena of addresses, whose pages come
+// from the device's store and may leave again.
+//
+// There is one way for a page to leave. Whole free handles are set aside: their blocks are in
+// transit, so no request gets them. Then they are released: the store has the handles, the mapping
+// stays until the epoch in which they were freed has passed (StaleMappings), and then the addresses
+// are a gap. Until the release, setting aside can be undone.
 //
 // Thread-safe: every public function takes the heap's lock itself, and waits for nothing while it
-// holds it. There are three kinds:
-//  - the hit path (`ArenaHeap::allocate_hit`, `free`) never talks to the driver, except to free a
-//    block that other streams use, and takes host memory only in chunks, for many blocks at a time;
+// holds it. Mappings are made and removed without it. There are three kinds:
+//  - the hit path (`allocate_hit`, `free`) never talks to the driver, except to free a block that
+//    other streams use, and takes host memory only in chunks, for many blocks at a time;
 //  - steps of a climb. The device runs them one at a time;
 //  - the rest looks.
 //
@@ -15,19 +19,29 @@
 //    is behind any of its bytes, all others are backed wholly; of those that are not backed none is
 //    handed out;
 //  * backed bytes == live + pending + free + unmerged + retired bytes;
-//  * the counters equal the recount of the blocks.
+//  * the counters equal the recount of the blocks;
+//  * a handle is behind addresses of one heap, or in the store, or one of a scratch set, and those may
+//    be behind several; those of an exported unit are behind its addresses, and no other handle was
+//    exported;
+//  * reserved bytes <= address_budget(most bytes mapped at one time), but for spans that one request
+//    needed or that live blocks keep (policy/span_sizes.h).
 #pragma once
 
 #include "ferro/base/biased_mutex.h"
 #include "ferro/core/blocks/block_tiling.h"
+#include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap_context.h"
 #include "ferro/core/heap/views.h"
+#include "ferro/core/policy/export_units.h"
+#include "ferro/core/policy/relocation.h"
+#include "ferro/core/policy/span_sizes.h"
 #include "ferro/core/stats/pool_bytes.h"
 #include "ferro/core/streams/pending_frees.h"
 #include "ferro/core/types/heap_kind.h"
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,10 +52,33 @@ namespace ferro {
 
 using HeapLock = BiasedSpinLock;
 
-class Heap : public MappingOwner {
+// Own pages are whole free handles elsewhere in the same arena.
+enum class GrowFrom {
+  kOwnPages,
+  kIdlePages,    // and those of the store that are ready
+  kAnyPages,     // and new ones
+  kWaitedPages,  // and, before new ones, those for whose epochs this heap's stream can wait
+  kStore,        // of the store and new ones, exactly as many as it takes; none of its own
+};
+// kGapTooShort: where the request fits there is no room for the handles at hand, and elsewhere not
+// enough of them. kNoAddresses: no range of addresses is to be had.
+enum class [[nodiscard]] GrowResult{kGrown,       kTooFewPages, kOverLimit,  kRejected,
+                                    kOutOfMemory, kGapTooShort, kNoAddresses};
+
+// Which free pages are released, by the epoch in which they were freed.
+enum class ReleaseAfter {
+  kPassed,      // those whose epoch has passed
+  kStreamWait,  // also those for whose epoch the requester's stream can wait
+  kHostWait,    // all, after the host has waited for their epochs
+};
+
+class Heap final : public MappingOwner {
  public:
+  // `pool_bytes` counts what the pool holds and outlives the heap; null: nobody wants to know.
+  Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages,
+       PoolBytes* pool_bytes = nullptr);
   // Only when `is_empty()`. Gives the addresses back.
-  virtual ~Heap();
+  ~Heap();
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
@@ -61,10 +98,6 @@ class Heap : public MappingOwner {
   // A use of a live block by another stream; its memory is not reused before that stream is done.
   // The heap's own stream needs no record. False: no live block starts at `ptr`.
   bool record_stream(Span& span, DevicePtr ptr, StreamId stream) FERRO_EXCLUDES(mutex_);
-  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there
-  // is no memory to put there; nothing is allocated.
-  virtual BlockView allocate_at(DevicePtr ptr, const Request& request) = 0;
-
   // Frees what is complete (asks the driver, does not wait). True when something was freed.
   bool collect_pending() FERRO_EXCLUDES(mutex_);
   // The host waits until nothing is pending but what running captures defer.
@@ -72,8 +105,7 @@ class Heap : public MappingOwner {
   bool has_pending() FERRO_EXCLUDES(mutex_);
 
   // For checkpoints. `live` is in order of address, as `live_blocks_of` gave it. Can it be restored:
-  // is nothing pending, and every range of it still backed here? A segment has to be the same one:
-  // another may have its address, and its blocks may not be cut differently.
+  // is nothing pending, and every range of it still backed here?
   bool can_restore(const std::vector<BlockView>& live) FERRO_EXCLUDES(mutex_);
   // Frees every live block, which go to `freed`, and then makes exactly `live` live again, at the
   // same addresses. Only after can_restore(live), with no other call in between.
@@ -104,32 +136,129 @@ class Heap : public MappingOwner {
   // Merges what is unmerged; else O(log blocks).
   HeapView view() FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation. O(blocks).
-  virtual void check_invariants() FERRO_EXCLUDES(mutex_);
+  void check_invariants() FERRO_EXCLUDES(mutex_);
 
   HeapList::Links& links() { return links_; }
   // Leaves a list if what it is for does not apply any more. True: it has left.
   bool leave_list_of_pending() FERRO_EXCLUDES(mutex_);
   bool leave_list_of_free_pages() FERRO_EXCLUDES(mutex_);
 
- protected:
-  // Takes back what was just handed out: it counts as no allocation. Observers see both.
-  void undo_allocation(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
-  // `pool_bytes` counts what the pool holds and outlives the heap; null: nobody wants to know.
-  Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind,
-       PoolBytes* pool_bytes);
-
-  // What becomes of a block that nothing uses: in segments, PyTorch's own rules.
-  virtual void free_in_segment(Block*) FERRO_REQUIRES(mutex_) {}
-  // Counted until the program frees it, also when it then waits for other streams.
-  virtual void end_oversize(Block*) FERRO_REQUIRES(mutex_) {}
-  // Free blocks that share their segment with others; none in arenas.
-  virtual SplitCounts count_splits() const FERRO_REQUIRES(mutex_) { return {}; }
-  void note_splits_since(const SplitCounts& before) FERRO_REQUIRES(mutex_);
-  // Cuts a range out of a free block (BlockTiling::cut).
-  virtual Block* cut_out(Block* block, DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_) {
-    return tiling_.cut(block, begin, bytes);
+  // Hit path. kNull: no free block fits as things are.
+  DevicePtr allocate_hit(std::size_t size, std::size_t requested, const CallContext& context)
+      FERRO_EXCLUDES(mutex_) {
+    const HeapLock lock(mutex_);
+    if (Block* block = tiling_.pop_unmerged(size)) {
+      return mark_live(block, requested, context);
+    }
+    return take_best_fit(size, requested, context);
+  }
+  DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_) {
+    return allocate_hit(request.size, request.requested, request.context);
   }
 
+  // Steps of a climb. kNull: the step did not help. DriverError: nothing is lost.
+  DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
+  DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
+  // Puts pages behind a gap. Without success the arena is as it was, but for whole free handles that
+  // may have gone to the store. Own pages move only when their epoch has passed or the heap's stream is
+  // ordered behind it. `*out` is written on kGrown only.
+  GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
+      FERRO_EXCLUDES(mutex_);
+  // The heap's stream waits for the uses of one pending block after the other, searching again after
+  // each: of one that is large enough, else, from the one that was freed first, of at most
+  // `at_most` bytes of blocks, give or take one. The host does not wait.
+  DevicePtr allocate_after_stream_wait(const Request& request, std::size_t at_most)
+      FERRO_EXCLUDES(mutex_);
+  // The host waits for one pending event after the other, searching again after each.
+  DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
+  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there
+  // is no memory to put there; nothing is allocated. Where pages have left the arena, others come from the store; where its addresses went, they are
+  // reserved again, if nobody has them.
+  BlockView allocate_at(DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
+
+  // Reserves the addresses of a range of which no heap has any; false: somebody else has them.
+  bool try_reserve_at(DevicePtr ptr, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+
+  // Of pending blocks that a stream wait would free; 0 in private pools.
+  std::size_t reclaimable_by_stream_wait() FERRO_EXCLUDES(mutex_);
+  // This heap's stream waits for the uses of all its pending blocks; the host does not. Not where
+  // the stream may be gone.
+  void stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
+
+  // May its free pages go to other heaps without a wait of the host? Those of a private pool stay,
+  // because graphs replay on them.
+  bool may_transfer_pages() const { return pool_ == kDefaultPool; }
+  // Can its stream wait for others? Not while it captures.
+  bool may_wait_for_streams() { return !is_capturing(); }
+  // Its stream waits for the epoch; what was freed by then may come here. The host does not wait.
+  // False: a capture forbids that. Only while the stream exists: it lasts, or the program asks for
+  // memory on it.
+  bool order_behind(Epoch epoch) {
+    const bool ordered = context_.timeline.order_before(epoch, stream_);
+    if (ordered && stream_lasts()) {
+      ordered_behind_ = std::max(ordered_behind_, epoch);
+    }
+    return ordered;
+  }
+  // The last resort while captures forbid points: the heap's stream comes behind the known streams, so
+  // that all free memory of the arena may move. False: there is no such capture, or the stream may not
+  // wait.
+  bool order_behind_streams() FERRO_EXCLUDES(mutex_);
+  // Asks the store for pages for a request of this arena. The stream waits only for pages that left
+  // this arena, and only if the request allows it.
+  PageRequest page_request(const Request& request, std::size_t pages) const {
+    PageRequest wanted;
+    wanted.pages = pages;
+    if (pool_ == kDefaultPool) {
+      wanted.taker = this;
+      wanted.behind = behind();
+      wanted.waits_for_own = request.stream_may_wait ? std::optional(stream_) : std::nullopt;
+    }
+    return wanted;
+  }
+  // Releases whole free pages to the store, `wanted` or what the last handle brings beyond them; how
+  // many. None while a capture forbids the point that has to be waited for; without a wait of the
+  // host none unless `may_transfer_pages()`. After a wait of the host exported units that are free go
+  // too, to the driver. DriverError: nothing was released.
+  std::size_t release_pages(std::size_t wanted, ReleaseAfter after,
+                            const CallContext& context = nullptr) FERRO_EXCLUDES(mutex_);
+  // How many pages that would be, looking no further than `at_most`.
+  std::size_t releasable_pages(std::size_t at_most, ReleaseAfter after) FERRO_EXCLUDES(mutex_);
+  // Pages of whole free handles. O(free blocks of a page and more).
+  std::size_t free_pages() FERRO_EXCLUDES(mutex_);
+  // How many pages a request would take from the store or the driver, if it came now.
+  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
+  // On the arena, since construction.
+  std::uint64_t pages_moved() const { return pages_moved_.load(std::memory_order_relaxed); }
+  // Gives spans back that nothing is behind; how many bytes of addresses.
+  std::size_t release_empty_spans() FERRO_EXCLUDES(mutex_);
+
+  // The handles behind the live block that contains `ptr`, for another process. A block of many
+  // pages is moved behind one handle first, if the rules allow it: then the device has come to rest,
+  // and no other thread may give it work on the block until this returns. On any failure the block
+  // is as it was.
+  ExportResult export_block(Span& span, DevicePtr ptr, const ExportRules& rules, SharedRange* out)
+      FERRO_EXCLUDES(mutex_);
+  // Would it be moved? kOk: yes, once the device has come to rest. kCapturing: it should, and a
+  // capture forbids to wait for that. Nothing: no.
+  std::optional<ExportResult> wants_exchange(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+
+  // Pins, by 1, or unpins, by -1, the handles behind a range of addresses. They stay, whatever
+  // becomes of the blocks on it, until they have been unpinned as often. O(handles behind the range).
+  // False: no page is behind some of it, and nothing was changed.
+  bool change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by)
+      FERRO_EXCLUDES(mutex_);
+
+  // Gives a peer access to all pages that are behind the arena now.
+  void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
+
+  void on_mapping_removed(Block* block) override FERRO_EXCLUDES(mutex_);
+
+ private:
+  friend class ArenaScratch;
+
+  // Takes back what was just handed out: it counts as no allocation. Observers see both.
+  void undo_allocation(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   DevicePtr take_best_fit(std::size_t size, std::size_t requested, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_) {
@@ -179,6 +308,144 @@ class Heap : public MappingOwner {
   static BlockView view_of(const Block& block);
   static Block* live_around(const Span& span, DevicePtr ptr);
 
+  Epoch stamp_of_free(const Block& block) FERRO_REQUIRES(mutex_);
+  void complete_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  void complete_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
+  FreeResult free_unusually(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  void give(Block* block) FERRO_REQUIRES(mutex_);
+
+  // More holes than this, beyond those that are enough, are not looked at for one request.
+  static constexpr std::size_t kMaxCandidates = 64;
+  static constexpr Epoch kAnyEpoch = ~Epoch{0};
+
+  // Whole free handles in transit, still behind their addresses.
+  struct SetAside {
+    std::vector<Hole> holes;  // `block` is the run
+    std::vector<HandleRange> handles;
+    std::size_t pages = 0;  // of the handles
+    Epoch freed = kUnused;  // the latest of the blocks
+  };
+  // A gap in transit that is to get pages.
+  struct Growth {
+    Block* gap = nullptr;
+    GrowthPlan plan;
+    SetAside own;
+    std::size_t own_pages = 0;  // of `own`, which is empty at the end
+    Epoch behind = kUnused;  // the stream must be behind it, to use `own` and the gap's neighbours
+    bool hands_out = false;  // the request is served where the gap was
+    DevicePtr taken = kNull;
+  };
+  struct FreeRange {
+    DevicePtr begin = kNull;
+    std::size_t bytes = 0;
+  };
+
+  // Growing (arena_growth.cpp).
+  GrowResult grow(const Request& request, std::size_t spare, GrowFrom from, DevicePtr* out)
+      FERRO_EXCLUDES(mutex_);
+  GrowResult grow_with(const Request& request, std::size_t spare, GrowFrom from, Span** added,
+                       DevicePtr* out) FERRO_EXCLUDES(mutex_);
+  GrowResult begin_growth(const Request& request, std::size_t spare, GrowFrom from, Growth& growth)
+      FERRO_REQUIRES(mutex_);
+  Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
+  static Epoch freed_beside(const Block& gap);
+  static FreeRange usable_around(const Block& block, Epoch until);
+  std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
+                                 std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
+  std::vector<Hole> movable(std::size_t wanted, const Block* gap, Epoch until)
+      FERRO_REQUIRES(mutex_);
+  GrowResult fill(Growth& growth, const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
+  TakeResult take_missing(const Request& request, std::size_t missing, GrowFrom from,
+                          std::vector<StoredHandle>& out) FERRO_EXCLUDES(mutex_);
+  Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
+  // What is expected to be kept has pages of its own.
+  bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
+  bool is_captured_into() const {
+    return context_.lender != nullptr && context_.lender->lends_to(pool_);
+  }
+  // May own pages serve the capture that runs, at other addresses too?
+  bool moves_within_capture() const {
+    return context_.lender != nullptr && context_.lender->moves_within(pool_);
+  }
+  void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
+  std::size_t least_span() const { return std::max(kSpanAlignment, page_bytes_); }
+  bool is_short_of_addresses(std::size_t needed) FERRO_EXCLUDES(mutex_);
+  Span* add_span(std::size_t at_least) FERRO_EXCLUDES(mutex_);
+  Span* add_span(DevicePtr base, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  void release_if_empty(Span* span) FERRO_EXCLUDES(mutex_);
+  std::unique_ptr<Span> detach_if_empty(Span& span) FERRO_REQUIRES(mutex_);
+  void unreserve(std::unique_ptr<Span> span) FERRO_EXCLUDES(mutex_);
+  bool is_capturing();
+  // The stream's later work runs behind this epoch.
+  Epoch behind() const {
+    return std::max(context_.timeline.passed(), stream_lasts() ? ordered_behind_ : kUnused);
+  }
+  ArenaAddresses addresses() const FERRO_REQUIRES(mutex_) {
+    return {tiling_.reserved_bytes(), tiling_.backed_pages() * page_bytes_};
+  }
+
+  // Pages that leave (arena_release.cpp).
+  std::vector<Hole> candidates(std::size_t wanted, const Block* gap, Epoch freed_by = kAnyEpoch)
+      FERRO_REQUIRES(mutex_);
+  std::size_t pages_of(const std::vector<Hole>& holes) const;
+  std::vector<Hole> choose(const std::vector<Hole>& candidates, std::size_t wanted) const
+      FERRO_REQUIRES(mutex_);
+  std::vector<Hole> free_exports(Epoch freed_by = kAnyEpoch) FERRO_REQUIRES(mutex_);
+  SetAside set_aside(const std::vector<Hole>& chosen) FERRO_REQUIRES(mutex_);
+  void restore(SetAside& aside) FERRO_REQUIRES(mutex_);
+  // What goes to the store, with the mappings that stay behind; `hand_to_store` follows, without the
+  // lock.
+  struct Left {
+    std::vector<StoredHandle> handles;
+    std::vector<StoredHandle> exported;
+    std::vector<StaleMappingRef> mappings;
+  };
+  Left leave(SetAside& aside, const char* reason, const CallContext& context)
+      FERRO_REQUIRES(mutex_);
+  // What is elsewhere already, from `to` on, and stays mapped here: the blocks are aliased from now on.
+  struct Moved {
+    Block* block = nullptr;
+    std::vector<HandleRange> handles;
+  };
+  std::vector<Moved> alias(SetAside& aside) FERRO_REQUIRES(mutex_);
+  void tell_lender(std::vector<Moved> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
+  enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
+  void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
+  std::optional<Epoch> latest_release(ReleaseAfter after) const;
+  bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
+  // Is the own stream's work in no point, because points are of known streams and it may be gone?
+  bool is_beyond_points() const {
+    return context_.timeline.uses_known_streams() && !stream_lasts();
+  }
+  bool order_behind_uses(std::size_t size, std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
+
+  // Exports (arena_exports.cpp).
+  struct Unit {
+    DevicePtr begin;
+    ExportedUnit unit;
+  };
+  Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
+  std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
+  bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
+  std::span<const Unit> units_of_its_own(const Block& block, std::span<const Unit> units) const
+      FERRO_REQUIRES(mutex_);
+  static std::size_t pages_of(std::span<const Unit> units);
+  Join plan_export_of(const Block& block, std::vector<Unit>& units, std::vector<Unit>& inside)
+      FERRO_REQUIRES(mutex_);
+  std::vector<Unit> units_of(const Span& span, DevicePtr begin, std::size_t bytes)
+      FERRO_REQUIRES(mutex_);
+  bool may_wait_for_rest();
+  ExportResult join(Span& span, std::span<const Unit> units) FERRO_EXCLUDES(mutex_);
+  Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
+      FERRO_EXCLUDES(mutex_);
+  std::vector<Block*> reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end)
+      FERRO_REQUIRES(mutex_);
+  // Unmaps windows through which live bytes were copied and that the driver refused to unmap; false:
+  // it refuses still.
+  bool remove_leftovers() FERRO_EXCLUDES(mutex_);
+  Status copy_into(const HandleRange& fresh, const PageRun& from) FERRO_EXCLUDES(mutex_);
+  void check_exports() FERRO_REQUIRES(mutex_);
+
   BiasedSpinMutex mutex_;
   const HeapContext context_;
   const PoolId pool_;
@@ -190,19 +457,16 @@ class Heap : public MappingOwner {
   int claim_countdown_ FERRO_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> stream_lasts_{true};
   PendingFrees pending_ FERRO_GUARDED_BY(mutex_);
-
- private:
-  Epoch stamp_of_free(const Block& block) FERRO_REQUIRES(mutex_);
-  void complete_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
-  void complete_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
-  FreeResult free_unusually(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
-  void give(Block* block) FERRO_REQUIRES(mutex_);
-
   PoolBytes* const pool_bytes_;  // changes while the device's climb lock is held
   HeapList::Links links_;
   std::size_t used_outside_captures_ FERRO_GUARDED_BY(mutex_) = 0;  // live blocks
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
+  ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
+  // Temporary mappings that the driver refused to remove when it should have.
+  std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
+  Epoch ordered_behind_ = kUnused;             // of its stream; under the climb lock
 };
 
 // In order of address. O(blocks).

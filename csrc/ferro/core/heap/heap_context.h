@@ -7,7 +7,6 @@
 #include "ferro/core/pages/scratch_lender.h"
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/exports.h"
-#include "ferro/core/stats/segment_stats.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"
@@ -33,19 +32,15 @@ struct HeapContext {
   DeviceStats& stats;
   const CaptureCount& captures;
   ObserverSlot& observer;
-  SegmentStats& segments;
-  const std::atomic<std::uint32_t>& searches;  // of segments for large blocks, as their clock
-  HeapList& with_free_pages;                   // heaps that may have whole free pages
-  HeapList& with_pending;                      // heaps that may have pending frees
-  ScratchLender* lender = nullptr;             // null: no arena borrows
+  HeapList& with_free_pages;        // heaps that may have whole free pages
+  HeapList& with_pending;           // heaps that may have pending frees
+  ScratchLender* lender = nullptr;  // null: no heap borrows
 };
 
 struct Request {
   std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
   std::size_t requested = 0;  // bytes the program asked for
   CallContext context = nullptr;
-  bool no_split = false;                // the block is not cut out of a larger one (segments only)
-  bool plain = false;                   // from segments, whatever the layout
   LadderStep step = LadderStep::kGrow;  // that makes room for it
   // A growth may make the request's stream wait for the last uses of the free memory that it takes.
   // The host never waits.

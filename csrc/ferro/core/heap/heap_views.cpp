@@ -133,8 +133,7 @@ HeapView Heap::view() {
   tiling_.merge_all();
   const Block* largest = tiling_.free_blocks().largest();
   HeapView view;
-  view.backed_bytes =
-      is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes();
+  view.backed_bytes = tiling_.backed_pages() * page_bytes_;
   view.free_bytes = tiling_.free_blocks().bytes();
   view.free_blocks = tiling_.free_blocks().count();
   view.live_blocks = static_cast<std::size_t>(stats_.current(&ClassStats::blocks, kAll));
@@ -150,6 +149,7 @@ void Heap::check_invariants() {
   const HeapLock lock(mutex_);
   tiling_.check_invariants();
   pending_.check_invariants();
+  check_exports();
 
   struct Sums {
     std::size_t backed_bytes = 0, free_bytes = 0, unmerged_bytes = 0, pending_blocks = 0,
@@ -161,15 +161,11 @@ void Heap::check_invariants() {
     const Span& span = *block.span;
     FERRO_CHECK(context_.addresses.find(block.ptr) == &span && span.heap() == this);
     const bool backed = block.is_backed();
-    if (is_paged(kind_)) {
-      FERRO_CHECK(backed || (is_aligned(address_of(block.ptr), page_bytes_) &&
-                             is_aligned(block.size, page_bytes_)));
-      const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
-      for (std::size_t slot = span.page_slot(block.ptr); slot <= last; ++slot) {
-        FERRO_CHECK((span.page(slot) != kNoPage) == backed);
-      }
-    } else {
-      FERRO_CHECK(backed);
+    FERRO_CHECK(backed || (is_aligned(address_of(block.ptr), page_bytes_) &&
+                           is_aligned(block.size, page_bytes_)));
+    const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
+    for (std::size_t slot = span.page_slot(block.ptr); slot <= last; ++slot) {
+      FERRO_CHECK((span.page(slot) != kNoPage) == backed);
     }
     const auto size = static_cast<std::int64_t>(block.size);
     sum.backed_bytes += backed ? block.size : 0;
@@ -190,8 +186,7 @@ void Heap::check_invariants() {
     sum.pending_blocks += pending ? 1 : 0;
     sum.pending_bytes += pending ? block.size : 0;
   });
-  FERRO_CHECK(sum.backed_bytes ==
-              (is_paged(kind_) ? tiling_.backed_pages() * page_bytes_ : tiling_.reserved_bytes()));
+  FERRO_CHECK(sum.backed_bytes == tiling_.backed_pages() * page_bytes_);
   FERRO_CHECK(sum.free_bytes == tiling_.free_blocks().bytes());
   FERRO_CHECK(sum.unmerged_bytes == tiling_.unmerged_bytes());
   FERRO_CHECK(sum.pending_blocks == pending_.count());

@@ -37,13 +37,6 @@ struct SegmentView {
   std::vector<BlockView> blocks;
 };
 
-// A segment of one free block.
-struct FreeSegment {
-  DevicePtr base{};
-  std::size_t bytes = 0;
-  std::uint32_t free_since = 0;  // searches of the pool at that time
-};
-
 // Called under the lock of a heap.
 using VisitLive = std::function<void(const BlockView& block)>;
 

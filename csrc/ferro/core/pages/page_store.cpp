@@ -215,27 +215,7 @@ std::size_t PageStore::free_on_device() const {
   return free - std::min(free, headroom_);
 }
 
-void PageStore::raise_peaks() {
-  counts_.peak_held = std::max(counts_.peak_held, counts_.held);
-  counts_.peak_bytes = std::max(counts_.peak_bytes, used_bytes());
-}
-
-TakeResult PageStore::charge(std::size_t bytes) {
-  const MutexLock lock(mutex_);
-  const TakeResult room = check_limits(bytes);
-  counts_.charged_bytes += room == TakeResult::kOk ? bytes : 0;
-  return room;
-}
-
-void PageStore::commit_peak() {
-  const MutexLock lock(mutex_);
-  raise_peaks();
-}
-
-void PageStore::discharge(std::size_t bytes) {
-  const MutexLock lock(mutex_);
-  counts_.charged_bytes -= bytes;
-}
+void PageStore::raise_peaks() { counts_.peak_held = std::max(counts_.peak_held, counts_.held); }
 
 void PageStore::release_down_to(std::size_t cached_left) {
   while (!cached_.empty() &&
@@ -367,7 +347,6 @@ PageCounts PageStore::counts() const {
 void PageStore::reset_peak() {
   const MutexLock lock(mutex_);
   counts_.peak_held = 0;
-  counts_.peak_bytes = 0;
   raise_peaks();
 }
 

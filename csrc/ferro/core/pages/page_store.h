@@ -8,7 +8,7 @@
 //  retired  shared with another process once: it goes to the driver as soon as its mapping is gone.
 //
 // Thread-safe. Invariants, in pages: held == cached + leaving + retired + mapped by heaps;
-// held * page_bytes + charged_bytes <= limit_bytes at the time of every creation and charge;
+// held * page_bytes <= limit_bytes at the time of every creation;
 // peak_held >= held.
 #pragma once
 
@@ -37,9 +37,7 @@ struct PageCounts {
   std::size_t held = 0;       // pages that exist
   std::size_t idle = 0;       // of those, in the store
   std::size_t peak_held = 0;  // since the last reset
-  std::size_t charged_bytes = 0;
-  std::size_t peak_bytes = 0;  // of held pages and charged bytes together, since the last reset
-  std::uint64_t created = 0;   // since construction
+  std::uint64_t created = 0;  // since construction
   std::uint64_t released = 0;
   std::uint64_t transferred = 0;  // that a heap took after another had left them
 };
@@ -118,11 +116,6 @@ class PageStore {
   TakeResult create_one(std::size_t count, PageHandle* out) FERRO_EXCLUDES(mutex_);
   // To the driver, as soon as its mapping is gone: `trim` does it, and every `take`.
   void retire(StoredHandle handle) FERRO_EXCLUDES(mutex_);
-  // Counts memory of other forms (segments) against the same limits. Nothing is counted unless the
-  // result is kOk. The peak follows with `commit_peak`, when the memory was really had.
-  TakeResult charge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
-  void commit_peak() FERRO_EXCLUDES(mutex_);
-  void discharge(std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
   // A second limit, for requests that shall fail at once instead of being waited for. Where the
   // first is exceeded too, that one counts.
@@ -139,9 +132,7 @@ class PageStore {
   // Which limit, if any, forbids so many bytes more.
   TakeResult check_limits(std::size_t more) const FERRO_REQUIRES(mutex_);
   std::size_t free_on_device() const FERRO_REQUIRES(mutex_);
-  std::size_t used_bytes() const FERRO_REQUIRES(mutex_) {
-    return counts_.held * page_bytes_ + counts_.charged_bytes;
-  }
+  std::size_t used_bytes() const FERRO_REQUIRES(mutex_) { return counts_.held * page_bytes_; }
   void raise_peaks() FERRO_REQUIRES(mutex_);
 
   void complete_unmapped() FERRO_REQUIRES(mutex_);

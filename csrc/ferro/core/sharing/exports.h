@@ -36,7 +36,6 @@ struct SharedRange {
 
 enum class [[nodiscard]] ExportResult{
     kOk,
-    kSegment,        // the block is part of a segment, which is `begin` of the range; no units
     kNotLive,        // no live block is there
     kNotExportable,  // the device's pages have no descriptors
     // The block lies on more handles than `ExportRules::max_units`, and they can't be exchanged for

@@ -20,8 +20,6 @@ struct DeviceCounters {
   // done.
   std::uint64_t unmapped_by_requests = 0;
   std::uint64_t unmaps_refused = 0;
-  std::uint64_t segments_created = 0;
-  std::uint64_t segments_released = 0;
   std::uint64_t slowest_nanoseconds = 0;  // of the host, in a climb; has a reset of its own
   LadderCounts ladder{};
   LadderCosts ladder_costs{};

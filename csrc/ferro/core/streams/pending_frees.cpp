@@ -30,7 +30,7 @@ bool PendingFrees::add(Block* block) {
 std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
   const bool may_be_gone =
       stream_lasts_ != nullptr && !stream_lasts_->load(std::memory_order_relaxed);
-  if (in_capture_ == InCapture::kItsEnd || may_be_gone) {
+  if (may_be_gone) {
     return std::nullopt;
   }
   std::vector<StreamId> streams;

@@ -30,19 +30,14 @@ namespace ferro {
 
 class PendingFrees {
  public:
-  // What a free in a capture waits for when all its uses are in that capture too.
-  enum class InCapture : std::uint8_t { kGraphOrder, kItsEnd };
-
   // `stream` is the heap's own. While `*stream_lasts` is false it may be gone, and nobody asks the
   // driver about it; null: it lasts.
   PendingFrees(Driver& driver, EventPool& events, StreamId stream,
-               InCapture in_capture = InCapture::kGraphOrder,
                const std::atomic<bool>* stream_lasts = nullptr)
       : driver_(driver),
         events_(events),
         own_stream_(stream),
         order_(driver, stream),
-        in_capture_(in_capture),
         stream_lasts_(stream_lasts) {}
 
   // Takes a block with recorded uses. True: it waits here. False: no use is left to wait for, and
@@ -101,7 +96,6 @@ class PendingFrees {
   const StreamId own_stream_;
   std::unordered_map<StreamId, std::deque<Entry>> queues_;
   CaptureOrder order_;
-  const InCapture in_capture_;
   const std::atomic<bool>* const stream_lasts_;
   std::vector<Deferred> deferred_;
   std::size_t count_ = 0;

@@ -95,9 +95,7 @@ struct Block {
   // from elsewhere, no earlier than they were freed there (streams/device_timeline.h).
   Epoch freed = kUnused;
   BlockState state = BlockState::kGap;
-  bool oversize = false;         // counted as such when it was handed out (segments only)
-  BlockTag tag = 0;              // while live, what the observer put there; else 0
-  std::uint32_t free_since = 0;  // searches of the pool when it became free (segments only)
+  BlockTag tag = 0;  // while live, what the observer put there; else 0
 
   DevicePtr end() const { return ptr + size; }
   bool is_free() const { return state == BlockState::kFree; }

@@ -22,16 +22,14 @@ using BlockTag = std::uint16_t;
 enum class MemoryEvent : std::uint8_t {
   kAllocate,
   kFreeRequested,
-  kFreeCompleted,   // the memory may be handed out again
-  kSegmentCreated,  // memory with addresses of its own, from the driver or a pool's own source
-  kSegmentReleased,
-  kMapped,  // pages behind a range of addresses
+  kFreeCompleted,  // the memory may be handed out again
+  kMapped,         // pages behind a range of addresses
   kUnmapped,
 };
 
 // Of pages that came behind a range or left it.
 struct RangeFacts {
-  // Static text; null for segments. Of mapped pages the ladder's step that got them; of unmapped
+  // Static text. Of mapped pages the ladder's step that got them; of unmapped
   // ones what became of them: moved, transferred or released. Pages of a block that other processes
   // open are "shared"; what a failure put
   // back where it was, "put_back".

@@ -149,7 +149,7 @@ bool ShortOfAddressesTest::short_ = false;
 
 TEST_F(ShortOfAddressesTest, RangesThatNothingIsBehindComeBackForARequest) {
   const DevicePtr a = own_.allocate(kDefaultPool, side_, bytes(512)).ptr;
-  auto& arena = static_cast<ArenaHeap&>(*span_of(a).heap());
+  Heap& arena = *span_of(a).heap();
   free_own(a);
   arena.release_pages(~std::size_t{0}, ReleaseAfter::kHostWait);
   own_.stale().remove_passed();

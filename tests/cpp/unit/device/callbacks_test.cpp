@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -68,28 +66,6 @@ class CallbacksTest : public ::testing::Test {
 TEST_F(CallbacksTest, ARequestThatIsShortAsksInTheProgramsSurroundings) {
   EXPECT_EQ(device_->allocate(kDefaultPool, side_, bytes(8 * kPageBytes)).ptr, kNull);
   EXPECT_EQ(asked_, (std::set<std::string>{"rejection limit", "shortage", "stream lasts"}));
-}
-
-TEST_F(CallbacksTest, APoolsOwnSourceGetsItsMemoryBackThere) {
-  struct Source final : SegmentSource {
-    DevicePtr allocate(std::size_t) override {
-      note("allocate");
-      return DevicePtr{std::uint64_t{1} << 40};  // nobody touches it
-    }
-    bool release(DevicePtr) override {
-      note("release");
-      return true;
-    }
-    std::function<void(const char*)> note;
-  };
-  constexpr PoolId kPool{0, 7};
-  auto source = std::make_shared<Source>();
-  source->note = [this](const char* question) { note(question); };
-  ASSERT_TRUE(device_->pools().hold(kPool, source));
-  free(device_->allocate(kPool, stream_, bytes(kPageBytes)).ptr);
-  EXPECT_TRUE(device_->pools().release(kPool));
-  device_->empty_cache();
-  EXPECT_TRUE(asked_.contains("allocate") && asked_.contains("release"));
 }
 
 }  // namespace callbacks_test

@@ -233,41 +233,6 @@ TEST_F(DeviceMemoryTest, EmptyPoolConcernsThatPoolAlone) {
   EXPECT_EQ(pages().held, 3U);
 }
 
-TEST_F(DeviceMemoryTest, ABlockOfAPoolThatIsNotSplitIsOneAllocationOfTheDriver) {
-  device_->pools().set_no_split(kGraphPool);
-  device_->pools().hold(kGraphPool);
-  const std::uint64_t pages = SimGpu::used_pages();
-  const AllocateResult a = try_allocate(512, stream_, kGraphPool);
-  const AllocateResult b = try_allocate(5 * kPageBytes + 512, stream_, kGraphPool);
-  EXPECT_EQ(a.size, kPageBytes);
-  EXPECT_EQ(b.size, 6 * kPageBytes);
-  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
-  EXPECT_EQ(SimGpu::calls("cuMemCreate"), 0U);
-  EXPECT_EQ(SimGpu::used_pages(), pages + 7);
-  EXPECT_EQ(device_->report().held_bytes(), 7 * kPageBytes);
-  device_->report().check_invariants();
-  // All others have pages.
-  EXPECT_EQ(try_allocate(512, stream_, kDefaultPool).size, 512U);
-  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
-
-  free(b.ptr);
-  EXPECT_EQ(try_allocate(3 * kPageBytes, stream_, kGraphPool).ptr, b.ptr);
-  EXPECT_EQ(SimGpu::calls("cuMemAlloc_v2"), 2U);
-}
-
-TEST_F(DeviceMemoryTest, APoolThatIsNotSplitTakesWhatIsFreeInPages) {
-  device_->pools().set_no_split(kGraphPool);
-  device_->pools().hold(kGraphPool);
-  free(allocate(16 * kPageBytes));
-  const AllocateResult block = try_allocate(8 * kPageBytes, stream_, kGraphPool);
-  EXPECT_NE(block.ptr, kNull);
-  free(block.ptr);
-  EXPECT_EQ(try_allocate(16 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
-  device_->pools().release(kGraphPool);
-  EXPECT_NE(allocate(16 * kPageBytes), kNull);
-  device_->report().check_invariants();
-}
-
 TEST_F(DeviceMemoryTest, SegmentsAreThoseOfThePoolInOrderOfAddress) {
   device_->pools().hold(kGraphPool);
   allocate(512, stream_);
@@ -396,54 +361,6 @@ TEST_F(DeviceMemoryTest, APageSizeThatTheDeviceDoesNotHaveIsRefused) {
   EXPECT_THROW((void)device.allocate_at(kDefaultPool, stream_, somewhere, bytes(512)), DriverError);
 }
 
-TEST_F(DeviceMemoryTest, SegmentsOfPrivatePoolsAreCountedByPoolToo) {
-  AllocatorConfig config;
-  config.layout = Layout::kSegments;
-  AddressIndex addresses;
-  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
-  device.pools().hold(kGraphPool);
-  const DevicePtr small = device.allocate(kGraphPool, stream_, bytes(512)).ptr;
-  const DevicePtr large = device.allocate(kGraphPool, stream_, bytes(2 * kMiB)).ptr;
-  device.report().check_invariants();
-  auto reserved = device.report().reserved_by_pool().at(kGraphPool);
-  EXPECT_EQ(reserved[kSmall].current, static_cast<std::int64_t>(2 * kMiB));
-  EXPECT_EQ(reserved[kAll].current, reserved[kSmall].current + reserved[kLarge].current);
-  for (const DevicePtr ptr : {small, large}) {
-    Span& span = *addresses.find(ptr);
-    EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
-  }
-  ASSERT_TRUE(device.pools().release(kGraphPool));
-  device.empty_cache();
-  reserved = device.report().reserved_by_pool().at(kGraphPool);
-  EXPECT_EQ(reserved[kAll].current, 0);
-  EXPECT_EQ(reserved[kAll].decreased, reserved[kAll].increased);
-}
-
-TEST_F(DeviceMemoryTest, AnExactAddressInASegmentKeepsToItsSizeClass) {
-  AllocatorConfig config;
-  config.layout = Layout::kSegments;
-  AddressIndex addresses;
-  DeviceMemory device(FaultyApi::table(), 0, addresses, config, nullptr);
-  const auto free = [&addresses](DevicePtr ptr) {
-    Span& span = *addresses.find(ptr);
-    EXPECT_EQ(span.heap()->free(span, ptr).error, FreeError::kNone);
-  };
-  const DevicePtr a = device.allocate(kDefaultPool, stream_, bytes(8 * kMiB)).ptr;
-  free(a);
-  const auto place = [&](DevicePtr ptr, std::size_t size) {
-    const AllocateResult result = device.allocate_at(kDefaultPool, stream_, ptr, bytes(size));
-    device.report().check_invariants();
-    return result.ptr;
-  };
-  EXPECT_EQ(place(a + kMiB, 512), kNull) << "small blocks have segments of their own";
-  EXPECT_EQ(place(a + kMiB, 4 * kMiB), a + kMiB);
-  EXPECT_EQ(place(a + 2 * kMiB, 2 * kMiB), kNull) << "in use";
-  EXPECT_EQ(place(a, 64 * kMiB), kNull) << "longer than the segment";
-  free(a + kMiB);
-  device.empty_cache();
-  EXPECT_EQ(place(a, 4 * kMiB), kNull) << "the segment is gone";
-}
-
 TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
   const DevicePtr a = allocate(kPageBytes);
   free(a);
@@ -457,18 +374,6 @@ TEST_F(DeviceMemoryTest, AnExactAddressServesItsOwnPoolAndStreamOnly) {
   EXPECT_EQ(place(kDefaultPool, stream_, 512), kNull) << "it was a large block's";
   EXPECT_EQ(place(kDefaultPool, stream_, kPageBytes), a);
   EXPECT_EQ(device_->stats().read()[kBytes][kAll].current, kPageBytes);
-}
-
-TEST_F(DeviceMemoryTest, AnExactAddressInAPoolWithoutSplitsIsThatOfABlock) {
-  device_->pools().set_no_split(kGraphPool);
-  device_->pools().hold(kGraphPool);
-  const DevicePtr a = allocate(3 * kPageBytes, stream_, kGraphPool);
-  free(a);
-  const Request request = bytes(2 * kPageBytes);
-  EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a + kPageBytes, request).ptr, kNull);
-  EXPECT_EQ(device_->allocate_at(kGraphPool, stream_, a, request).ptr, a);
-  device_->report().check_invariants();
-  device_->pools().release(kGraphPool);
 }
 
 TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {

@@ -7,7 +7,6 @@ namespace ferro {
 namespace device_view_test {
 
 using testing::bytes;
-using testing::FaultyApi;
 using testing::kPageBytes;
 using testing::SimGpu;
 
@@ -97,22 +96,6 @@ TEST_F(DeviceViewTest, IdlePagesCostNothing) {
   release_pages_of(a, ~std::size_t{0});
   EXPECT_EQ(pages().idle, 3U);
   EXPECT_EQ(device_->report().bytes_from_driver(side_, bytes(4 * kPageBytes)), kPageBytes);
-}
-
-TEST_F(DeviceViewTest, InSegmentsAForecastIsASegment) {
-  AllocatorConfig config;
-  config.layout = Layout::kSegments;
-  AddressIndex addresses;
-  DeviceMemory segments(FaultyApi::table(), 0, addresses, config, nullptr);
-  const auto expected = [&](std::size_t size) {
-    return segments.report().bytes_from_driver(stream_, bytes(size));
-  };
-  EXPECT_EQ(expected(512), 2 * kMiB);
-  EXPECT_EQ(expected(2 * kMiB), 20 * kMiB);
-  const DevicePtr ptr = segments.allocate(kDefaultPool, stream_, bytes(512)).ptr;
-  EXPECT_EQ(expected(512), 0U);
-  EXPECT_EQ(segments.report().view().misses, 1U);
-  EXPECT_EQ(addresses.find(ptr)->heap()->free(*addresses.find(ptr), ptr).error, FreeError::kNone);
 }
 
 }  // namespace device_view_test

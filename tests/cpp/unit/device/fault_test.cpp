@@ -315,9 +315,8 @@ const std::vector<Scenario>& scenarios() {
        },
        [](World& w) {
          Heap& heap = *w.span_of(w.blocks[0]).heap();
-         auto& arena = static_cast<ArenaHeap&>(heap);
-         arena.release_pages(~std::size_t{0}, ReleaseAfter::kHostWait);
-         return arena.free_pages() == 0;
+         heap.release_pages(~std::size_t{0}, ReleaseAfter::kHostWait);
+         return heap.free_pages() == 0;
        }},
       {"EmptyCache", 16, Promise::kProgramUnharmed,
        [](World& w) {

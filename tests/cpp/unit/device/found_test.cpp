@@ -3,12 +3,10 @@
 // The comments say what happened before.
 #include "ferro/driver/error.h"
 #include "support/device_fixture.h"
-#include "support/test_source.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <set>
 #include <utility>
 
 namespace ferro {
@@ -23,73 +21,11 @@ using testing::SimGpu;
 
 class FoundTest : public testing::DeviceFixture {
  protected:
-  explicit FoundTest(AllocatorConfig config = {})
-      : DeviceFixture(64, kSettings, std::move(config)) {}
-
-  ~FoundTest() override {
-    free_everything();
-    device_->empty_cache();
-    EXPECT_EQ(segments_.size(), 0U);
-  }
-
-  // A pool whose every block is alone in its segment.
-  void hold_whole_segments() {
-    device_->pools().hold(kGraphPool);
-    device_->pools().set_no_split(kGraphPool);
-  }
-  std::size_t size_at(DevicePtr ptr) {
-    return heap_of(ptr).live_block_at(*addresses_.find(ptr), ptr)->size;
-  }
-  void hold_with_source() {
-    EXPECT_TRUE(
-        device_->pools().hold(kGraphPool, std::make_shared<testing::TestSource>(segments_)));
-  }
-  void release() { EXPECT_TRUE(device_->pools().release(kGraphPool)); }
-
-  static constexpr const char* kSettings = "mode=adversarial,turn=1e-300,devices=2";
-  std::set<std::uint64_t> segments_;
+  FoundTest() : DeviceFixture(64, "mode=adversarial,turn=1e-300,devices=2") {}
 };
-
-// The result says 2 MiB, as was asked for; the block has 12.
-TEST_F(FoundTest, AWholeSegmentAtAnAddressHasItsOwnSize) {
-  hold_whole_segments();
-  const DevicePtr ptr = allocate(6 * kPageBytes, stream_, kGraphPool);
-  free(ptr);
-  const AllocateResult again = device_->allocate_at(kGraphPool, stream_, ptr, bytes(kPageBytes));
-  ASSERT_EQ(again.ptr, ptr);
-  EXPECT_EQ(again.size, size_at(ptr));
-  release();
-}
-
-// The result says 39 MiB, as was asked for; the block has 40, because so little is not split off.
-TEST_F(FoundTest, ABlockThatAPoolLendsHasItsOwnSize) {
-  hold_with_source();
-  device_->pools().set_use_on_oom(kGraphPool, true);
-  const DevicePtr lent = allocate(40 * kMiB, stream_, kGraphPool);
-  free(lent);
-  allocate(80 * kMiB);
-  const AllocateResult result = try_allocate(39 * kMiB, stream_, kDefaultPool);
-  ASSERT_EQ(result.ptr, lent);
-  EXPECT_EQ(result.size, size_at(lent));
-  release();
-}
-
-// The default pool gets a part of a segment, and the pool's next block the rest of it.
-TEST_F(FoundTest, AWholeSegmentIsNotLentInParts) {
-  hold_whole_segments();
-  device_->pools().set_use_on_oom(kGraphPool, true);
-  free(allocate(40 * kMiB, stream_, kGraphPool));
-  allocate(80 * kMiB);
-  allocate(10 * kMiB);
-  const DevicePtr block = allocate(4 * kMiB, stream_, kGraphPool);
-  EXPECT_EQ(addresses_.find(block)->base(), block);
-  EXPECT_EQ(addresses_.find(block)->bytes(), size_at(block));
-  release();
-}
 
 // It is: what the nested request was told stays, and is told to the outer one too.
 TEST_F(FoundTest, NoRequestIsRejectedForWhatACallbackAskedFor) {
-  hold_with_source();
   rejection_limit_ = 40 * kPageBytes;
   bool nested = false;
   on_shortage_ = [&] {
@@ -98,21 +34,20 @@ TEST_F(FoundTest, NoRequestIsRejectedForWhatACallbackAskedFor) {
     }
     return false;
   };
-  SimGpu::expect(ferro_sim_add_fault("cuMemAlloc", "after", 0, CUDA_ERROR_OUT_OF_MEMORY) == 0
+  SimGpu::expect(ferro_sim_add_fault("cuMemCreate", "after", 0, CUDA_ERROR_OUT_OF_MEMORY) == 0
                      ? CUDA_SUCCESS
                      : CUDA_ERROR_UNKNOWN);
-  const auto facts = refuse(4 * kMiB, stream_, kGraphPool);
+  const auto facts = refuse(4 * kMiB, stream_);
   EXPECT_FALSE(facts->rejected_beyond.has_value()) << "4 MiB are within the limit";
   ferro_sim_clear_faults();
   on_shortage_ = nullptr;
-  release();
 }
 
-// It is rejected for what its try before said, although a pool has given up a segment since.
+// It is rejected for what its try before said, although a pool has given up pages since.
 TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
-  hold_with_source();
-  free(allocate(4 * kMiB, stream_, kGraphPool));
-  release();
+  device_->pools().hold(kGraphPool);
+  free(allocate(10 * kPageBytes, stream_, kGraphPool));
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
   allocate(18 * kPageBytes);
   ASSERT_EQ(device_->report().held_bytes(), 28 * kPageBytes);
   device_->store().set_limit(30 * kPageBytes);
@@ -123,17 +58,6 @@ TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
   };
   EXPECT_NE(try_allocate(3 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
   on_shortage_ = nullptr;
-}
-
-// It is refused: what is idle counts against the limit and only goes after that.
-TEST_F(FoundTest, IdlePagesMakeRoomForASegmentUnderACapture) {
-  hold_with_source();
-  device_->store().set_limit(30 * kPageBytes);
-  testing::make_idle(device_->store(), 25);
-  device_->set_captures(1);
-  EXPECT_NE(try_allocate(4 * kMiB, stream_, kGraphPool).ptr, kNull);
-  device_->set_captures(0);
-  release();
 }
 
 // It has another handle by then, and the arena still counts on the old ones.
@@ -176,19 +100,9 @@ TEST_F(FoundTest, AWindowThatTheDriverKeepsMappedKeepsThePagesBehindIt) {
   EXPECT_EQ(SimGpu::used_pages(), 0U);
 }
 
-// It is refused: the driver has no memory left, and only without a capture did idle pages go to it.
-TEST_F(FoundTest, IdlePagesMakeRoomOnTheDeviceForASegmentUnderACapture) {
-  hold_with_source();
-  testing::make_idle(device_->store(), 63);
-  device_->set_captures(1);
-  EXPECT_NE(try_allocate(4 * kMiB, stream_, kGraphPool).ptr, kNull);
-  device_->set_captures(0);
-  release();
-}
-
 // It is refused: what was shared went to the driver when memory was short, and was not tried.
-TEST_F(FoundTest, WhatWasSharedMakesRoomForASegmentUnderACapture) {
-  hold_with_source();
+TEST_F(FoundTest, WhatWasSharedMakesRoomUnderACapture) {
+  device_->pools().hold(kGraphPool);
   device_->store().set_limit(30 * kPageBytes);
   PageHandle handle{};
   ASSERT_EQ(device_->store().create_one(29, &handle), TakeResult::kOk);
@@ -198,7 +112,7 @@ TEST_F(FoundTest, WhatWasSharedMakesRoomForASegmentUnderACapture) {
   device_->set_captures(1);
   EXPECT_NE(try_allocate(4 * kMiB, stream_, kGraphPool).ptr, kNull);
   device_->set_captures(0);
-  release();
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 // It is refused although 24 free pages are there: those of shared blocks go to the driver, as many
@@ -228,7 +142,7 @@ TEST_F(FoundTest, PagesThatASharedBlockLeavesAreMappedNowhere) {
   SimGpu::fill(stream_, hole, 1, 1);
   free(hole);
   const DevicePtr block = allocate(17 * kPageBytes);
-  ASSERT_EQ(arena_of(stays).pages_moved(), 1U);
+  ASSERT_EQ(heap_of(stays).pages_moved(), 1U);
   SharedRange range;
   ASSERT_EQ(
       device_->export_block(*addresses_.find(block), block,
@@ -279,18 +193,6 @@ TEST_F(FoundTest, APoolThatNobodyHoldsOutlivesItsRequest) {
   const DevicePtr ptr = allocate(50 * kPageBytes, stream_, kGraphPool);
   EXPECT_EQ(layout_of(kGraphPool), "L50p");
   EXPECT_EQ(heap_of(ptr).pool(), kGraphPool);
-}
-
-class FoundInSegmentsTest : public FoundTest {
- protected:
-  FoundInSegmentsTest() : FoundTest({.layout = Layout::kSegments}) {}
-};
-
-// The same, where the cache is emptied for the request itself.
-TEST_F(FoundInSegmentsTest, APoolThatNobodyHoldsOutlivesItsRequest) {
-  free(allocate(80 * kMiB));
-  allocate(100 * kMiB, stream_, kGraphPool);
-  EXPECT_EQ(layout_of(kGraphPool), "L50p");
 }
 
 class FoundOnGoneStreamTest : public testing::GoneStreamFixture {

@@ -36,19 +36,18 @@ TEST_F(PoolTableTest, HeapsOfAPoolThatIsGoneAreNotAskedForTheirSmallBlocks) {
 
 TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
   device_->pools().set_use_on_oom(kGraphPool, true);
-  device_->pools().set_no_split(kGraphPool);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);  // a flag makes no pool
   device_->empty_cache();
-  EXPECT_TRUE(device_->pools().traits(kGraphPool).no_split);
   device_->pools().hold(kGraphPool);
-  EXPECT_TRUE(device_->pools().traits(kGraphPool).no_split);
   free(allocate(4 * kMiB, stream_, kGraphPool));
   EXPECT_EQ(device_->pools().heaps_that_allow().size(), 1U);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
-  EXPECT_FALSE(device_->pools().has_special());
-  EXPECT_FALSE(device_->pools().traits(kGraphPool).no_split);
+  device_->pools().hold(kGraphPool);
+  free(allocate(4 * kMiB, stream_, kGraphPool));
+  EXPECT_TRUE(device_->pools().heaps_that_allow().empty()) << "they went with it";
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(PoolTableTest, AFlagMayBeTakenBackBeforeThePoolExists) {
@@ -65,6 +64,42 @@ TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
   device_->pools().hold(kGraphPool);
   free(allocate(16 * kPageBytes, stream_, kGraphPool));
   EXPECT_NE(allocate(2 * kPageBytes), kNull);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
+TEST_F(PoolTableTest, AnUnknownPoolIsNotGivenUp) {
+  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  device_->pools().set_use_on_oom(kGraphPool, true);
+  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value()) << "a flag makes no pool";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
+}
+
+TEST_F(PoolTableTest, APoolThatNeverHadAHeapIsGivenUpWithItsHoldsAndFlag) {
+  device_->pools().set_use_on_oom(kGraphPool, true);
+  device_->pools().hold(kGraphPool);
+  device_->pools().hold(kGraphPool);
+  const auto unused = device_->pools().give_up(kGraphPool);
+  ASSERT_TRUE(unused.has_value());
+  EXPECT_EQ(unused->use_count, 2);
+  EXPECT_TRUE(unused->use_on_oom);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
+  EXPECT_FALSE(device_->pools().release(kGraphPool));
+  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  // One of that name starts anew.
+  device_->pools().hold(kGraphPool);
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
+  free(allocate(kPageBytes, stream_, kGraphPool));
+  EXPECT_TRUE(device_->pools().heaps_that_allow().empty());
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
+TEST_F(PoolTableTest, APoolWithAHeapIsNotGivenUp) {
+  device_->pools().hold(kGraphPool);
+  const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
+  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  free(ptr);
+  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value()) << "the heap is still there";
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 

@@ -28,8 +28,7 @@ using testing::SimGpu;
 
 class RegressionsTest : public testing::DeviceFixture {
  protected:
-  explicit RegressionsTest(std::size_t device_pages = 64, AllocatorConfig config = {})
-      : DeviceFixture(device_pages, SimGpu::kManual, std::move(config)) {
+  explicit RegressionsTest(std::size_t device_pages = 64) : DeviceFixture(device_pages) {
     FaultyApi::keep(&ledger_);
   }
   ~RegressionsTest() override { FaultyApi::keep(nullptr); }
@@ -96,7 +95,7 @@ TEST_P(RefusedAccessTest, LosesNoEvent) {
     EXPECT_NE(try_to_allocate(2 * kPageBytes), kNull);
   }
   EXPECT_STREQ(FaultyApi::failed(), "cuMemSetAccess");
-  EXPECT_EQ(arena_of(blocks[1]).pages_moved(), 2U);
+  EXPECT_EQ(heap_of(blocks[1]).pages_moved(), 2U);
   EXPECT_LE(ledger_.counts().events, 2U) << "one for each point that has not passed";
 }
 
@@ -166,27 +165,6 @@ TEST_F(RegressionsTest, NoSizeIsTooLargeToBeRefusedAtAnAddress) {
     device_->report().check_invariants();
     EXPECT_EQ(layout_of(kDefaultPool), before);
   }
-}
-
-class RegressionsInSegmentsTest : public RegressionsTest {
- protected:
-  RegressionsInSegmentsTest() : RegressionsTest(64, {.layout = Layout::kSegments}) {}
-};
-
-// Frees of pools were waited for under a capture too.
-TEST_F(RegressionsInSegmentsTest, TheFreesOfPoolsAreNotSettledUnderACapture) {
-  device_->pools().hold(kGraphPool);
-  const DevicePtr ptr = allocate(4 * kMiB, stream_, kGraphPool);
-  free_used_by(ptr, side_);
-  const std::uint64_t waits = device_->driver().calls().event_wait;
-  device_->set_captures(1);
-  device_->empty_cache();
-  EXPECT_TRUE(heap_of(ptr).has_pending());
-  EXPECT_EQ(device_->driver().calls().event_wait, waits);
-  device_->set_captures(0);
-  device_->empty_cache();
-  EXPECT_FALSE(heap_of(ptr).has_pending());
-  EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 // The simulated driver's table, in which something happens just before a stream is made to wait.

@@ -25,12 +25,12 @@ class CapturedGraphTest : public ::testing::Test {
  protected:
   CapturedGraphTest() : stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
-    target_ = driver_.allocate(kPageBytes);
+    target_ = SimGpu::allocate(kPageBytes);
   }
   ~CapturedGraphTest() override {
     FaultyApi::reset();
     SimGpu::finish_all();
-    EXPECT_TRUE(driver_.free(target_));
+    SimGpu::free(target_);
   }
 
   // A graph that fills the first byte of the target.

@@ -165,26 +165,5 @@ TEST_F(CheckpointTest, AHeapThatIsNewerThanTheCheckpointIsEmptied) {
   EXPECT_EQ(layout_of(kGraphPool), "F1p");
 }
 
-// Another has its address: its block would be cut, in a pool whose blocks are not.
-TEST_F(CheckpointTest, ASegmentThatWasReplacedCannotBeRestored) {
-  const auto let_go = [this] {
-    device_->pools().release(kGraphPool);
-    device_->empty_cache();
-  };
-  device_->pools().set_no_split(kGraphPool);
-  const DevicePtr a = allocate_in_pool(kPageBytes);
-  const PoolCheckpoint checkpoint = take();
-  ASSERT_EQ(restore(checkpoint), CheckpointError::kNone);
-  free(a);
-  let_go();
-  ASSERT_EQ(device_->report().held_bytes(), 0U);
-  device_->pools().hold(kGraphPool);
-  device_->pools().set_no_split(kGraphPool);
-  ASSERT_EQ(allocate_in_pool(4 * kPageBytes), a) << "the first addresses that are free";
-  EXPECT_EQ(restore(checkpoint), CheckpointError::kPagesGone);
-  free(a);
-  let_go();
-}
-
 }  // namespace checkpoint_test
 }  // namespace ferro

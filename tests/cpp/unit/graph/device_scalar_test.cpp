@@ -20,12 +20,12 @@ class DeviceScalarTest : public ::testing::Test {
  protected:
   DeviceScalarTest() {
     FaultyApi::reset();
-    target_ = driver_.allocate(kPageBytes);
+    target_ = SimGpu::allocate(kPageBytes);
   }
   ~DeviceScalarTest() override {
     FaultyApi::reset();
     SimGpu::finish_all();
-    EXPECT_TRUE(driver_.free(target_));
+    SimGpu::free(target_);
   }
 
   template <typename T>

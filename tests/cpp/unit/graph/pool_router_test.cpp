@@ -375,7 +375,8 @@ TEST_F(PoolRouterTest, TellsWhichPoolsItReleased) {
   ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_));
   router_.let_go_of_failed_captures();
   EXPECT_EQ(router_.take_released(),
-            (std::vector<PoolRouter::Released>{{kGraphPool, true}, {kOther, false}}));
+            (std::vector<PoolRouter::Released>{{kGraphPool, PoolHold::kHere, true},
+                                               {kOther, PoolHold::kHere, false}}));
   EXPECT_TRUE(router_.take_released().empty());
 }
 

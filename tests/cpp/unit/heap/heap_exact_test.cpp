@@ -22,7 +22,7 @@ class HeapExactTest : public testing::HeapFixture {
     return placed;
   }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 TEST_F(HeapExactTest, AFreedAddressComesBackWithoutNewPages) {
@@ -115,7 +115,7 @@ TEST_F(HeapExactTest, BeyondTheSpanOrInAnotherHeapIsRefused) {
   const DevicePtr a = grow(heap_, kPageBytes);
   Span& span = *addresses_.find(a);
   EXPECT_EQ(place(span.base() + (span.bytes() - 512), 1024), kNull);
-  ArenaHeap other{context_, kDefaultPool, side_};
+  Heap other{context_, kDefaultPool, side_};
   EXPECT_EQ(other.allocate_at(a + kPageBytes, bytes(512)).ptr, kNull);
   EXPECT_EQ(heap_.allocate_at(span.base() + span.bytes(), bytes(512)).ptr, kNull);
 }

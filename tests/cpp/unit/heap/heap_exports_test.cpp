@@ -55,7 +55,7 @@ class HeapExportsTest : public testing::HeapFixture {
   std::size_t idle() { return store_.counts().idle; }
   static bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) >= 0; }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 using Sizes = std::vector<std::size_t>;

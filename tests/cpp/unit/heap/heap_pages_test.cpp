@@ -30,7 +30,7 @@ class HeapPagesTest : public testing::HeapFixture {
     return given;
   }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 constexpr std::size_t kAll = ~std::size_t{0};
@@ -158,7 +158,7 @@ TEST_F(HeapPagesTest, ReleasingWaitsForTheHeapsOwnStream) {
 }
 
 TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
-  ArenaHeap pool(context_, PoolId{0, 3}, stream_);
+  Heap pool(context_, PoolId{0, 3}, stream_);
   const DevicePtr a = grow(pool, 2 * kPageBytes);
   free(pool, a);
   // A graph replays on its pages, on any stream, when the program has freed them long ago.
@@ -212,7 +212,7 @@ TEST_F(HeapPagesTest, PendingBlocksKeepTheirPages) {
 }
 
 TEST_F(HeapPagesTest, APageGivenBackServesAnotherHeap) {
-  ArenaHeap other(context_, kDefaultPool, side_);
+  Heap other(context_, kDefaultPool, side_);
   free(heap_, grow(heap_, 2 * kPageBytes));
   ASSERT_EQ(release_pages(kAll), 2U);
   const DevicePtr ptr = [&] {
@@ -230,7 +230,7 @@ TEST_F(HeapPagesTest, APageGivenBackServesAnotherHeap) {
 TEST_F(HeapPagesTest, AHeapThatGoesGivesItsAddressesBack) {
   DevicePtr ptr = kNull;
   {
-    ArenaHeap other(context_, kDefaultPool, side_);
+    Heap other(context_, kDefaultPool, side_);
     ptr = grow(other, kPageBytes);
     free(other, ptr);
     ASSERT_EQ(release(other, kAll), 1U);
@@ -353,7 +353,7 @@ TEST_F(HeapPagesTest, NothingIsRestoredWhileFreesArePending) {
 }
 
 TEST_F(HeapPagesTest, BlocksOfAnotherHeapCannotBeRestored) {
-  ArenaHeap other(context_, kDefaultPool, side_);
+  Heap other(context_, kDefaultPool, side_);
   const DevicePtr ptr = grow(other, 512);
   EXPECT_FALSE(heap_.can_restore(live_blocks_of(other)));
   free(other, ptr);

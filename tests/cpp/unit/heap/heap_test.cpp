@@ -16,7 +16,7 @@ class HeapTest : public testing::HeapFixture {
  protected:
   ~HeapTest() override { drain(heap_); }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 TEST_F(HeapTest, AnEmptyHeapHitsNothingAndAsksNothing) {

@@ -36,10 +36,10 @@ class JoinTest : public testing::HeapFixture {
   ~JoinTest() override { drain(heap_); }
 
   Driver hooked_{BeforeCopy::table(), 0};
-  const HeapContext hooked_context_{
-      hooked_, store_,    stale_,    events_,   timeline_, exports_,         addresses_,
-      stats_,  captures_, observer_, segments_, searches_, with_free_pages_, with_pending_};
-  ArenaHeap heap_{hooked_context_, kDefaultPool, stream_};
+  const HeapContext hooked_context_{hooked_,   store_,    stale_,           events_,
+                                    timeline_, exports_,  addresses_,       stats_,
+                                    captures_, observer_, with_free_pages_, with_pending_};
+  Heap heap_{hooked_context_, kDefaultPool, stream_};
 };
 
 TEST_F(JoinTest, FreeMemoryOnItsPagesIsNotHandedOutMeanwhile) {

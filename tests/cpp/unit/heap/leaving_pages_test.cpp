@@ -25,17 +25,17 @@ class LeavingPagesTest : public testing::HeapFixture {
     drain(heap_);
   }
 
-  GrowResult take_idle(ArenaHeap& heap, GrowFrom from = GrowFrom::kIdlePages) {
+  GrowResult take_idle(Heap& heap, GrowFrom from = GrowFrom::kIdlePages) {
     return take_idle(heap, bytes(2 * kPageBytes), from);
   }
-  GrowResult take_idle(ArenaHeap& heap, const Request& request, GrowFrom from) {
+  GrowResult take_idle(Heap& heap, const Request& request, GrowFrom from) {
     DevicePtr ptr = kNull;
     const GrowResult result = heap.allocate_grown(request, from, &ptr);
     check(heap);
     return result;
   }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 // At another address another stream may still be at work on them.
@@ -49,7 +49,7 @@ TEST_F(LeavingPagesTest, TheirOwnStreamWaitsForThemWhereItMay) {
 }
 
 TEST_F(LeavingPagesTest, AnotherStreamWaitsForThemOnlyWhereItMay) {
-  ArenaHeap other(context_, kDefaultPool, side_);
+  Heap other(context_, kDefaultPool, side_);
   EXPECT_EQ(take_idle(other), GrowResult::kTooFewPages);
   EXPECT_EQ(driver_.calls().stream_wait, 0U);
   EXPECT_EQ(take_idle(other, GrowFrom::kWaitedPages), GrowResult::kGrown);
@@ -60,7 +60,7 @@ TEST_F(LeavingPagesTest, AnotherStreamWaitsForThemOnlyWhereItMay) {
 
 // Its graphs replay on any stream, which would not be ordered behind what this one still does.
 TEST_F(LeavingPagesTest, APrivatePoolOfTheirStreamHasThemWhenTheirEpochHasPassed) {
-  ArenaHeap pool(context_, PoolId{0, 3}, stream_);
+  Heap pool(context_, PoolId{0, 3}, stream_);
   EXPECT_EQ(take_idle(pool), GrowResult::kTooFewPages);
   SimGpu::finish(stream_);
   EXPECT_EQ(take_idle(pool), GrowResult::kTooFewPages);

@@ -19,8 +19,8 @@ using testing::SimGpu;
 class Recorder final : public MemoryObserver {
  public:
   void on_event(const EventFacts& event) noexcept override {
-    static constexpr const char* kNames[] = {
-        "alloc", "free_requested", "free_completed", "created", "released", "mapped", "unmapped"};
+    static constexpr const char* kNames[] = {"alloc", "free_requested", "free_completed", "mapped",
+                                             "unmapped"};
     const auto* context = static_cast<const std::string*>(event.context.get());
     lines.push_back(std::string(kNames[static_cast<int>(event.what)]) + " " +
                     std::to_string(event.size) + (context != nullptr ? " " + *context : ""));

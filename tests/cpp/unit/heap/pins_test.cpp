@@ -35,7 +35,7 @@ class PinsTest : public testing::HeapFixture {
     return result;
   }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 TEST_F(PinsTest, PinnedPagesStayWithoutABlock) {

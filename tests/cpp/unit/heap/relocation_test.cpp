@@ -97,7 +97,7 @@ class RelocationTest : public testing::HeapFixture {
     return ptr;
   }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
   std::vector<DevicePtr> blocks_;
 };
 
@@ -227,7 +227,7 @@ TEST_F(RelocationTest, ACapturingStreamMovesNothing) {
 }
 
 TEST_F(RelocationTest, APrivatePoolKeepsItsPagesWhereTheyAre) {
-  ArenaHeap pool(context_, PoolId{0, 3}, stream_);
+  Heap pool(context_, PoolId{0, 3}, stream_);
   DevicePtr ptr = kNull;
   std::vector<DevicePtr> blocks;
   for (int i = 0; i < 4; ++i) {
@@ -280,7 +280,7 @@ class LargeHandlesTest : public testing::HeapFixture {
     store_.put(pages);
   }
 
-  ArenaHeap heap_{context_, kDefaultPool, stream_};
+  Heap heap_{context_, kDefaultPool, stream_};
 };
 
 TEST_F(LargeHandlesTest, ALargeRequestTakesFewCalls) {

@@ -39,7 +39,7 @@ class StaleMappingsTest : public testing::HeapFixture {
   // Pages of the store that the driver takes back.
   std::size_t trim() { return store_.trim(~std::size_t{0}); }
 
-  std::optional<ArenaHeap> heap_{std::in_place, context_, kDefaultPool, stream_};
+  std::optional<Heap> heap_{std::in_place, context_, kDefaultPool, stream_};
   DevicePtr kept_{};
 };
 

@@ -121,7 +121,7 @@ class CapturedWords : public ::testing::Test {
 TEST_F(CapturedWords, AreThoseOfArgumentsCopiesAndFills) {
   const SmallCubin cubin(kParameters);
   const CUfunction function = kernel(cubin);
-  const DevicePtr memory = driver_.allocate(kPageBytes);
+  const DevicePtr memory = SimGpu::allocate(kPageBytes);
   struct Many {
     std::uint64_t first = 0x1111, second = 0x2222, third = 0x3333;
   } many;
@@ -144,7 +144,7 @@ TEST_F(CapturedWords, AreThoseOfArgumentsCopiesAndFills) {
   EXPECT_EQ(driver_.captured_words(stream_), expected);
   SimGpu::end_capture(stream_);
   EXPECT_TRUE(driver_.captured_words(stream_).empty());
-  EXPECT_TRUE(driver_.free(memory));
+  SimGpu::free(memory);
 }
 
 TEST_F(CapturedWords, AreNoneOfAKernelWhoseParametersAreUnknown) {
