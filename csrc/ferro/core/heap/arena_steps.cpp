@@ -19,6 +19,9 @@ DevicePtr Heap::allocate_collected(const Request& request) {
 
 DevicePtr Heap::allocate_merged(const Request& request) {
   const HeapLock lock(mutex_);
+  if (tiling_.unmerged_bytes() == 0) {
+    return kNull;  // searched before
+  }
   tiling_.merge_all();
   return take_best_fit(request);
 }
