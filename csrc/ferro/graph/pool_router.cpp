@@ -88,6 +88,16 @@ void PoolRouter::mark_capture_end() {
   publish_counts();
 }
 
+bool PoolRouter::is_diverting_to(const PoolId& pool) {
+  const MutexLock lock(mutex_);
+  return std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end();
+}
+
+int PoolRouter::marked() {
+  const MutexLock lock(mutex_);
+  return marked_.value_or(0);
+}
+
 void PoolRouter::let_go_of_failed_captures() {
   const MutexLock lock(mutex_);
   drop_abandoned(std::nullopt, Whose::kOfGoneThreadsToo);

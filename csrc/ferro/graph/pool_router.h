@@ -63,6 +63,9 @@ class PoolRouter {
   void mark_capture_end() FERRO_EXCLUDES(mutex_);
 
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+  bool is_diverting_to(const PoolId& pool) FERRO_EXCLUDES(mutex_);
+  // Captures that are marked.
+  int marked() FERRO_EXCLUDES(mutex_);
   // Captures, also those that failed and were not noticed yet.
   int captures() const { return captures_.load(std::memory_order_relaxed); }
   bool has_captures() const { return captures() != 0; }

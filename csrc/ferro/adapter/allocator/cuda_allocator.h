@@ -292,7 +292,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
                         IfUnknown unknown = IfUnknown::kIsNobodys) const;
   bool makes_in_previous(const Device& device, const PoolId& id) const FERRO_EXCLUDES(init_mutex_);
-  // One that has no memory yet.
+  // One that has no memory yet. Nothing where requests are diverted to it, or for a member of a group.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
   // Remembers what a capture was given.

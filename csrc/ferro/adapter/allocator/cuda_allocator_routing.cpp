@@ -171,7 +171,11 @@ bool CudaAllocator::makes_in_previous(const Device& owner, const PoolId& id) con
 
 void CudaAllocator::move_pool_to_previous(Device& owner, c10::DeviceIndex index,
                                           c10::MempoolId_t id) {
-  const std::optional<PoolTable::Unused> pool = owner.core.pools().give_up(to_pool_id(id));
+  const PoolId known = to_pool_id(id);
+  if (owner.router.is_diverting_to(known) || owner.core.scratch().is_member(known)) {
+    return;
+  }
+  const std::optional<PoolTable::Unused> pool = owner.core.pools().give_up(known);
   if (!pool) {
     return;
   }
@@ -234,6 +238,11 @@ void CudaAllocator::start_previous() {
     return;
   }
   previous_.start(device_count());
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    for (int marked = device(i).router.marked(); marked > 0; --marked) {
+      mark_capture_begin(previous_.allocator(), i);  // so that it knows which ends
+    }
+  }
   for (const History::FailureObserver& observer : failure_observers_) {
     previous_.attach_observer(observer);
   }

@@ -32,6 +32,11 @@ SharingResult GraphScratch::leave(const PoolId& pool) {
   return parts_.scratch.leave(pool);
 }
 
+bool GraphScratch::is_member(const PoolId& pool) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return parts_.scratch.is_member(pool);
+}
+
 bool GraphScratch::is_in_group(GroupId group, const PoolId& pool) {
   const RecursiveMutexLock lock(climb_mutex_);
   return parts_.scratch.is_in_group(group, pool);

@@ -26,6 +26,7 @@ class GraphScratch {
   SharingResult join(GroupId group, const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   SharingResult may_join(GroupId group, const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   SharingResult leave(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
+  bool is_member(const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   bool is_in_group(GroupId group, const PoolId& pool) FERRO_EXCLUDES(climb_mutex_);
   GroupBytes bytes_of(GroupId group) FERRO_EXCLUDES(climb_mutex_);
   GroupBytes bytes_if_joined(std::span<const PoolId> pools) FERRO_EXCLUDES(climb_mutex_);

@@ -97,6 +97,7 @@ class ScratchSharing final : public ScratchLender {
   // The pool is a tree's from now on. False: a capture into it borrows now, or what the last one left
   // alive has no pages of its own.
   bool expect_checkpoints(const PoolId& pool);
+  bool is_member(const PoolId& pool) const { return members_.contains(pool); }
   bool is_in_group(GroupId group, const PoolId& pool) const {
     const auto member = members_.find(pool);
     return member != members_.end() && member->second.group == group;
