@@ -27,7 +27,7 @@
 //    needed or that live blocks keep (policy/span_sizes.h).
 #pragma once
 
-#include "ferro/base/mutex.h"
+#include "ferro/base/biased_mutex.h"
 #include "ferro/core/blocks/block_tiling.h"
 #include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap_context.h"
@@ -50,7 +50,7 @@
 
 namespace ferro {
 
-using HeapLock = SpinLock;
+using HeapLock = BiasedSpinLock;
 
 // Own pages are whole free handles elsewhere in the same arena.
 enum class GrowFrom {
@@ -446,7 +446,7 @@ class Heap final : public MappingOwner {
   Status copy_into(const HandleRange& fresh, const PageRun& from) FERRO_EXCLUDES(mutex_);
   void check_exports() FERRO_REQUIRES(mutex_);
 
-  SpinMutex mutex_;
+  BiasedSpinMutex mutex_;
   const HeapContext context_;
   const PoolId pool_;
   const StreamId stream_;

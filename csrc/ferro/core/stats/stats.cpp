@@ -134,12 +134,15 @@ int DeviceStats::claim(HeapStats* stats) {
 
 void DeviceStats::fold(const HeapStats* held) {
   const HeapStats* active = active_.load(std::memory_order_relaxed);
+  const bool insists = changed_.size() > kMaxListed;
   std::array<std::array<std::int64_t, kStatClasses>, kStatKinds> above{};  // peak over current
   std::erase_if(changed_, [&](HeapStats* heap) FERRO_NO_THREAD_SAFETY_ANALYSIS {
     // A heap that is in the middle of a change stays on the list, and so does the active one, which
     // changes without a word.
     const bool is_held = heap == held;
-    const bool locked = !is_held && heap->lock != nullptr && heap->lock->try_lock();
+    const bool locked =
+        !is_held && heap->lock != nullptr &&
+        (insists ? heap->lock->try_lock() : heap->lock->try_lock_without_revoking());
     for_each_stat([&](StatKind kind, StatClass cls) FERRO_NO_THREAD_SAFETY_ANALYSIS {
       const Share share = share_of(*heap, kind, cls);
       StatShare& counted = heap->counted[kind][cls];

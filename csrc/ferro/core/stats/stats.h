@@ -16,6 +16,7 @@
 // be missed.
 #pragma once
 
+#include "ferro/base/biased_mutex.h"
 #include "ferro/base/mutex.h"
 
 #include <array>
@@ -121,7 +122,7 @@ struct HeapStats {
   void on_pending_complete(std::int64_t size, std::int64_t requested);
 
   // The lock under which the counters change; null where nobody else is.
-  SpinMutex* lock = nullptr;
+  BiasedSpinMutex* lock = nullptr;
   // Of DeviceStats, under its lock: what its sums have of this heap.
   std::array<std::array<StatShare, kStatClasses>, kStatKinds> counted{};
   // Is the heap on the list of those that may have changed? Cleared under both locks, so that a
@@ -164,6 +165,9 @@ class DeviceStats {
   static constexpr int kClaimInterval = 4096;
   // So many claims in a row, each by another thread than the one before, are no handover.
   static constexpr int kClaimsSideBySide = 16;
+  // Heaps that other threads have to themselves stay on the list of those that changed, because
+  // locking them would end their bias; from so many on they are locked all the same.
+  static constexpr std::size_t kMaxListed = 64;
 
   // The heap's accumulated values stay in the sums. It has no active block, and changes no more.
   void remove_heap(HeapStats* stats) FERRO_EXCLUDES(mutex_);

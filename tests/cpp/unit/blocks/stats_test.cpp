@@ -1,7 +1,7 @@
 // DeviceStats against sums that are followed step by step.
 #include "ferro/core/stats/stats.h"
 
-#include "ferro/base/mutex.h"
+#include "ferro/base/biased_mutex.h"
 
 #include <gtest/gtest.h>
 
@@ -24,31 +24,31 @@ class FakeHeap {
   FakeHeap& operator=(const FakeHeap&) = delete;
 
   void allocate(std::int64_t size, std::int64_t requested) {
-    const SpinLock lock(mutex_);
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_allocate(size, requested);
   }
   void allocate(std::int64_t size) { allocate(size, size); }
   void free(std::int64_t size, std::int64_t requested) {
-    const SpinLock lock(mutex_);
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_free(size, requested);
   }
   void free(std::int64_t size) { free(size, size); }
   void free_pending(std::int64_t size) {
-    const SpinLock lock(mutex_);
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_free_pending(size);
   }
   void complete(std::int64_t size, std::int64_t requested) {
-    const SpinLock lock(mutex_);
+    const BiasedSpinLock lock(mutex_);
     device_.note_activity(&stats_, countdown_);
     stats_.on_pending_complete(size, requested);
   }
 
  private:
   DeviceStats& device_;
-  SpinMutex mutex_;
+  BiasedSpinMutex mutex_;
   HeapStats stats_;
   int countdown_ = 0;
 };
