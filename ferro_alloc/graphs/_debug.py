@@ -194,10 +194,11 @@ def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
 
 def _switch(on: bool) -> None:
     global _watch
+    # It may initialise CUDA, which turns the mode on where the settings ask for it.
+    extension = require_device("the debug mode of graphs")
     with _lock:
         if on == (_watch is not None):
             return
-        extension = require_device("the debug mode of graphs")
         if on and not is_installed():
             raise FerroError(
                 "the debug mode follows memory of ferro_alloc: call ferro_alloc.install() first"

@@ -66,7 +66,7 @@ def plan(
     arrangements of `pools` other than "separate" all are captured once more, and held together:
     that needs what the arrangement takes. Where there is not so much, it is estimated. By default
     these are "separate", "shared" and "exclusive", in which the pools are members of a group before
-    they are captured into.
+    they are captured into; with `layout` or `graph_layout` segments the first two.
 
     Afterwards memory, streams, pools and PyTorch's random numbers are as before, and the cache is
     empty. What the callable keeps of its calls, or does otherwise, stays (`Plan.kept_bytes`). While
@@ -82,14 +82,23 @@ def plan(
     """
     extension = _require()
     if callable(captures) and not isinstance(captures, GraphedCallable):
-        wanted = _checked(pools, tuple(POOLS), default=("separate", "shared", "exclusive"))
+        default: tuple[Pools, ...] = ("separate", "shared", *_exclusive())
+        wanted = _checked(pools, tuple(POOLS), default=default)
         mode = checked_mode(capture_error_mode)
         dry_run = _DryRun(captures, _calls(sample_args), check_stream(stream), mode)
         return dry_run.plan(wanted, num_warmup_iters)
     if sample_args is not None:
         raise FerroError("graphs take no sample_args: expected a callable, or graphs alone")
     joined: tuple[Pools, ...] = ("separate", "exclusive")
-    return _plan_graphs(extension, _graphs(captures), _checked(pools, joined, default=joined))
+    default = ("separate", *_exclusive())
+    return _plan_graphs(extension, _graphs(captures), _checked(pools, joined, default=default))
+
+
+def _exclusive() -> tuple[Pools, ...]:
+    """Nothing where pools are of PyTorch's own allocator, which form no group."""
+    chosen = settings()
+    native = chosen is not None and "segments" in (chosen.layout, chosen.graph_layout)
+    return () if native else ("exclusive",)
 
 
 @dataclass

@@ -113,6 +113,17 @@ def test_it_needs_ferro_alloc() -> None:
         graphs.debug()
 
 
+def test_it_may_be_asked_for_where_the_settings_turn_it_on(run_simulated: RunSimulated) -> None:
+    program = (
+        "import torch, ferro_alloc\n"
+        "from ferro_alloc import graphs\n"
+        "ferro_alloc.install(ferro_alloc.Config(graph_debug=True))\n"
+        "with graphs.debug():\n"
+        "    print(torch.ones(2, device='cuda').numel())\n"
+    )
+    assert run_simulated(program, memory="256MiB").stdout.split() == ["2"]
+
+
 def test_it_is_off_by_default() -> None:
     assert not Config().graph_debug
     assert Config.parse("graph_debug:true") == Config(graph_debug=True)

@@ -70,7 +70,9 @@ def test_groups_of_pools_of_another_allocator_are_not_planned(run_simulated: Run
         "except ferro_alloc.FerroError as error:\n"
         '    print("PyTorch\'s own allocator, which shares no pages" in str(error))\n'
     )
-    assert run_simulated(program, memory="256MiB").stdout.split() == ["True"]
+    program += "print(list(graphs.plan(lambda: x + 1).sets))\n"
+    done = run_simulated(program, memory="256MiB")
+    assert done.stdout.splitlines() == ["True", "['separate', 'shared']"]
 
 
 def planned(live: int, scratch: int, reserved: int) -> PlannedCapture:
