@@ -146,11 +146,14 @@ void unpin(std::uintptr_t address, std::size_t bytes) {
 py::dict device_view(int device) {
   ferro::DeviceMemory& core = core_of(device);
   const ferro::DeviceView view = core.report().view();
-  const ferro::StatValue allocated = core.stats().read()[ferro::kBytes][ferro::kAll];
+  const auto stats =
+      ferro::installed_allocator()->statistics(static_cast<c10::DeviceIndex>(device));
+  constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   py::dict numbers;
-  numbers["allocated_bytes"] = allocated.current;
-  numbers["peak_allocated_bytes"] = allocated.peak;
-  numbers["reserved_bytes"] = core.report().held_bytes();
+  // Of both allocators; the rest is of ours.
+  numbers["allocated_bytes"] = stats.allocated_bytes[kAggregate].current;
+  numbers["peak_allocated_bytes"] = stats.allocated_bytes[kAggregate].peak;
+  numbers["reserved_bytes"] = stats.reserved_bytes[kAggregate].current;
   numbers["cached_bytes"] =
       view.free_bytes + core.store().counts().idle * core.store().page_bytes();
   numbers["blocks"] = view.live_blocks;

@@ -3,6 +3,8 @@
 Each check is a promise that holds for both together, and returns True.
 """
 
+import threading
+
 from tests.python.feature_checks import MIB, check, error_of, filled, finish, take, words
 
 import torch
@@ -71,6 +73,54 @@ def peaks_of_sums_are_exact():
 
 
 @check
+def peaks_count_what_the_other_one_frees_later():
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    plain = take_plain(100 * MIB)
+    pages = take(100 * MIB)
+    del plain, pages
+    first = torch.cuda.max_memory_allocated() - before
+    torch.cuda.reset_peak_memory_stats()
+    pages = take(80 * MIB)
+    plain = take_plain(70 * MIB)
+    del pages
+    more = take(10 * MIB)
+    del plain, more
+    return (first, torch.cuda.max_memory_allocated() - before) == (200 * MIB, 150 * MIB)
+
+
+@check
+def a_limit_that_is_lifted_is_lifted_for_both():
+    limit_to(100 * MIB)
+    limit_to(TOTAL)
+    plain = take_plain(300 * MIB)
+    return plain.numel() == 300 * MIB
+
+
+@check
+def failures_are_counted_and_recorded_once():
+    pool = torch.cuda.MemPool(no_split=True)
+    names = ("num_ooms", "num_alloc_retries")
+    kept = take(MIB)
+    before = [torch.cuda.memory_stats()[name] for name in names]
+    torch.cuda.memory._record_memory_history()
+    try:
+        kinds = [error_of(lambda: take_in(pool, 2 * TOTAL))[0] for _ in range(3)]
+        (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    ooms, retries = [
+        torch.cuda.memory_stats()[name] - old for name, old in zip(names, before, strict=True)
+    ]
+    recorded = sum(entry["action"] == "oom" for entry in trace)
+    return (
+        kept.numel()
+        and (kinds, ooms, recorded) == (["OutOfMemoryError"] * 3, 3, 3)
+        and (0 <= retries <= 3)
+    )
+
+
+@check
 def one_limit_counts_both():
     limit_to(100 * MIB)
     try:
@@ -104,10 +154,7 @@ def a_failure_says_what_both_hold():
     ours = error_of(lambda: take(TOTAL))[1]
     theirs = error_of(lambda: take_plain(TOTAL))[1]
     del pages, plain
-    return (
-        "160.00 MiB is allocated by PyTorch" in ours
-        and "Besides, ferro_alloc holds 100.00 MiB of this GPU." in theirs
-    )
+    return all("160.00 MiB is allocated by PyTorch" in text for text in (ours, theirs))
 
 
 @check
@@ -117,9 +164,11 @@ def pools_of_the_other_one_lend():
     address = lent.data_ptr()
     del lent
     limit_to(80 * MIB)
+    before = torch.cuda.memory_stats()["num_ooms"]
     try:
         borrowed = take(60 * MIB)
-        return borrowed.data_ptr() == address
+        failures = torch.cuda.memory_stats()["num_ooms"] - before
+        return (borrowed.data_ptr(), failures) == (address, 0)
     finally:
         limit_to(TOTAL)
 
@@ -164,6 +213,40 @@ def fail_in(graph, pool, source):
     with torch.cuda.graph(graph, pool=pool.id):
         source.clone()
         torch.cuda.synchronize()
+
+
+@check
+def plain_memory_that_is_freed_in_a_capture_is_free_after_it():
+    plain, source = take_plain(4 * MIB), filled(MIB, 3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = source.clone()
+        plain.record_stream(torch.cuda.current_stream())
+        del plain
+    torch.cuda.empty_cache()
+    again = take_plain(4 * MIB)
+    graph.replay()
+    return again.numel() == 4 * MIB and bool((result.cpu() == words(3, MIB)).all())
+
+
+@check
+def another_thread_takes_plain_memory_beside_a_capture():
+    blocks, source = [take_plain(24 * MIB), take_plain(24 * MIB)], filled(MIB, 4)
+    side = torch.cuda.Stream()
+    blocks[1].record_stream(side)
+
+    def work():
+        blocks.clear()
+        blocks.append(take_plain(24 * MIB))
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = source.clone()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    graph.replay()
+    return len(blocks) == 1 and bool((result.cpu() == words(4, MIB)).all())
 
 
 @check

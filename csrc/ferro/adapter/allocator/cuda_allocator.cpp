@@ -274,6 +274,7 @@ AllocateResult CudaAllocator::allocate_quietly(Device& owner, c10::DeviceIndex i
     if (borrowed == nullptr) {
       fail_allocation(owner, index, pool, stream, request, *result.failure);
     }
+    owner.core.forget_failure();
     result = {to_device_ptr(borrowed), request.size, nullptr};
   }
   return result;
@@ -292,8 +293,9 @@ void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const 
 void CudaAllocator::free(void* ptr) {
   const DevicePtr address = to_device_ptr(ptr);
   Span* span = addresses_.find(address);
-  if (span == nullptr || observed_.load(std::memory_order_relaxed) || is_profiled_or_traced())
-      [[unlikely]] {
+  const bool unusual =
+      observed_.load(std::memory_order_relaxed) || previous_grows_.load(std::memory_order_relaxed);
+  if (span == nullptr || unusual || is_profiled_or_traced()) [[unlikely]] {
     free_unusually(span, ptr);
     return;
   }
@@ -321,6 +323,7 @@ void CudaAllocator::free_unusually(Span* span, void* ptr) {
       watched_blocks_.on_free(*block, span->heap()->pool(), context, owner.router.has_captures());
     }
   }
+  fold_peaks(owner, index, Serving::kOurs);
   const FreeResult result = span->heap()->free(*span, to_device_ptr(ptr), context);
   if (observed) {
     deliver_to_trackers();

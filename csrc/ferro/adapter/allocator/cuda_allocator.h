@@ -47,7 +47,7 @@ namespace ferro {
 
 class CudaAllocator;
 // Of status_text.h.
-std::string status_text(const CudaAllocator& allocator);
+std::string status_text(CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
@@ -194,6 +194,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   CUDAAllocator& previous() const { return previous_.allocator(); }
   // As configured, unless the device leaves no choice.
   bool has_pages(c10::DeviceIndex index) const { return device(index).has_pages; }
+  // Of both allocators, without asking the driver which frees are complete.
+  c10::CachingDeviceAllocator::DeviceStats statistics(c10::DeviceIndex index);
   // Of both allocators; of the one before on all devices, unless a capture runs.
   void empty_cache_of(c10::DeviceIndex index);
   // May it own memory?
@@ -214,6 +216,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void free(void* ptr);
 
  private:
+  static constexpr std::size_t kNotTold = PageStore::kNoLimit - 1;
   // What PyTorch knows as one device.
   struct Device {
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
@@ -227,7 +230,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     std::atomic<Serving> grows;            // which one's current stretch it is (end_stretch)
     std::atomic<double> fraction{1};       // of setMemoryFraction, and the bytes that it is
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
-    std::atomic<std::size_t> limit_of_previous{PageStore::kNoLimit};  // as it was last told
+    std::atomic<std::size_t> limit_of_previous{kNotTold};  // as it was last told
+    std::atomic<bool> announces_captures{false};           // to it; written under announce_mutex_
   };
 
   void add_devices(int device_count) FERRO_EXCLUDES(init_mutex_);
@@ -250,9 +254,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
   std::vector<PoolShare> pool_shares(c10::DeviceIndex index) const;
-  // What an out-of-memory error of the allocator before does not say. Empty where that is nothing.
-  std::string beside_failure_of_previous(Device& device, c10::DeviceIndex index,
-                                         std::size_t bytes) const;
+  // Of a request that the allocator before could not serve: its own message knows neither our memory
+  // nor names.
+  std::string message_of_failed_previous(Device& device, c10::DeviceIndex index, std::size_t bytes);
   Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` is that of the pointer; null when it is not ours.
@@ -277,6 +281,11 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // A request goes to this one. Where it was the other's turn, a stretch ends.
   void let_grow(Device& device, c10::DeviceIndex index, Serving which);
   void start_previous() FERRO_EXCLUDES(init_mutex_);
+  // The allocator before defers events, and gives nothing back, while it knows of a capture. So it is
+  // told of those into our pools.
+  void announce_captures(Device& device, c10::DeviceIndex index) FERRO_EXCLUDES(announce_mutex_);
+  // Before a block of one allocator goes while the other one grows, so that the peak counts it.
+  void fold_peaks(Device& device, c10::DeviceIndex index, Serving frees);
   Destination destination(Device& device, StreamId stream) const;
   void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream, Request request);
   void* allocate_in_previous(Device& device, c10::DeviceIndex index, StreamId stream,
@@ -335,6 +344,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   const std::size_t page_bytes_;
   const Layout layout_;                    // as configured
   std::atomic<std::size_t> memory_limit_;  // that of `config_`
+  std::atomic<std::size_t> headroom_;      // the same
   std::atomic<Layout> graph_layout_;       // the same
   PreviousAllocator previous_;
   UncachedAllocations uncached_;
@@ -342,6 +352,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::atomic<Serving> serving_{Serving::kPrevious};
   std::atomic<bool> enabled_{true};          // by torch.cuda.caching_allocator_enable
   std::atomic<bool> previous_lends_{false};  // some pool of its may serve requests of no pool
+  std::atomic<bool> previous_grows_{false};  // on some device, beside our memory
+  Mutex announce_mutex_;
   AddressIndex addresses_;
   RejectionObservers rejection_observers_;
   FailureLog failures_;

@@ -53,9 +53,12 @@ void CudaAllocator::empty_cache_of(c10::DeviceIndex index) {
 }
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
-  DeviceMemory& core = device(index).core;
-  with_torch_errors([&] { core.collect_pending(); });
-  const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(core);
+  with_torch_errors([&] { device(index).core.collect_pending(); });
+  return statistics(index);
+}
+
+c10::CachingDeviceAllocator::DeviceStats CudaAllocator::statistics(c10::DeviceIndex index) {
+  const c10::CachingDeviceAllocator::DeviceStats ours = to_device_stats(device(index).core);
   return previous_.is_in_use() ? previous_.add_statistics(index, ours, device(index).grows.load())
                                : ours;
 }

@@ -1,5 +1,6 @@
 // What becomes of a request that the core could not serve: observers are told, the error is thrown.
 #include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/allocator/device_view.h"
 #include "ferro/adapter/torch/convert.h"
 
 #include <algorithm>
@@ -68,17 +69,13 @@ std::vector<PoolShare> CudaAllocator::pool_shares(c10::DeviceIndex index) const 
   return shares;
 }
 
-// Its numbers are its own, and it knows no names.
-std::string CudaAllocator::beside_failure_of_previous(Device& owner, c10::DeviceIndex index,
-                                                      std::size_t bytes) const {
-  Failure failure;
-  failure.facts.request = bytes;
-  failure.pools = pool_shares(index);
-  const std::size_t held = owner.core.report().held_bytes();
-  return describe_pools(failure) +
-         (held == 0 ? ""
-                    : " Besides, ferro_alloc holds " + c10::CachingAllocator::format_size(held) +
-                          " of this GPU.");
+std::string CudaAllocator::message_of_failed_previous(Device& owner, c10::DeviceIndex index,
+                                                      std::size_t bytes) {
+  const std::size_t wanted = allocation_size(bytes, Layout::kSegments, page_bytes_);
+  Failure failure = to_failure(owner, index, owner.core.report().facts_of_failure(wanted));
+  std::string message = failure.message;
+  failures_.add(std::move(failure));
+  return message;
 }
 
 // The core knows nothing of the allocator before.

@@ -84,6 +84,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
       throw;
     }
   }
+  announce_captures(owner, index);
   if (whose == FilterOwner::kGraph) {
     try {
       host_pools_.hold(to_pool_id(id));
@@ -94,6 +95,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
     } catch (const c10::Error&) {
       owner.router.end(to_pool_id(id), EndOfCapture::kFailed);
       follow_released(owner);
+      announce_captures(owner, index);
       throw;
     }
   }
@@ -112,6 +114,7 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
                                                         : ScratchSharing::Outcome::kFailed);
   }));
   const bool ended = owner.router.end(to_pool_id(id), how);
+  announce_captures(owner, index);
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().endAllocateToPool(index, id);
     follow_released(owner);
@@ -279,9 +282,10 @@ void CudaAllocator::let_go_of_failed_captures() {
 }
 
 void CudaAllocator::follow_released(Device& owner) {
+  const auto index = static_cast<c10::DeviceIndex>(owner.core.driver().device());
+  announce_captures(owner, index);
   for (const PoolRouter::Released& each : owner.router.take_released()) {
     if (each.hold == PoolHold::kElsewhere) {
-      const auto index = static_cast<c10::DeviceIndex>(owner.core.driver().device());
       release_in_previous(index, to_mempool_id(each.pool), each.is_ended);
     } else {
       with_torch_errors([&] { end_failed_capture(owner, each.pool); });

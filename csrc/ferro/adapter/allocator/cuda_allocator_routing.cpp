@@ -23,6 +23,7 @@ CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
       page_bytes_(config.page_bytes),
       layout_(config.layout),
       memory_limit_(config.memory_limit),
+      headroom_(config.headroom),
       graph_layout_(config.graph_layout),
       previous_(previous),
       enabled_(previous.isEnabled()),
@@ -66,6 +67,37 @@ void CudaAllocator::let_grow(Device& owner, c10::DeviceIndex index, Serving whic
   const Serving grew = owner.grows.exchange(which, std::memory_order_relaxed);
   if (grew != which && previous_.is_in_use()) {
     end_stretch(index, grew);
+  }
+  bool any = false;
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    any |= device(i).has_pages &&
+           device(i).grows.load(std::memory_order_relaxed) == Serving::kPrevious;
+  }
+  previous_grows_.store(any, std::memory_order_relaxed);
+}
+
+void CudaAllocator::fold_peaks(Device& owner, c10::DeviceIndex index, Serving frees) {
+  const Serving grows = owner.grows.load(std::memory_order_relaxed);
+  if (grows != frees && owner.has_pages && previous_.is_in_use()) {
+    end_stretch(index, grows);
+  }
+}
+
+void CudaAllocator::announce_captures(Device& owner, c10::DeviceIndex index) {
+  if (!previous_.is_in_use() ||
+      owner.announces_captures.load(std::memory_order_relaxed) == owner.router.has_captures()) {
+    return;
+  }
+  const MutexLock lock(announce_mutex_);
+  const bool captures = owner.router.has_captures();
+  if (captures == owner.announces_captures) {
+    return;
+  }
+  owner.announces_captures = captures;
+  if (captures) {
+    previous_.begin_captures(index);
+  } else {
+    previous_.end_captures(index);
   }
 }
 
@@ -123,6 +155,7 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
 void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index, StreamId stream,
                                           std::size_t bytes) {
   const auto handle = reinterpret_cast<cudaStream_t>(stream);
+  announce_captures(owner, index);
   forward_annotations();
   apply_limit_of_previous(owner, index);
   // PyTorch 2.11's expandable segments fail an assertion when part of a pool goes back to the
@@ -130,7 +163,7 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   const ExpandableSetting::AsBefore setting;
   // It cannot know that some of the memory is our cache.
   if (owner.core.report().held_bytes() != 0 && !rejects_before_driver()) {
-    if (void* ptr = previous_.try_allocate(index, bytes, handle, owner.router.has_captures())) {
+    if (void* ptr = previous_.try_allocate(index, bytes, handle)) {
       return ptr;
     }
     with_torch_errors([&] { owner.core.empty_cache(); });
@@ -138,14 +171,19 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   }
   try {
     return previous_.allocator().raw_alloc_with_stream(bytes, handle);
-  } catch (const c10::OutOfMemoryError& error) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, error.msg(),
-                     beside_failure_of_previous(owner, index, bytes));
+  } catch (const c10::OutOfMemoryError&) {
+    if (rejects_before_driver()) {
+      throw;
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false, message_of_failed_previous(owner, index, bytes));
   }
 }
 
 void CudaAllocator::free_elsewhere(void* ptr) {
   if (!uncached_.free(ptr)) {
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+      fold_peaks(device(i), i, Serving::kPrevious);
+    }
     forward_annotations();
     previous_.allocator().raw_delete(ptr);  // throws when it is not its own either
   }
@@ -222,6 +260,7 @@ void CudaAllocator::adjust(const AllocatorConfig& wanted) {
     config_ = wanted;
   }
   memory_limit_.store(wanted.memory_limit, std::memory_order_relaxed);
+  headroom_.store(wanted.headroom, std::memory_order_relaxed);
   graph_layout_.store(wanted.graph_layout, std::memory_order_relaxed);
   for (int i = 0; i < device_count(); ++i) {
     core_of(i)->adjust(wanted);
@@ -242,6 +281,7 @@ void CudaAllocator::start_previous() {
     for (int marked = device(i).router.marked(); marked > 0; --marked) {
       mark_capture_begin(previous_.allocator(), i);  // so that it knows which ends
     }
+    announce_captures(device(i), i);
   }
   for (const History::FailureObserver& observer : failure_observers_) {
     previous_.attach_observer(observer);
@@ -257,10 +297,6 @@ void CudaAllocator::start_previous() {
 void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
   start_previous();
-  for (int i = 0; i < device_count(); ++i) {
-    const auto index = static_cast<c10::DeviceIndex>(i);
-    previous_.allocator().setMemoryFraction(getMemoryFraction(index), index);
-  }
   switch_to(Serving::kPrevious);
   ExpandableSetting::instance().take_back();
   for (int i = 0; i < device_count(); ++i) {
@@ -287,6 +323,9 @@ void CudaAllocator::switch_to(Serving serving) {
 }
 
 bool CudaAllocator::empty_previous_cache() {
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    announce_captures(device(i), i);
+  }
   if (has_captures() || !previous_.empty_cache()) {
     return false;
   }
@@ -324,9 +363,15 @@ void CudaAllocator::apply_limit(c10::DeviceIndex index) {
 
 // The same for the other one, which knows a fraction of the device.
 void CudaAllocator::apply_limit_of_previous(Device& owner, c10::DeviceIndex index) {
-  const std::size_t limit = limit_of_both(owner);
+  const std::size_t limit =
+      serves() ? limit_of_both(owner) : owner.fraction_limit.load(std::memory_order_relaxed);
   const std::size_t held = limit != PageStore::kNoLimit ? owner.core.report().held_bytes() : 0;
-  const std::size_t left = limit - std::min(limit, held);
+  std::size_t left = limit - std::min(limit, held);
+  if (const std::size_t headroom = headroom_.load(std::memory_order_relaxed);
+      headroom != 0 && serves()) {
+    const std::size_t free = owner.core.driver().memory_info().free_bytes;
+    left = std::min(left, previous_.reserved_bytes(index) + free - std::min(free, headroom));
+  }
   if (owner.limit_of_previous.exchange(left, std::memory_order_relaxed) == left) {
     return;
   }
@@ -354,8 +399,7 @@ void* CudaAllocator::borrow_from_previous(Device& owner, c10::DeviceIndex index,
   let_grow(owner, index, Serving::kPrevious);
   apply_limit_of_previous(owner, index);
   const ExpandableSetting::AsBefore setting;
-  return previous_.try_allocate(index, bytes, reinterpret_cast<cudaStream_t>(stream),
-                                owner.router.has_captures());
+  return previous_.try_allocate(index, bytes, reinterpret_cast<cudaStream_t>(stream));
 }
 
 }  // namespace ferro

@@ -15,6 +15,9 @@
 namespace ferro {
 namespace {
 
+using NativeStats = c10::CachingDeviceAllocator::DeviceStats;
+constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
 // On one line, and short.
 std::string shown(const std::string& given) {
   std::string name = given.substr(0, 80);
@@ -28,7 +31,8 @@ std::string label_of(const PoolId& id) {
   return known == nullptr || known->name().empty() ? to_text(id) : shown(known->name());
 }
 
-void add_pools(DeviceMemory& core, int device, std::string& text) {
+// Ours. Those of the allocator before could only be told by reading its blocks.
+void add_pools(DeviceMemory& core, c10::DeviceIndex device, std::string& text) {
   std::vector<std::pair<std::int64_t, PoolId>> pools;
   for (const auto& [id, reserved] : core.report().reserved_by_pool()) {
     if (reserved[kAll].current != 0) {
@@ -50,10 +54,12 @@ void add_tags(const std::vector<TagTotal>& tags, int device, std::string& text) 
   }
 }
 
-void add_device(DeviceMemory& core, int device, bool has_pages, std::string& text) {
-  const StatTable stats = core.stats().read();
-  const StatValue allocated = stats[kBytes][kAll];
-  const StatValue reserved = core.report().reserved()[kAll];
+// Sizes are of both allocators; what they are made of is ours.
+void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeStats& stats,
+                std::string& text) {
+  DeviceMemory& core = *allocator.core_of(device);
+  const c10::CachingAllocator::Stat& allocated = stats.allocated_bytes[kAggregate];
+  const c10::CachingAllocator::Stat& reserved = stats.reserved_bytes[kAggregate];
   const DeviceCounters counters = core.report().counters();
   const PageStore& store = core.store();
   const std::uint64_t misses =
@@ -62,16 +68,16 @@ void add_device(DeviceMemory& core, int device, bool has_pages, std::string& tex
     text += std::string(" ") + name + '=' + std::to_string(value);
   };
   text += "device " + std::to_string(device);
-  text += has_pages ? " pages" : " segments";
+  text += allocator.has_pages(device) ? " pages" : " segments";
   add("allocated_bytes", allocated.current);
   add("peak_allocated_bytes", allocated.peak);
-  add("active_bytes", stats[kActiveBytes][kAll].current);
+  add("active_bytes", stats.active_bytes[kAggregate].current);
   add("reserved_bytes", reserved.current);
   add("peak_reserved_bytes", reserved.peak);
   add("stranded_bytes", core.report().stranded_bytes());
   add("idle_bytes", store.counts().idle * store.page_bytes());
-  add("blocks", stats[kBlocks][kAll].current);
-  add("requests", stats[kBlocks][kAll].increased);
+  add("blocks", stats.allocation[kAggregate].current);
+  add("requests", stats.allocation[kAggregate].allocated);
   add("misses", misses);
   add("slowest_miss_ns", core.report().slowest_nanoseconds());
   text += '\n';
@@ -80,14 +86,14 @@ void add_device(DeviceMemory& core, int device, bool has_pages, std::string& tex
 
 }  // namespace
 
-std::string status_text(const CudaAllocator& allocator) {
+std::string status_text(CudaAllocator& allocator) {
   std::string text = "ferro_alloc 2 " + std::to_string(static_cast<int>(allocator.serves())) + '\n';
-  int device = 0;
-  for (DeviceMemory* core = allocator.core_of(0); core != nullptr;
-       core = allocator.core_of(++device)) {
-    if (core->stats().read()[kBlocks][kAll].increased != 0 || core->report().held_bytes() != 0) {
-      add_device(*core, device, allocator.has_pages(device), text);
-      add_tags(allocator.tags(static_cast<c10::DeviceIndex>(device)), device, text);
+  for (c10::DeviceIndex device = 0; device < allocator.device_count(); ++device) {
+    const NativeStats stats = allocator.statistics(device);
+    if (stats.allocation[kAggregate].allocated != 0 ||
+        stats.reserved_bytes[kAggregate].current != 0) {
+      add_device(allocator, device, stats, text);
+      add_tags(allocator.tags(device), device, text);
     }
   }
   return text;

@@ -19,6 +19,6 @@ namespace ferro {
 // kMaxPools pools and kMaxTags tags are named.
 inline constexpr std::size_t kMaxPools = 200;
 inline constexpr std::size_t kMaxTags = 200;
-std::string status_text(const CudaAllocator& allocator);
+std::string status_text(CudaAllocator& allocator);
 
 }  // namespace ferro

@@ -6,6 +6,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -38,6 +39,11 @@ std::vector<Stat*> stats_of(NativeStats& stats) {
   all.push_back(&stats.oversize_segments);
   return all;
 }
+
+// Of a pool that no program can have: PyTorch counts both numbers up from 0.
+constexpr c10::MempoolId_t kCaptures{~0ULL, ~0ULL};
+// Between two clocks of a process, in microseconds.
+constexpr std::int64_t kClockSlack = 100;
 
 // This thread has a request there whose failure counts as none.
 thread_local bool is_trying = false;
@@ -101,12 +107,30 @@ void PreviousAllocator::add_snapshot(c10::MempoolId_t id, bool include_traces,
   std::ranges::sort(ours->segments, {}, [](const SegmentInfo& segment) {
     return std::pair(segment.device, segment.address);
   });
+  std::deque<Moment> moments;
+  {
+    const MutexLock lock(moments_mutex_);
+    moments = moments_;
+  }
+  // One entry each: the next failure, which counts, may follow at once.
+  const auto is_hidden = [&moments](const TraceEntry& entry) {
+    const auto found = std::ranges::find_if(moments, [&entry](const Moment& moment) {
+      return entry.action_ == TraceEntry::OOM && entry.time_.t_ >= moment.begin &&
+             entry.time_.t_ <= moment.end;
+    });
+    const bool hidden = found != moments.end();
+    if (hidden) {
+      moments.erase(found);
+    }
+    return hidden;
+  };
   const std::size_t devices = std::min(ours->device_traces.size(), theirs.device_traces.size());
   for (std::size_t i = 0; i < devices; ++i) {
     std::vector<TraceEntry>& trace = ours->device_traces[i];
     // The snapshot itself is in ours already.
-    std::erase_if(theirs.device_traces[i],
-                  [](const TraceEntry& entry) { return entry.action_ == TraceEntry::SNAPSHOT; });
+    std::erase_if(theirs.device_traces[i], [&is_hidden](const TraceEntry& entry) {
+      return entry.action_ == TraceEntry::SNAPSHOT || is_hidden(entry);
+    });
     std::ranges::move(theirs.device_traces[i], std::back_inserter(trace));
     std::ranges::stable_sort(trace, {}, [](const TraceEntry& entry) { return entry.time_.t_; });
   }
@@ -159,17 +183,45 @@ void PreviousAllocator::attach_observer(
 }
 
 void* PreviousAllocator::try_allocate(c10::DeviceIndex device, std::size_t bytes,
-                                      cudaStream_t stream, bool captures) {
+                                      cudaStream_t stream) {
+  const auto now = [] {
+    return std::chrono::duration_cast<std::chrono::microseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
+  const NativeStats before = allocator_.getDeviceStats(device);
+  const std::int64_t began = now();
   is_trying = true;
   const auto end = c10::make_scope_exit([] { is_trying = false; });
   try {
     return allocator_.raw_alloc_with_stream(bytes, stream);
   } catch (const c10::OutOfMemoryError&) {
-    const MutexLock lock(mutex_);
-    hidden_[device].failures += 1;
-    hidden_[device].retries += captures ? 0 : 1;
+    const NativeStats after = allocator_.getDeviceStats(device);
+    {
+      const MutexLock lock(mutex_);
+      hidden_[device].failures += after.num_ooms - before.num_ooms;
+      hidden_[device].retries += after.num_alloc_retries - before.num_alloc_retries;
+    }
+    const MutexLock lock(moments_mutex_);
+    moments_.push_back({began - kClockSlack, now() + kClockSlack});
+    if (moments_.size() > kMostMoments) {
+      moments_.pop_front();
+    }
     return nullptr;
   }
+}
+
+// A pool of its own that takes no stream.
+void PreviousAllocator::begin_captures(c10::DeviceIndex device) const {
+  if (pool_use_count(device, kCaptures) < 0) {
+    allocator_.createOrIncrefPool(device, kCaptures, nullptr);  // held, so that it can begin again
+  }
+  allocator_.beginAllocateToPool(device, kCaptures, [](cudaStream_t) { return false; });
+}
+
+void PreviousAllocator::end_captures(c10::DeviceIndex device) const {
+  allocator_.endAllocateToPool(device, kCaptures);
+  allocator_.releasePool(device, kCaptures);
 }
 
 void PreviousAllocator::reset_accumulated(c10::DeviceIndex device) {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <vector>
@@ -71,10 +72,13 @@ class PreviousAllocator {
   void record_history(HistoryCall call) FERRO_EXCLUDES(mutex_);
   // Told of its failures, but of those that another try may mend.
   void attach_observer(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer);
-  // A request whose failure counts as none, and that no observer hears of. Null: it failed.
-  // `captures`: some run, so that it does not try again with an emptied cache.
-  void* try_allocate(c10::DeviceIndex device, std::size_t bytes, cudaStream_t stream, bool captures)
+  // A request whose failure counts as none, is in no history, and no observer hears of. Null: it
+  // failed.
+  void* try_allocate(c10::DeviceIndex device, std::size_t bytes, cudaStream_t stream)
       FERRO_EXCLUDES(mutex_);
+  // Captures run that it does not serve: it defers events and gives nothing back meanwhile.
+  void begin_captures(c10::DeviceIndex device) const;
+  void end_captures(c10::DeviceIndex device) const;
   // Brings it into use for so many devices. One caller at a time.
   void start(int device_count) FERRO_EXCLUDES(mutex_);
 
@@ -102,6 +106,14 @@ class PreviousAllocator {
     std::int64_t retries = 0;
   };
   std::map<c10::DeviceIndex, Hidden> hidden_ FERRO_GUARDED_BY(mutex_);
+  // When such failures were, the last ones: entries of its history that are not shown.
+  struct Moment {
+    std::int64_t begin = 0;  // microseconds, as in a history
+    std::int64_t end = 0;
+  };
+  static constexpr std::size_t kMostMoments = 1000;
+  mutable Mutex moments_mutex_;
+  std::deque<Moment> moments_ FERRO_GUARDED_BY(moments_mutex_);
 };
 
 }  // namespace ferro

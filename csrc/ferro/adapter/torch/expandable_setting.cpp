@@ -63,7 +63,9 @@ void ExpandableSetting::begin_as_before() {
 void ExpandableSetting::end_as_before() {
   const MutexLock lock(mutex_);
   if (--as_before_ == 0 && is_set_aside_.load()) {
-    write(true);
+    if (!is_programs()) {
+      write(true);
+    }
     is_set_aside_.store(false);
   }
 }

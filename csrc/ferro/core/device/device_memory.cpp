@@ -214,6 +214,14 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses
   return {kNull, 0, std::move(failure)};
 }
 
+void DeviceMemory::forget_failure() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  const auto take_back = [](std::uint64_t& count) { count -= std::min<std::uint64_t>(count, 1); };
+  take_back(counters_.ended_by(LadderStep::kOutOfMemory));
+  take_back(counters_.out_of_memory);
+  take_back(counters_.retries);
+}
+
 AllocateResult DeviceMemory::reject(std::size_t wanted) {
   ++counters_.ended_by(LadderStep::kOutOfMemory);
   ++counters_.rejected;

@@ -59,6 +59,8 @@ class DeviceMemory {
   Heap& arena_of_default_pool(StreamId stream, const Request& request) {
     return pools_.arena(kDefaultPool, stream, heap_kind(request.size));
   }
+  // The last request that failed has been served elsewhere: it counts as no failure.
+  void forget_failure() FERRO_EXCLUDES(climb_mutex_);
   // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
   // use or lies elsewhere, or there is no memory to put there.
   AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr,
