@@ -58,14 +58,13 @@ class Driver:
 class Model:
     """The live blocks, and the sums that follow from them."""
 
-    def __init__(self, driver: Driver, defers: bool) -> None:
-        self._driver, self.defers = driver, defers
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
         self.blocks: list[Block] = []
         self._intervals: list[tuple[int, int]] = []
         self._base = self._statistics()
         self.slack = 0
         """Bytes of the allocator before ours whose frees it may not have noticed yet."""
-        self.deferred = 0
         """Of the classic layout, which notices at its next allocation."""
 
     @staticmethod
@@ -101,7 +100,6 @@ class Model:
         del self._intervals[at]
         if block.recorded and block.counted:
             self.slack += block.size * block.native
-            self.deferred += block.size * self.defers
 
     def check_contents(self, block: Block) -> None:
         for address, length in block.edges() if block.writable else ():
@@ -115,12 +113,11 @@ class Model:
         requested = sum(block.size for block in counted)
         allocated = sum(-(-block.size // 512) * 512 for block in counted)
         assert grown["allocation"] == len(counted), (grown, len(counted))
-        late = self.slack + self.deferred
-        assert requested <= grown["requested_bytes"] <= requested + late, (grown, requested)
+        assert requested <= grown["requested_bytes"] <= requested + self.slack, (grown, requested)
         assert allocated <= grown["allocated_bytes"], (grown, allocated)
         if all(block.exact for block in counted):
             assert allocated == grown["allocated_bytes"], (grown, allocated)
-        if not late:
+        if not self.slack:
             assert grown["active"] == len(counted), (grown, len(counted))
 
     def check_snapshot(self) -> None:

@@ -1,6 +1,6 @@
 """Random calls of all that PyTorch's programs can reach of an allocator, against a naive model.
 
-    fuzz_torch.py --layout pages --seed 7 --steps 100000
+    fuzz_torch.py --seed 7 --steps 100000
 
 The simulated GPU does all work at once, so the sums are exact. Ends with a line of JSON; the first
 thing that is not as the model says ends it with an error that names the seed and the step.
@@ -23,7 +23,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 arguments = argparse.ArgumentParser()
-arguments.add_argument("--layout", choices=("pages", "segments"), default="pages")
 arguments.add_argument("--seed", type=int, default=0)
 arguments.add_argument("--steps", type=int, default=10_000)
 arguments.add_argument("--seconds", type=float, default=1e9, help="ends earlier after so long")
@@ -44,7 +43,7 @@ from fuzz_model import Block, Driver, Model
 
 torch.set_num_threads(1)
 KIB, MIB = 1 << 10, 1 << 20
-CONFIG = ferro_alloc.Config(layout=options.layout)
+CONFIG = ferro_alloc.Config()
 ferro_alloc.install(CONFIG)
 draw = random.Random(options.seed)
 driver = Driver()
@@ -100,7 +99,7 @@ class Fuzz:
         torch.cuda.synchronize()
         torch.empty(1, device="cuda")
         torch.cuda.memory_stats()
-        self.model = Model(driver, defers=options.layout == "segments")
+        self.model = Model(driver)
         self.total = torch.cuda.mem_get_info()[1]
         operations = {
             self.allocate: 40, self.free: 38, self.allocate_raw: 4, self.delete_raw: 4,
@@ -142,7 +141,7 @@ class Fuzz:
 
     def made(self, tensor, **facts):
         facts.setdefault("native", not self.serves)
-        exact = facts.pop("exact", True) and self.serves and options.layout == "pages"
+        exact = facts.pop("exact", True) and self.serves
         block = Block(
             tensor.data_ptr(), tensor.numel(), draw.randrange(256), tensor, exact=exact,
             counted=self.caches, **facts,
@@ -161,11 +160,9 @@ class Fuzz:
         return None
 
     def notice_frees(self):
-        """The classic layout and native look for complete frees when they allocate."""
-        if not self.caches or (options.layout == "pages" and self.serves):
-            return
-        if self.take(1) is not None and self.serves:
-            self.model.deferred = 0
+        """Native looks for complete frees when it allocates."""
+        if self.caches and not self.serves:
+            self.take(1)
 
     def allocate(self):
         if len(self.model.blocks) > 250:
@@ -201,7 +198,7 @@ class Fuzz:
         except RuntimeError as error:
             assert "out of memory" in str(error), error
             return
-        exact = self.serves and options.layout == "pages"
+        exact = self.serves
         self.model.add(
             Block(
                 address, size, draw.randrange(256), None, exact=exact, counted=self.caches,
@@ -312,7 +309,7 @@ class Fuzz:
         if draw.random() < 0.3:
             self.handles = [*self.handles[-2:], torch.cuda.graph_pool_handle()]
         ours = pool is None or self.pool_is_ours.setdefault(pool, self.serves)
-        if not ours or (pool is not None and self.model.defers and not self.serves):
+        if not ours:
             # The allocator of the pool notices what the capture frees when it allocates again.
             self.model.slack += MIB
         try:
@@ -477,7 +474,7 @@ class Fuzz:
                 if step % options.check_every == 0:
                     _C.check_invariants(0)
             except BaseException:
-                where = f"seed {options.seed}, layout {options.layout}, step {step}"
+                where = f"seed {options.seed}, step {step}"
                 where += f", serves {self.serves}, caches {self.caches}"
                 print(f"{where}: {operation.__name__}", file=sys.stderr)
                 traceback.print_exc()
