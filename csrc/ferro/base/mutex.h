@@ -40,6 +40,7 @@ class FERRO_CAPABILITY("mutex") RecursiveMutex {
  public:
   void lock() FERRO_ACQUIRE() { mutex_.lock(); }
   void unlock() FERRO_RELEASE() { mutex_.unlock(); }
+  bool try_lock() FERRO_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
  private:
   std::recursive_mutex mutex_;

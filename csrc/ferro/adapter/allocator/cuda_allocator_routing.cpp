@@ -79,7 +79,7 @@ void CudaAllocator::let_grow(Device& owner, c10::DeviceIndex index, Serving whic
 void CudaAllocator::fold_peaks(Device& owner, c10::DeviceIndex index, Serving frees) {
   const Serving grows = owner.grows.load(std::memory_order_relaxed);
   if (grows != frees && owner.has_pages && previous_.is_in_use()) {
-    end_stretch(index, grows);
+    static_cast<void>(owner.core.try_under_climb_lock([&] { end_stretch(index, grows); }));
   }
 }
 

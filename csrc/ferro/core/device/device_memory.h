@@ -26,6 +26,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 namespace ferro {
@@ -118,6 +119,17 @@ class DeviceMemory {
   // Another device may access all memory of this one, present and future. DriverError: it may not
   // access what comes later, and perhaps some of what there is.
   void add_peer(DeviceId peer) FERRO_EXCLUDES(climb_mutex_);
+
+  // Calls `function` under the climb lock, unless another thread has it. False: one has, and it was not
+  // called.
+  template <typename Function>
+  bool try_under_climb_lock(Function function) FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    const std::unique_lock lock(climb_mutex_, std::try_to_lock);
+    if (lock.owns_lock()) {
+      function();
+    }
+    return lock.owns_lock();
+  }
 
   // Notices frees that are complete without waiting for a miss.
   void collect_pending() FERRO_EXCLUDES(climb_mutex_);
