@@ -1,5 +1,5 @@
-// Threads, streams and frees across threads, with pools and blocks that are shared: nobody is handed
-// what another holds, and at the end everything adds up and the device is empty. Built with
+// Threads, streams and frees across threads, with pools and blocks that are shared. No thread gets
+// memory that another one holds, and at the end everything adds up and the device is empty. Built with
 // ThreadSanitizer it proves the locking.
 #include "ferro/base/lazy_array.h"
 #include "ferro/core/device/device_memory.h"

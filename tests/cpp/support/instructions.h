@@ -146,7 +146,7 @@ struct World {
   bool short_streams = false;  // the last stream does not last
   unsigned headroom = 0;       // pages
   bool groups = false;         // pools share the pages of their graphs' scratch
-  bool any_order = false;      // those that nobody declared are groups of their own
+  bool any_order = false;      // pools without a declared group are groups of their own
 };
 
 struct Program {

@@ -285,8 +285,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // told of those into our pools.
   void announce_captures(Device& device, c10::DeviceIndex index) FERRO_EXCLUDES(announce_mutex_);
   // Before a block of one allocator goes while the other one grows, so that the peak counts it. A free
-  // waits for nobody: while another thread has the climb lock, which may hold the lock of the allocator
-  // before too, the peak may miss the block.
+  // does not wait for the climb lock: its holder may wait for the lock of the allocator before, which
+  // this thread may have. Where another thread has it, the peak may miss the block.
   void fold_peaks(Device& device, c10::DeviceIndex index, Serving frees);
   Destination destination(Device& device, StreamId stream) const;
   void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream, Request request);

@@ -73,7 +73,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   TORCH_CHECK(begun, "beginAllocateToPool: already recording to mempool_id");
   if (previous) {
     start_previous();
-    // It begins no pool that it has let go of, before that is given back.
+    // It refuses a pool whose holders are all gone, until the pool's memory is given back.
     if (previous_.pool_use_count(index, id) == 0 && captures() == 1) {
       previous_.empty_cache();
     }

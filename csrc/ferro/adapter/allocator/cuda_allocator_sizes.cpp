@@ -43,28 +43,25 @@ void CudaAllocator::note_captured(Device& owner, const PoolId& pool, StreamId st
 std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::DeviceIndex index) const {
   Device& owner = device(index);
   std::vector<PrivatePool> pools;
+  const auto add = [&pools](const PoolId& id, std::size_t reserved,
+                            const std::vector<BlockView>& live, std::size_t shared) {
+    PoolSizes sizes;
+    sizes.private_bytes = reserved;
+    sizes.shared_bytes = shared;
+    for (const BlockView& block : live) {
+      sizes.live_bytes += block.size;
+    }
+    sizes.scratch_bytes = sizes.private_bytes - sizes.live_bytes;
+    pools.push_back({id, name_of(id), sizes});
+  };
   for (const auto& [id, reserved] : owner.core.report().reserved_by_pool()) {
-    PrivatePool pool{id, name_of(id), {}};
-    pool.sizes.private_bytes = static_cast<std::size_t>(reserved[kAll].current);
-    if (pool.sizes.private_bytes == 0) {
-      continue;
+    if (reserved[kAll].current != 0) {
+      add(id, static_cast<std::size_t>(reserved[kAll].current), owner.core.report().live_blocks(id),
+          owner.footprints.shared_bytes(id, follow_moves(owner.core, id)));
     }
-    for (const BlockView& block : owner.core.report().live_blocks(id)) {
-      pool.sizes.live_bytes += block.size;
-    }
-    pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
-    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id, follow_moves(owner.core, id));
-    pools.push_back(std::move(pool));
   }
   for (const auto& [id, blocks] : previous_.private_pools(index, {0, 0})) {
-    PrivatePool pool{id, name_of(id), {}};
-    pool.sizes.private_bytes = blocks.reserved;
-    for (const BlockView& block : blocks.live) {
-      pool.sizes.live_bytes += block.size;
-    }
-    pool.sizes.scratch_bytes = pool.sizes.private_bytes - pool.sizes.live_bytes;
-    pool.sizes.shared_bytes = owner.footprints.shared_bytes(id);
-    pools.push_back(std::move(pool));
+    add(id, blocks.reserved, blocks.live, owner.footprints.shared_bytes(id));
   }
   return pools;
 }

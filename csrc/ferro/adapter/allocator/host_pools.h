@@ -3,8 +3,8 @@
 //
 // PyTorch's graph objects begin, end and release them, and leave one useless in two cases. Up to
 // 2.12 a capture that fails is not ended there: it would record into that pool to the end of the
-// process. 2.13 ends it, and does not release the pool. And a pool that its last graph released cannot begin again before that allocator's cache
-// is emptied.
+// process. 2.13 ends it, and does not release the pool. And a pool that its last graph released
+// cannot begin again before that allocator's cache is emptied.
 #pragma once
 
 #include "ferro/base/mutex.h"

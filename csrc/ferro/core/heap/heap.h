@@ -74,7 +74,7 @@ enum class ReleaseAfter {
 
 class Heap final : public MappingOwner {
  public:
-  // `pool_bytes` counts what the pool holds and outlives the heap; null: nobody wants to know.
+  // `pool_bytes` counts what the pool holds and outlives the heap; null: nothing is counted.
   Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages,
        PoolBytes* pool_bytes = nullptr);
   // Only when `is_empty()`. Gives the addresses back.
@@ -172,11 +172,11 @@ class Heap final : public MappingOwner {
   // The host waits for one pending event after the other, searching again after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
   // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there
-  // is no memory to put there; nothing is allocated. Where pages have left the arena, others come from the store; where its addresses went, they are
-  // reserved again, if nobody has them.
+  // is no memory to put there; nothing is allocated. Where pages have left the arena, others come
+  // from the store. Where its addresses went, they are reserved again, if they are still free.
   BlockView allocate_at(DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
 
-  // Reserves the addresses of a range of which no heap has any; false: somebody else has them.
+  // Reserves the addresses of a range of which no heap has any. False: some are taken.
   bool try_reserve_at(DevicePtr ptr, std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
   // Of pending blocks that a stream wait would free; 0 in private pools.
