@@ -25,7 +25,6 @@
   X(primary_ctx_get_state, cuDevicePrimaryCtxGetState)                         \
   X(ctx_get_current, cuCtxGetCurrent)                                          \
   X(ctx_set_current, cuCtxSetCurrent)                                          \
-  X(ctx_synchronize, cuCtxSynchronize)                                         \
   /* memory */                                                                 \
   X(mem_get_info, cuMemGetInfo_v2)                                             \
   X(mem_get_granularity, cuMemGetAllocationGranularity)                        \
@@ -41,6 +40,8 @@
   X(mem_export, cuMemExportToShareableHandle)                                  \
   X(mem_import, cuMemImportFromShareableHandle)                                \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
+  X(mem_host_alloc, cuMemHostAlloc)                                            \
+  X(mem_free_host, cuMemFreeHost)                                              \
   /* events and streams */                                                     \
   X(event_create, cuEventCreate)                                               \
   X(event_record, cuEventRecord)                                               \
@@ -67,6 +68,7 @@
   X(kernel_get_function, cuKernelGetFunction)                                  \
   /* tests: work to order, capture and replay */                               \
   X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
+  X(ctx_synchronize, cuCtxSynchronize)                                         \
   X(event_destroy, cuEventDestroy_v2)                                          \
   X(stream_synchronize, cuStreamSynchronize)                                   \
   X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
@@ -86,8 +88,6 @@
   X(ctx_enable_peer_access, cuCtxEnablePeerAccess)                             \
   X(ctx_disable_peer_access, cuCtxDisablePeerAccess)                           \
   X(memcpy_peer_async, cuMemcpyPeerAsync)                                      \
-  X(mem_host_alloc, cuMemHostAlloc)                                            \
-  X(mem_free_host, cuMemFreeHost)                                              \
   X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                                   \
   X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2)                                   \
   X(launch_host_func, cuLaunchHostFunc)                                        \

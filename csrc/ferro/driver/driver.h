@@ -120,7 +120,8 @@ class Driver {
   // Does the stream capture, or any blocking stream of the device, if it is the legacy stream?
   // Disturbs no capture.
   bool captures(StreamId stream);
-  // The host waits for all work on the device. Invalidates every capture that runs on it.
+  // The host waits for all work that any stream of the device was given. Captures live on: unlike
+  // cuCtxSynchronize the free of pinned host memory, which waits too, is allowed beside them.
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);

@@ -4,6 +4,11 @@
 #include "contract/capture_cases.h"
 #include "contract/peer_cases.h"
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
 namespace ferro::contract {
 namespace context_point_cases {
 
@@ -266,6 +271,72 @@ inline void other_devices_are_not_covered(Env& env) {
   });
 }
 
+// What the allocator does where it may record no point.
+inline void a_free_of_pinned_memory_waits_beside_captures(Env& env) {
+  const Memory memory(env);
+  for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {
+    const Stream captured(env, CU_STREAM_NON_BLOCKING);
+    const Stream stream(env, flags);
+    for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                            CU_STREAM_CAPTURE_MODE_RELAXED}) {
+      for (const bool another_thread : {false, true}) {
+        CaptureScope capture(env, captured, mode);
+        fill_words(env, memory.base(), 5, 64, captured);
+        std::vector<CUresult> results;
+        const auto free_pinned = [&] {
+          results.push_back(env.api.ctx_set_current(env.context));
+          CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+          env.api.thread_exchange_capture_mode(&relaxed);
+          results.push_back(env.api.memset_d32_async(memory.base(), 7, 64, stream));
+          void* pinned = nullptr;
+          results.push_back(env.api.mem_host_alloc(&pinned, 1, 0));
+          results.push_back(env.api.mem_free_host(pinned));
+          results.push_back(env.api.stream_query(stream));
+          env.api.thread_exchange_capture_mode(&relaxed);
+        };
+        if (another_thread) {
+          std::thread(free_pinned).join();
+        } else {
+          free_pinned();
+        }
+        for (const CUresult result : results) {
+          CONTRACT_OK(result);
+        }
+        const Executable exec(env, capture.finish());
+        CONTRACT_OK(env.api.graph_launch(exec, stream));
+        CONTRACT_OK(env.api.stream_synchronize(stream));
+        CONTRACT_CHECK(read_word(env, memory.base()) == 5);
+      }
+    }
+  }
+}
+
+// The gate opens while the free waits.
+inline void a_free_of_pinned_memory_waits_for_unknown_streams(Env& env) {
+  const Stream captured(env, CU_STREAM_NON_BLOCKING);
+  const Stream stream(env, CU_STREAM_NON_BLOCKING);
+  CaptureScope capture(env, captured, CU_STREAM_CAPTURE_MODE_RELAXED);
+  Gate gate(env, stream);
+  std::atomic<bool> is_over{false};
+  CUresult freed = CUDA_ERROR_UNKNOWN;
+  std::thread waiting([&] {
+    void* pinned = nullptr;
+    env.api.ctx_set_current(env.context);
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    env.api.thread_exchange_capture_mode(&relaxed);
+    env.api.mem_host_alloc(&pinned, 1, 0);
+    freed = env.api.mem_free_host(pinned);
+    is_over = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const bool waited = !is_over;
+  gate.open();
+  waiting.join();
+  CONTRACT_CHECK(waited);
+  CONTRACT_OK(freed);
+  CONTRACT_OK(env.api.graph_destroy(capture.finish()));
+}
+
 }  // namespace context_point_cases
 
 inline std::vector<Case> context_point_case_list() {
@@ -286,6 +357,10 @@ inline std::vector<Case> context_point_case_list() {
       {"context_point.a_refusal_leaves_the_event", a_refusal_leaves_the_event},
       {"context_point.streams_of_other_devices_wait_for_it", streams_of_other_devices_wait_for_it},
       {"context_point.other_devices_are_not_covered", other_devices_are_not_covered},
+      {"context_point.a_free_of_pinned_memory_waits_beside_captures",
+       a_free_of_pinned_memory_waits_beside_captures},
+      {"context_point.a_free_of_pinned_memory_waits_for_unknown_streams",
+       a_free_of_pinned_memory_waits_for_unknown_streams},
   };
 }
 

@@ -8,7 +8,6 @@
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/rank_messages.h"
-#include "ferro/adapter/torch/stream_pool.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -47,7 +46,6 @@ bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
 AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
-  config.known_streams = streams_of_pytorch;
   static const auto captures = std::make_shared<CaptureCount>();
   config.captures_of_process = captures;
   config.has_rank_messages = has_rank_messages;

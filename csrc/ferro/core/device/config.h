@@ -48,11 +48,8 @@ struct AllocatorConfig {
   TransferRules transfers = {};  // of pages between streams, rather than growing
   // Does the stream live as long as the process? Asked on every miss, in the thread that has it.
   // A stream that may be gone is touched for its own requests alone, because a driver that is asked
-  // about one crashes; what it left free needs a wait for the device. Null: all do.
+  // about one crashes. Null: all do.
   std::function<bool(DeviceId, StreamId)> stream_lasts = nullptr;
-  // Streams of the device, beside those of its memory, that live as long as the process; asked where a
-  // library captures graphs silently (streams/device_timeline.h). Null: none.
-  std::function<std::vector<StreamId>(DeviceId)> known_streams = nullptr;
   // Announced captures of all devices; null: of this one alone.
   std::shared_ptr<CaptureCount> captures_of_process = nullptr;
   // By the bytes of the device: those beyond which a request is refused at once, before anything is

@@ -56,17 +56,11 @@ std::vector<StreamId> DeviceMemory::known_streams(DeviceTimeline::Known which) {
   std::vector<StreamId> streams = pools_.lasting_streams(all);
   if (!all) {
     streams.resize(std::min(streams.size(), kMostStreamsAsked));
-  } else if (config_.known_streams) {
-    const std::vector<StreamId> of_program = config_.known_streams(driver_.device());
-    streams.insert(streams.end(), of_program.begin(), of_program.end());
-    std::ranges::sort(streams);
-    streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
   }
   return streams;
 }
 
 void DeviceMemory::set_captures(int running, int announced) {
-  bool is_covered = false;
   if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
     // What is free now may go elsewhere also while the capture runs. Many captures in a row may be
     // announced before the device passes the first point: a few points are enough.
@@ -74,14 +68,14 @@ void DeviceMemory::set_captures(int running, int announced) {
     try {
       timeline_.update();
       if (timeline_.points() < kOutstandingAtMost) {
-        is_covered = timeline_.record();
+        timeline_.record();
       }
     } catch (const DriverError&) {
       // It only makes less memory available.
     }
   }
   if (announced != announced_captures_) {
-    timeline_.begin_epoch(is_covered && announced == 1);
+    timeline_.begin_epoch();
   }
   captures_of_process().add(announced - announced_captures_);
   announced_captures_ = announced;

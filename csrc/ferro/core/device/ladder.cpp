@@ -202,13 +202,13 @@ DevicePtr Ladder::wait_on_stream(Climb& climb) {
   if (ptr != kNull) {
     return ptr;
   }
-  bool is_behind_streams = false;
+  bool has_joined = false;
   try {
-    is_behind_streams = climb.heap.order_behind_streams();
+    has_joined = climb.heap.join_streams_of_capture();
   } catch (const DriverError&) {
     // The later steps may still help.
   }
-  return is_behind_streams || !might_wait ? grow(climb) : kNull;
+  return has_joined || !might_wait ? grow(climb) : kNull;
 }
 
 DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {
@@ -334,6 +334,13 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   }
   if (const DevicePtr ptr = grow(climb); ptr != kNull) {
     return ptr;
+  }
+  // Without points nothing that was freed meanwhile could leave its place.
+  if (!parts_.timeline.record()) {
+    parts_.timeline.wait_beside_captures();
+    if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+      return ptr;
+    }
   }
   while (const std::optional<Epoch> freed = parts_.store.epoch_to_wait_for()) {
     if (!parts_.timeline.wait(*freed)) {

@@ -10,6 +10,10 @@ void Reclaimer::empty_cache(const CallContext& context) {
   for (Heap* heap : givers) {
     heap->wait_for_pending();
   }
+  if (parts_.captures.load() != 0) {
+    // What was freed since the capture began goes back too, as natively.
+    parts_.timeline.wait_beside_captures();
+  }
   collect_scratch();
   std::size_t surplus = surplus_pages(givers);
   for (Heap* heap : givers) {

@@ -170,7 +170,7 @@ std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   if (after == ReleaseAfter::kHostWait) {
     return timeline.last_waitable();
   }
-  if (is_beyond_points() || !may_transfer_pages()) {
+  if (!may_transfer_pages()) {
     return std::nullopt;
   }
   return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.recorded();
@@ -181,14 +181,6 @@ bool Heap::wait_for_release(Epoch freed) {
   if (!context_.timeline.has_passed(freed) && stream_lasts() && is_capturing()) {
     return false;
   }
-  if (!is_beyond_points()) {
-    return context_.timeline.wait(freed);
-  }
-  if (context_.captures.load(std::memory_order_relaxed) != 0 ||
-      context_.driver.captures(kLegacyStream)) {
-    return false;
-  }
-  context_.driver.wait_for_device();
   return context_.timeline.wait(freed);
 }
 

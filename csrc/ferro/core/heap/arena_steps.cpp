@@ -97,19 +97,12 @@ DevicePtr Heap::allocate_waited(const Request& request) {
   }
 }
 
-bool Heap::order_behind_streams() {
-  if (is_capturing()) {
-    if (pool_ != kDefaultPool) {
-      context_.timeline.join_streams(stream_);
-    }
-    return pool_ != kDefaultPool;
+bool Heap::join_streams_of_capture() {
+  const bool is_of_capture = pool_ != kDefaultPool && is_capturing();
+  if (is_of_capture) {
+    context_.timeline.join_streams(stream_);
   }
-  if (!stream_lasts() || context_.timeline.record()) {
-    return false;
-  }
-  const std::optional<Epoch> epoch = context_.timeline.order_behind_streams(stream_);
-  ordered_behind_ = std::max(ordered_behind_, epoch.value_or(kUnused));
-  return epoch.has_value();
+  return is_of_capture;
 }
 
 std::size_t Heap::pages_missing_for(const Request& request) {

@@ -200,10 +200,9 @@ class Heap final : public MappingOwner {
     }
     return ordered;
   }
-  // The last resort while captures forbid points: the heap's stream comes behind the known streams, so
-  // that all free memory of the arena may move. False: there is no such capture, or the stream may not
-  // wait.
-  bool order_behind_streams() FERRO_EXCLUDES(mutex_);
+  // Where the stream captures into this pool: its next work comes behind all known streams of the
+  // capture, so that memory that the capture has freed may move. False: it does not.
+  bool join_streams_of_capture() FERRO_EXCLUDES(mutex_);
   // Asks the store for pages for a request of this arena. The stream waits only for pages that left
   // this arena, and only if the request allows it.
   PageRequest page_request(const Request& request, std::size_t pages) const {
@@ -413,10 +412,6 @@ class Heap final : public MappingOwner {
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
   bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
-  // Is the own stream's work in no point, because points are of known streams and it may be gone?
-  bool is_beyond_points() const {
-    return context_.timeline.uses_known_streams() && !stream_lasts();
-  }
   bool order_behind_uses(std::size_t size, std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
 
   // Exports (arena_exports.cpp).

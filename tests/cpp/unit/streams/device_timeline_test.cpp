@@ -121,54 +121,72 @@ TEST_F(DeviceTimelineTest, ASilentCaptureOfAKnownStreamLivesOn) {
   EXPECT_FALSE(timeline_.record());
   SimGpu::end_capture(other_);  // it was not invalidated
   EXPECT_TRUE(timeline_.record());
-  EXPECT_FALSE(timeline_.uses_known_streams());
+  EXPECT_TRUE(timeline_.has_points());
 }
 
 TEST_F(DeviceTimelineTest, ASilentCaptureOfAnUnknownStreamIsEndedOnceAndNeverAgain) {
-  const StreamId unknown = SimGpu::make_stream();
-  known_ = {stream_, other_};
-  SimGpu::begin_capture(unknown, CU_STREAM_CAPTURE_MODE_RELAXED);
-  EXPECT_FALSE(timeline_.record());
-  SimGpu::abandon_capture(unknown);
-  EXPECT_TRUE(timeline_.uses_known_streams());
-  SimGpu::begin_capture(unknown, CU_STREAM_CAPTURE_MODE_RELAXED);
-  work_on(stream_);
-  const Epoch freed = timeline_.now();
-  ASSERT_TRUE(timeline_.record());
-  EXPECT_LT(timeline_.update(), freed);
-  EXPECT_TRUE(timeline_.wait(freed));
-  EXPECT_EQ(SimGpu::api().stream_query(raw(stream_)), CUDA_SUCCESS);
-  SimGpu::end_capture(unknown);  // it was not invalidated
-}
-
-TEST_F(DeviceTimelineTest, APointOfStreamsDoesNotStandForEarlierOnesOfTheContext) {
-  const StreamId unknown = SimGpu::make_stream();
-  work_on(unknown);
-  const Epoch freed = timeline_.now();
-  ASSERT_TRUE(timeline_.record());
   SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(timeline_.record());
   SimGpu::abandon_capture(other_);
-  known_ = {stream_};
-  const Epoch later = timeline_.now();
-  ASSERT_TRUE(timeline_.record());
-  EXPECT_TRUE(timeline_.wait(later));
+  EXPECT_FALSE(timeline_.has_points());
+  SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  work_on(stream_);
+  const Epoch freed = timeline_.now();
+  EXPECT_FALSE(timeline_.record());
+  EXPECT_LT(timeline_.update(), freed);
+  EXPECT_TRUE(timeline_.wait(freed));
   EXPECT_TRUE(timeline_.has_passed(freed));
-  EXPECT_EQ(SimGpu::api().stream_query(raw(unknown)), CUDA_SUCCESS);
+  EXPECT_EQ(SimGpu::api().stream_query(raw(stream_)), CUDA_SUCCESS);
+  SimGpu::end_capture(other_);  // it was not invalidated
 }
 
-TEST_F(DeviceTimelineTest, ADriverWithoutContextPointsUsesTheKnownStreams) {
+TEST_F(DeviceTimelineTest, AWaitBesideCapturesCoversStreamsThatWereNeverNamed) {
+  const StreamId unknown = SimGpu::make_stream();
+  ASSERT_TRUE(timeline_.record());
+  captures_.set(1);
+  SimGpu::begin_capture(other_);
+  work_on(unknown);
+  const Epoch freed = timeline_.now();
+  EXPECT_FALSE(timeline_.wait(freed));
+  timeline_.wait_beside_captures();
+  EXPECT_TRUE(timeline_.has_passed(freed));
+  EXPECT_FALSE(timeline_.has_passed(timeline_.now()));
+  EXPECT_EQ(timeline_.last_waitable(), freed);
+  EXPECT_EQ(timeline_.points(), 0U);
+  SimGpu::end_capture(other_);  // it was not invalidated
+  EXPECT_EQ(SimGpu::api().stream_query(raw(unknown)), CUDA_SUCCESS);
+  captures_.set(0);
+  EXPECT_TRUE(timeline_.record());
+}
+
+TEST_F(DeviceTimelineTest, ARefusedWaitBesideCapturesLeavesTheEpochOpen) {
+  captures_.set(1);
+  work_on(stream_);
+  const Epoch freed = timeline_.now();
+  for (const char* call : {"cuMemHostAlloc", "cuMemFreeHost"}) {
+    FaultyApi::fail_only(call, 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_THROW(timeline_.wait_beside_captures(), DriverError) << call;
+    FaultyApi::reset();
+    EXPECT_FALSE(timeline_.has_passed(freed));
+  }
+  timeline_.wait_beside_captures();
+  EXPECT_TRUE(timeline_.has_passed(freed));
+}
+
+TEST_F(DeviceTimelineTest, WithoutContextPointsTheHostWaits) {
   CudaApi old = FaultyApi::table();
   old.ctx_record_event = nullptr;
   Driver driver(old, 0);
   EventPool events(driver);
-  known_ = {stream_, other_};
-  DeviceTimeline timeline(driver, events, captures_, [this](auto) { return known_; });
+  DeviceTimeline timeline(driver, events, captures_, nullptr);
   work_on(other_);
   const Epoch freed = timeline.now();
-  ASSERT_TRUE(timeline.record());
-  EXPECT_LT(timeline.update(), freed);
+  EXPECT_FALSE(timeline.record());
+  EXPECT_FALSE(timeline.order_before(freed, stream_));
   EXPECT_TRUE(timeline.wait(freed));
+  EXPECT_EQ(SimGpu::api().stream_query(raw(other_)), CUDA_SUCCESS);
+  captures_.set(1);
+  EXPECT_FALSE(timeline.wait(timeline.now()));
 }
 
 TEST_F(DeviceTimelineTest, ManyPointsAreKeptAsFew) {
