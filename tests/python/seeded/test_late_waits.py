@@ -66,3 +66,28 @@ def test_waits_between_the_graphs_of_a_pool(layout: str, when: str) -> None:
     for seed in range(3):
         words = ("late_between_graphs.py", layout, when)
         assert simulated(*words, turn="0.001", mode="adversarial", seed=seed)["wrong"] == 0
+
+
+CAPTURES = ("announced", "silent")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_waits_of_unknown_streams_beside_captures(layout: str, capture: str) -> None:
+    words = ("late_beside_captures.py", layout, capture, "copies")
+    result = simulated(*words, turn="0.001", mode="adversarial", seed=1)
+    assert result["wrong"] == 0
+    assert result["graph_is_right"]
+    assert layout != "pages" or result["served"] == 12
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_waits_of_unknown_streams_beside_captures_on_a_gpu(
+    run_program: RunProgram, layout: str, capture: str
+) -> None:
+    result = result_of(run_program("late_beside_captures.py", layout, capture, "kernels"))
+    assert result["wrong"] == 0
+    assert result["graph_is_right"]
+    assert layout != "pages" or result["served"] == 12
