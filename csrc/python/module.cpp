@@ -47,7 +47,7 @@ void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
              std::size_t idle_bytes, const std::string& layout, const std::string& graph_layout,
              const std::string& graph_order) {
-  ferro::AllocatorConfig config;
+  ferro::Settings config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
   config.layout = to_layout(layout);

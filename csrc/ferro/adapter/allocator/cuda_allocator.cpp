@@ -94,7 +94,7 @@ void set_installed_allocator(CudaAllocator* allocator) {
 }
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-                              const AllocatorConfig& config, MemoryShortageCallback on_shortage,
+                              const Settings& config, MemoryShortageCallback on_shortage,
                               Serving serving)
     : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
       router(core, kFailedGraphsCleanUp ? FailedGraphs::kCleanUp : FailedGraphs::kForget),

@@ -16,6 +16,7 @@
 #include "ferro/adapter/allocator/host_pools.h"
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
+#include "ferro/adapter/allocator/settings.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
 #include "ferro/adapter/fallback/uncached_allocations.h"
 #include "ferro/adapter/history/history.h"
@@ -51,7 +52,7 @@ std::string status_text(CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
-  CudaAllocator(const CudaApi& api, const AllocatorConfig& config, CUDAAllocator& previous);
+  CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous);
 
   // c10::Allocator
   c10::DataPtr allocate(std::size_t bytes) override;
@@ -186,10 +187,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool has_captures() const { return captures() != 0; }
 
   // For ferro_alloc's own tools.
-  AllocatorConfig config() FERRO_EXCLUDES(init_mutex_);
+  Settings config() FERRO_EXCLUDES(init_mutex_);
   // Takes over the settings that may change while there is memory. The others, which are the size of
   // a page, the layout and the thread that unmaps, are those in force already.
-  void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(init_mutex_);
+  void adjust(const Settings& wanted) FERRO_EXCLUDES(init_mutex_);
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
   // As configured, unless the device leaves no choice.
@@ -220,7 +221,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // What PyTorch knows as one device.
   struct Device {
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-           const AllocatorConfig& config, MemoryShortageCallback on_shortage, Serving serving);
+           const Settings& config, MemoryShortageCallback on_shortage, Serving serving);
     DeviceMemory core;
     PoolRouter router;
     Footprints footprints;
@@ -363,7 +364,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   WatchedBlocks watched_blocks_;
   mutable Mutex init_mutex_;
   std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);  // of setNoSplit
-  AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
+  Settings config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
   DescriptorServer descriptor_server_{

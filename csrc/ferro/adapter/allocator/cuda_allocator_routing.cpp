@@ -17,8 +17,7 @@
 
 namespace ferro {
 
-CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
-                             CUDAAllocator& previous)
+CudaAllocator::CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous)
     : api_(api),
       page_bytes_(config.page_bytes),
       layout_(config.layout),
@@ -249,12 +248,12 @@ bool CudaAllocator::has_pages() const {
   return has_pages;
 }
 
-AllocatorConfig CudaAllocator::config() {
+Settings CudaAllocator::config() {
   const MutexLock lock(init_mutex_);
   return config_;
 }
 
-void CudaAllocator::adjust(const AllocatorConfig& wanted) {
+void CudaAllocator::adjust(const Settings& wanted) {
   {
     const MutexLock lock(init_mutex_);
     config_ = wanted;

@@ -26,11 +26,11 @@ void put_in_place(CUDAAllocator* allocator) {
 }
 
 // The settings that cannot change, by name; empty: none differs.
-std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig& wanted) {
-  const auto layout = [](const AllocatorConfig& config) {
+std::string fixed_differences(const Settings& now, const Settings& wanted) {
+  const auto layout = [](const Settings& config) {
     return std::string(config.layout == Layout::kSegments ? "segments" : "pages");
   };
-  const auto order = [](const AllocatorConfig& config) {
+  const auto order = [](const Settings& config) {
     return std::string(config.graph_order == GraphOrder::kAny ? "any" : "captured");
   };
   std::string text;
@@ -77,7 +77,7 @@ bool is_caching() {
   }
 }
 
-void install(const AllocatorConfig& config) {
+void install(const Settings& config) {
   const MutexLock lock(install_mutex);
   if (is_installed()) {
     return;

@@ -13,7 +13,7 @@ namespace ferro {
 // std::runtime_error with one sentence when it can't, and then nothing changed. Installed again
 // after CUDA was used, it refuses another size of a page, another layout and another answer about
 // the thread that unmaps; all other settings change.
-void install(const AllocatorConfig& config);
+void install(const Settings& config);
 
 // New requests go to the allocator that was there before; what ferro_alloc handed out stays its
 // own. Does nothing when it is not installed. Throws std::runtime_error during a graph capture.

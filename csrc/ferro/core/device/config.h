@@ -16,12 +16,6 @@
 
 namespace ferro {
 
-// Whose memory serves requests.
-enum class Layout : std::uint8_t {
-  kPages,     // that of this allocator
-  kSegments,  // that of PyTorch's own; also where a device has no virtual memory management
-};
-
 // In which order the graphs of a pool may replay that is in no exclusive group, where what they keep
 // is to stay as it is.
 enum class GraphOrder : std::uint8_t {
@@ -35,9 +29,6 @@ struct AllocatorConfig {
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
   std::size_t headroom = 0;    // bytes of the device that are left free for others
   std::size_t idle_bytes = 0;  // that `empty_cache` keeps
-  // Of all requests, and of those to pools. Who sends requests here sees to them.
-  Layout layout = Layout::kPages;
-  Layout graph_layout = Layout::kPages;
   GraphOrder graph_order = GraphOrder::kCaptured;
   // How much more than its peak of live bytes the program may hold before requests wait for other
   // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
