@@ -303,8 +303,7 @@ def test_an_allocator_that_takes_its_place_is_noticed(run_simulated: RunSimulate
     assert found["status"] == [
         True,
         False,
-        "ferro_alloc: installed, not active: the allocator 'pluggable' was put in its place after "
-        "it was installed",
+        "ferro_alloc: installed, not active: the allocator 'pluggable' has replaced it",
     ]
     assert found["after"] == "ferro_alloc: not installed"
 
@@ -403,7 +402,7 @@ def test_the_memory_limit_is_kept(run_simulated: RunSimulated) -> None:
 def test_a_bad_environment_is_refused(run_simulated: RunSimulated) -> None:
     env = {"FERRO_ALLOC_CONF": "page_size:2"}
     found = seen(run_simulated(PRELUDE + REFUSED, env=env).stdout)
-    assert "'page_size' is no option" in found["refusal"]
+    assert "'page_size' is not an option" in found["refusal"]
     assert found["installed"] is False
 
 

@@ -169,7 +169,7 @@ def test_a_refusal_is_one_line_and_the_program_goes_on(
     )
     assert done.stdout == OFF
     assert done.stderr.startswith(said)
-    assert done.stderr.endswith("; the program goes on with PyTorch's own allocator\n")
+    assert done.stderr.endswith("; the program continues with PyTorch's own allocator\n")
     assert done.stderr.count("\n") == 1
 
 

@@ -189,7 +189,7 @@ def test_peers_that_do_not_read_hold_up_nobody(program: Program) -> None:
 
 @pytest.mark.parametrize("text", ["ferro_alloc 1 1", "nonsense", "", "ferro_alloc 2 1\ndevice 0"])
 def test_another_form_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="what it tells is not understood"):
+    with pytest.raises(ValueError, match="its report cannot be read"):
         _top.parse(text)
 
 
@@ -202,7 +202,7 @@ def test_nobody_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(_top, "processes", list)
     assert _top.main(["--once", "--interval", "0.01"]) == 0
     assert capsys.readouterr().out == (
-        "no process of yours runs under ferro_alloc and has used a GPU\n"
+        "none of your processes runs under ferro_alloc and has used a GPU\n"
     )
     assert _top.main(["--once", "--json", "--interval", "0.01"]) == 0
     assert capsys.readouterr().out == "[]\n"

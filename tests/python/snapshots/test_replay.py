@@ -163,9 +163,9 @@ class RunsCode:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"no pickle", "is no pickle of a snapshot"),
-        (pickle.dumps([1, 2]), "is no memory snapshot: expected a dictionary"),
-        (pickle.dumps(RunsCode()), "a snapshot names nothing"),
+        (b"no pickle", "is not a pickle of a snapshot"),
+        (pickle.dumps([1, 2]), "is not a memory snapshot: expected a dictionary"),
+        (pickle.dumps(RunsCode()), "snapshots have plain values"),
     ],
 )
 def test_what_is_no_snapshot_is_refused_in_one_sentence(

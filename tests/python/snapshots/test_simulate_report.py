@@ -78,4 +78,4 @@ def test_what_cannot_be_written_is_said_at_once_or_at_the_end(
     assert "no report: the report cannot be written" in done.stderr
     done = simulate(run_program, tmp_path, "1\n", "--compare", "--report", "page.html")
     assert done.returncode == 2
-    assert "--report is of one run" in done.stderr
+    assert "--report describes one run" in done.stderr
