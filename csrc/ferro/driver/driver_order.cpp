@@ -1,4 +1,4 @@
-// Events, streams and what captures: the order of work.
+// The order of work: events, streams and captures.
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
 
@@ -34,7 +34,8 @@ bool Driver::record(EventId event, StreamId stream, ContextId* other) {
   count(DriverCall::kEventRecord);
   const CUresult result = api_.event_record(raw(event), raw(stream));
   if (result == CUDA_ERROR_INVALID_HANDLE) {
-    // Only now: a stream of another device is rare, and each record would pay for the question.
+    // Queried only after the failure: streams of other devices are rare, and a query before each
+    // record would cost time.
     if (const ContextId context = context_of(stream); context != own_context()) {
       if (other != nullptr) {
         *other = context;
@@ -43,7 +44,7 @@ bool Driver::record(EventId event, StreamId stream, ContextId* other) {
     }
   }
   expect(result, "cuEventRecord");
-  // Asked afterwards, because another thread may begin a capture at any moment.
+  // Queried after the record, because another thread may begin a capture at any moment.
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return api_.stream_is_capturing(raw(stream), &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -107,7 +108,7 @@ bool Driver::captures(StreamId stream) {
   const CallScope scope(*this);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult asked = api_.stream_is_capturing(raw(stream), &status);
-  // So the legacy stream answers while a blocking stream of its context captures.
+  // The driver's answer for the legacy stream while a blocking stream of its context captures.
   if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return true;
   }
@@ -149,8 +150,8 @@ CaptureInfo Driver::capture_info(StreamId stream) {
   cuuint64_t id = 0;
   const CUresult result =
       api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, nullptr, nullptr, nullptr);
-  // The legacy default stream cannot be asked while another stream of its context captures. It is
-  // not capturing itself, and ordering against it has to wait until that capture is over.
+  // The driver refuses to query the legacy default stream while another stream of its context
+  // captures. It does not capture itself, but ordering against it must wait for the capture's end.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return {CaptureStatus::kActive, 0};
   }
