@@ -9,19 +9,19 @@ bool DeviceTimeline::record() {
     return false;
   }
   const Driver::Session session(driver_);
-  // Looks at heaps, so it comes before any lock of this class.
+  // Called before any lock of this class is taken, because it reads heaps.
   const std::vector<StreamId> streams = known(Known::kSome);
   return captures_.is_true_without_captures([&] { return record_point(streams); });
 }
 
 bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
-  // Of captures that are not announced those on known streams can be seen.
+  // Detects unannounced captures on the known streams.
   if (any_captures(known)) {
     return false;
   }
   const MutexLock lock(mutex_);
-  // Frees from now on are stamped later than the point, which is recorded after this store. So what
-  // was given before a free with an earlier stamp is behind the point.
+  // Frees from now on get a later stamp than the point, which is recorded after this increment. So
+  // the point covers all work submitted before a free with an earlier stamp.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   const EventId event = events_.record_context();
   if (event == kNoEvent) {
@@ -118,7 +118,7 @@ bool DeviceTimeline::wait(Epoch epoch, std::chrono::milliseconds at_most) {
 }
 
 void DeviceTimeline::wait_beside_captures() {
-  // What is freed from now on is stamped later, so all work before an earlier free is waited for.
+  // Later frees get a later stamp, so the wait covers all work before the frees of this epoch.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   driver_.wait_for_device();
   const MutexLock lock(mutex_);
