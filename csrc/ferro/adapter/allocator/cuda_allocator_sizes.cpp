@@ -1,4 +1,4 @@
-// What pools and graphs hold, by name.
+// The sizes of pools and graphs, by name.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/driver/error.h"
@@ -35,8 +35,8 @@ void CudaAllocator::note_captured(Device& owner, const PoolId& pool, StreamId st
     if (const CaptureInfo capture = owner.core.driver().capture_info(stream); capture.id != 0) {
       owner.footprints.note(pool, capture.id, to_device_ptr(ptr), bytes);
     }
-  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the block is handed out all the
-                                  // same; a size that lacks it harms nobody
+  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the block is handed out anyway;
+                                  // only a reported size lacks it
   }
 }
 

@@ -7,10 +7,10 @@
 
 namespace ferro {
 
-// Whose memory serves a request.
+// The allocator that serves a request.
 enum class Layout : std::uint8_t {
-  kPages,     // this allocator's
-  kSegments,  // PyTorch's own; also where a device has no virtual memory management
+  kPages,     // this one
+  kSegments,  // PyTorch's own; also on devices without virtual memory management
 };
 
 struct Settings : AllocatorConfig {
