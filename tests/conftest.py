@@ -43,10 +43,12 @@ class RunSimulated(Protocol):
         env: Mapping[str, str] | None = None,
         check: bool = True,
         start_anew: bool = False,
+        destructors: bool = False,
         **activate: Any,
     ) -> Completed:
         """Like `RunProgram`, on the simulated GPU that `ferro_alloc.sim.activate()` sets up. With
-        `start_anew` torch is not loaded before the program begins."""
+        `start_anew` torch is not loaded before the program begins. A test of how programs end asks
+        for the static `destructors` of torch."""
 
 
 def _checked(result: Completed) -> Completed:
@@ -89,10 +91,11 @@ def run_simulated(tmp_path: Path) -> RunSimulated:
         env: Mapping[str, str] | None = None,
         check: bool = True,
         start_anew: bool = False,
+        destructors: bool = False,
         **activate: Any,
     ) -> Completed:
         words: list[str | Path] = [_resolve(program, tmp_path), *arguments]
-        done = programs.run_simulated(words, activate, env, start_anew)
+        done = programs.run_simulated(words, activate, env, start_anew, destructors)
         return _checked(done) if check else done
 
     return run

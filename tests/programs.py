@@ -45,6 +45,9 @@ SETTINGS = (
 # What decides before a program begins. It may be told all else of ours after torch was loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 
+# What torch reads while it is loaded: a fork server loads it with these values.
+FOR_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+
 Completed = patience.Completed
 
 
@@ -57,10 +60,13 @@ def find_program(name: str) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's, without the settings above, and with the checkout to import from."""
+    """This process's, without the settings above, and with the checkout to import from.
+
+    Programs run side by side, so torch's threads would wait for each other in busy loops.
+    """
     inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
-    return {**inherited, "PYTHONPATH": path}
+    return {"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path}
 
 
 def run(
@@ -75,36 +81,46 @@ def run_simulated(
     machine: Mapping[str, Any] | None,
     env: Mapping[str, str] | None = None,
     start_anew: bool = False,
+    destructors: bool = False,
 ) -> Completed:
     """Runs `python WORDS` on the simulated GPU that `machine` describes to `sim.activate()`; None:
-    the program activates it by itself. With `start_anew` nothing is loaded before."""
-    late = all(key.startswith("FERRO_") and key not in EARLY for key in env or {})
+    the program activates it by itself. With `start_anew` nothing is loaded before. The static
+    destructors of torch run in programs that start anew or ask for `destructors`."""
+    env = dict(env or {})
+    early = {key: value for key, value in env.items() if key in FOR_TORCH}
+    late = all(key.startswith("FERRO_") and key not in EARLY for key in env.keys() - early.keys())
     if late and not start_anew:
-        return _fork_server().run([str(word) for word in words], machine, env or {})
+        server = _fork_server(frozenset(early.items()))
+        return server.run([str(word) for word in words], machine, env, destructors)
     start = [] if machine is None else ["-c", SIMULATE, json.dumps(machine)]
     return run([sys.executable, *start, *words], env)
 
 
 class ForkServer:
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, SERVER, str(theirs.fileno())],
                 # numpy's library starts threads when it is loaded, which children would lack.
-                env={**clean_environment(), "OPENBLAS_NUM_THREADS": "1"},
+                env={**clean_environment(), "OPENBLAS_NUM_THREADS": "1", **env},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
         self._control = ours
 
     def run(
-        self, words: Sequence[str], machine: Mapping[str, Any] | None, env: Mapping[str, str]
+        self,
+        words: Sequence[str],
+        machine: Mapping[str, Any] | None,
+        env: Mapping[str, str],
+        destructors: bool,
     ) -> Completed:
         request = {
             "words": list(words),
             "machine": machine,
             "env": {**clean_environment(), **env},
+            "destructors": destructors,
             "folder": str(Path.cwd()),
         }
         reading, writing = os.pipe()
@@ -128,6 +144,6 @@ class ForkServer:
 
 
 @cache
-def _fork_server() -> ForkServer:
-    """One for each process that runs tests."""
-    return ForkServer()
+def _fork_server(for_torch: frozenset[tuple[str, str]]) -> ForkServer:
+    """One for each process that runs tests, and for each environment of torch."""
+    return ForkServer(dict(for_torch))

@@ -380,10 +380,43 @@ def test_what_decides_before_a_program_begins_starts_it_anew(tmp_path: Path) -> 
     for env, loaded in (
         ({"FERRO_ALLOC_CONF": "page_size_mb:4"}, True),
         ({"FERRO_ALLOC": "0"}, False),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, False),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, False),
     ):
         done = programs.run_simulated([path], {"memory": "1GiB"}, env)
         assert done.stdout == f"{loaded}\n", env
+
+
+def test_what_torch_reads_while_it_is_loaded_is_in_force_in_forked_programs(tmp_path: Path) -> None:
+    text = (
+        "import sys; print('torch' in sys.modules)\n"
+        "import torch\n"
+        "x = torch.empty(1, device='cuda')\n"
+        "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])\n"
+    )
+    for env, expandable in (
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, True),
+        ({}, False),
+    ):
+        done = programs.run_simulated([write(tmp_path, text)], {"memory": "1GiB"}, env)
+        assert done.stdout == f"True\n{expandable}\n", done.stderr
+
+
+@pytest.mark.parametrize("destructors", [False, True])
+def test_what_a_program_loads_ends_with_it(tmp_path: Path, destructors: bool) -> None:
+    """Only the destructors of what the fork server has loaded may be left out."""
+    source, library = tmp_path / "ends.cpp", tmp_path / "ends.so"
+    source.write_text('struct S { ~S() { __builtin_puts("destroyed"); } } s;')
+    subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)
+    text = (
+        f"import atexit, ctypes, sys\nctypes.CDLL({str(library)!r})\n"
+        "class Kept:\n    def __del__(self): print('deleted')\n"
+        "kept = Kept()\natexit.register(print, 'at exit')\nsys.exit(5)\n"
+    )
+    machine = {"memory": "1GiB"}
+    path = write(tmp_path, text)
+    done = programs.run_simulated([path], machine, destructors=destructors)
+    assert done.returncode == 5
+    assert done.stdout == "at exit\ndeleted\ndestroyed\n"
 
 
 def test_jobs_follow_the_machine() -> None:
