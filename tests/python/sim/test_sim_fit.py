@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 
 from ferro_alloc.sim.cards import LIBRARIES, find_card
-from tests.conftest import RunProgram
 from tests.programs import Completed
+from tests.python.commands import command
 from tests.python.sim import fit_programs as programs
 
-SIMULATE = """\
-import sys
-from ferro_alloc.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 H100_TAKES = find_card("h100").context + LIBRARIES
@@ -28,16 +23,23 @@ Simulate = Callable[..., tuple[Completed, Result]]
 
 
 @pytest.fixture
-def simulate(run_program: RunProgram, tmp_path: Path) -> Simulate:
-    """Runs a program under options of the command: what came out, and the result for machines."""
+def simulate(tmp_path: Path) -> Simulate:
+    """Runs a program under options of the command: what came out, and the result for machines.
+
+    Torch is loaded before, but where a test asks for a start like the user's.
+    """
 
     def run(
-        program: str, *options: str, arguments: tuple[str, ...] = (), env: Mapping[str, str] = {}
+        program: str,
+        *options: str,
+        arguments: tuple[str, ...] = (),
+        env: Mapping[str, str] = {},
+        start_anew: bool = False,
     ) -> tuple[Completed, Result]:
         script, found = tmp_path / "train.py", tmp_path / "result.json"
         script.write_text(program)
         words = ("simulate", *options, "--json", str(found), str(script), *arguments)
-        done = run_program(SIMULATE, *words, check=False, env={"FERRO_ALLOC": "", **env})
+        done = command(*words, env=env, start_anew=start_anew)
         return done, json.loads(found.read_text())
 
     return run
@@ -49,7 +51,7 @@ def gib_of(result: Result, kind: str) -> float:
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_training_fits_with_the_allocators_own_peaks(simulate: Simulate, allocator: str) -> None:
-    done, result = simulate(programs.TRAIN, "--allocator", allocator)
+    done, result = simulate(programs.TRAIN, "--allocator", allocator, start_anew=True)
     assert done.returncode == 0, done.stderr
     (device,) = result["devices"]
     allocated, reserved = map(int, done.stdout.split())
@@ -191,22 +193,18 @@ def test_children_have_the_choice_of_values(simulate: Simulate) -> None:
     assert [run["verdict"] for run in result["runs"]] == 3 * ["fits"]
 
 
-def test_values_without_memory_that_keeps_them_are_refused(
-    run_program: RunProgram, tmp_path: Path
-) -> None:
+def test_values_without_memory_that_keeps_them_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(VALUES)
-    done = run_program(SIMULATE, "simulate", "--no-backing", "--values", str(script), check=False)
+    done = command("simulate", "--no-backing", "--values", str(script))
     assert done.returncode == 1
     assert "values need memory that keeps them" in done.stderr
 
 
-def test_json_goes_to_stdout_behind_the_programs_own(
-    run_program: RunProgram, tmp_path: Path
-) -> None:
+def test_json_goes_to_stdout_behind_the_programs_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(programs.RESETS)
-    done = run_program(SIMULATE, "simulate", "--gpu", "RTX 4090", "--json", "-", str(script))
+    done = command("simulate", "--gpu", "RTX 4090", "--json", "-", str(script))
     own, result = done.stdout.splitlines()
     assert own == f"{3 * GIB} {3 * GIB}"
     assert json.loads(result)["card"]["key"] == "rtx-4090"
