@@ -1,24 +1,27 @@
 """Starts programs from a process that has torch and the simulated GPU's libraries loaded already.
 
-    fork_server.py DESCRIPTOR
+    fork_server.py DESCRIPTOR [MODULE ...]
 
-Importing torch takes as long as a typical test. So this process does it once, and forks for each
-program before CUDA is used; settings, arguments and the machine are those of the child. It is
-driven by tests/programs.py through the socket DESCRIPTOR. A request is a JSON object with three
-descriptors: the child's output, its errors, and a pipe on which its number is answered at once and
-its exit code when it has ended. The server ends when the socket is closed.
+Importing torch takes as long as a typical test, and so do the MODULES, parts of torch that some
+programs need. So this process does it once, and forks for each program before CUDA is used;
+settings, arguments and the machine are those of the child. It is driven by tests/programs.py
+through the socket DESCRIPTOR. A request is a JSON object with three descriptors: the child's
+output, its errors, and a pipe on which its number is answered at once and its exit code when it has
+ended. The server ends when the socket is closed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
 import selectors
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,10 @@ from ferro_alloc.sim import _activate
 LONGEST_REQUEST = 1 << 20
 
 
-def load() -> None:
+def load(modules: Sequence[str]) -> None:
     _activate.preload()
-    import torch  # noqa: F401
+    for name in ("torch", *modules):
+        importlib.import_module(name)
 
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads run, of which a child would have one"
@@ -113,7 +117,7 @@ def become(request: dict[str, Any]) -> None:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    load()
+    load(sys.argv[2:])
     become(serve(control))
 
 

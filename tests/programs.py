@@ -45,8 +45,30 @@ SETTINGS = (
 # What decides before a program begins. It may be told all else of ours after torch was loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 
+# Programs that use torch.compile, or other parts of torch that load it, such as the profiler. They
+# are forked where it is loaded, which takes a second: four times as long as another start.
+COMPILING = {
+    "features_exclusive.py",
+    "features_graph_examples.py",
+    "features_graphs.py",
+    "features_history.py",
+    "features_snapshots.py",
+    "features_training.py",
+    "features_trees.py",
+    "fuzz_torch.py",
+    "switching.py",
+    "switching_trees.py",
+}
+COMPILER = ("torch._dynamo", "torch._inductor.cudagraph_trees", "torch._inductor.compile_fx")
 # What torch reads while it is loaded: a fork server loads it with these values.
 FOR_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+
+FOR_SERVER = {
+    # numpy's library starts threads when it is loaded, which children would lack.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Else Inductor asks for a GPU when it is loaded, and children could use none.
+    "TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER": "0",
+}
 
 Completed = patience.Completed
 
@@ -90,20 +112,20 @@ def run_simulated(
     early = {key: value for key, value in env.items() if key in FOR_TORCH}
     late = all(key.startswith("FERRO_") and key not in EARLY for key in env.keys() - early.keys())
     if late and not start_anew:
-        server = _fork_server(frozenset(early.items()))
+        compiles = any(Path(word).name in COMPILING for word in words[:2])
+        server = _fork_server(frozenset(early.items()), compiles)
         return server.run([str(word) for word in words], machine, env, destructors)
     start = [] if machine is None else ["-c", SIMULATE, json.dumps(machine)]
     return run([sys.executable, *start, *words], env)
 
 
 class ForkServer:
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], modules: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, SERVER, str(theirs.fileno())],
-                # numpy's library starts threads when it is loaded, which children would lack.
-                env={**clean_environment(), "OPENBLAS_NUM_THREADS": "1", **env},
+                [sys.executable, SERVER, str(theirs.fileno()), *modules],
+                env={**clean_environment(), **FOR_SERVER, **env},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -144,6 +166,7 @@ class ForkServer:
 
 
 @cache
-def _fork_server(for_torch: frozenset[tuple[str, str]]) -> ForkServer:
-    """One for each process that runs tests, and for each environment of torch."""
-    return ForkServer(dict(for_torch))
+def _fork_server(for_torch: frozenset[tuple[str, str]], compiles: bool) -> ForkServer:
+    """One for each process that runs tests and each environment of torch, and one more with the
+    compiler."""
+    return ForkServer(dict(for_torch), COMPILER if compiles else ())
