@@ -101,6 +101,13 @@ def run_simulated(tmp_path: Path) -> RunSimulated:
     return run
 
 
+@pytest.fixture(autouse=True)
+def without_extension(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of a test marked no_extension cannot import the allocator's extension."""
+    if request.node.get_closest_marker("no_extension"):
+        monkeypatch.setenv("PYTHONPATH", str(programs.NO_EXTENSION), prepend=os.pathsep)
+
+
 # ---- side by side
 
 LONGEST_FILES = (

@@ -28,6 +28,7 @@ from typing import Any
 from ferro_alloc.sim import _activate
 
 LONGEST_REQUEST = 1 << 20
+NO_EXTENSION = Path(__file__).resolve().parent / "no_extension"
 
 
 def load(modules: Sequence[str]) -> None:
@@ -109,6 +110,8 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     sys.argv[:] = request["words"]
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
+    if str(NO_EXTENSION) in os.environ["PYTHONPATH"].split(os.pathsep):
+        runpy.run_path(str(NO_EXTENSION / "sitecustomize.py"))
     if request["machine"] is not None:
         _activate.activate(**request["machine"])
     runpy.run_path(sys.argv[0], run_name="__main__")

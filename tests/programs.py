@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ from tools.patience import Patience
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_TESTS = ROOT / "tests" / "python"
 SERVER = ROOT / "tests" / "fork_server.py"
+NO_EXTENSION = ROOT / "tests" / "no_extension"
+"""In the path of programs that cannot load the allocator's extension."""
 
 # Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
 SIMULATE = """\
@@ -113,7 +116,8 @@ def run_simulated(
     late = all(key.startswith("FERRO_") and key not in EARLY for key in env.keys() - early.keys())
     if late and not start_anew:
         compiles = any(Path(word).name in COMPILING for word in words[:2])
-        server = _fork_server(frozenset(early.items()), compiles)
+        with _one_at_a_time:
+            server = _fork_server(frozenset(early.items()), compiles)
         return server.run([str(word) for word in words], machine, env, destructors)
     start = [] if machine is None else ["-c", SIMULATE, json.dumps(machine)]
     return run([sys.executable, *start, *words], env)
@@ -122,10 +126,14 @@ def run_simulated(
 class ForkServer:
     def __init__(self, env: Mapping[str, str], modules: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inherited = clean_environment()
+        # Each program says for itself whether it may load the extension.
+        folders = inherited["PYTHONPATH"].split(os.pathsep)
+        inherited["PYTHONPATH"] = os.pathsep.join(f for f in folders if f != str(NO_EXTENSION))
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, SERVER, str(theirs.fileno()), *modules],
-                env={**clean_environment(), **FOR_SERVER, **env},
+                env={**inherited, **FOR_SERVER, **env},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -163,6 +171,9 @@ class ForkServer:
                     patience.stop(pid)
             code = int(answers.readline())
             return patience.completed(words, code, out, errors, wrong)
+
+
+_one_at_a_time = threading.Lock()
 
 
 @cache

@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import RunProgram, RunSimulated
 
+pytestmark = pytest.mark.no_extension
+
 Found = list[dict[str, Any]]
 TRAIN = """\
 import os
