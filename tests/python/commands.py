@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests import programs
 from tests.programs import Completed, find_program
@@ -21,3 +23,24 @@ def command(
     chosen = expandable if "expandable" in words else {}
     path = find_program("command.py")
     return programs.run_simulated([path, *words], None, {**chosen, **(env or {})})
+
+
+def _fork_child(words: Sequence[str], env: Mapping[str, str], **options: Any) -> Completed:
+    python, option, module, *arguments = words
+    assert (python, option) == (sys.executable, "-m")
+    if module == "ferro_alloc":
+        return command(*arguments)
+    chosen = env.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if chosen not in ("", "expandable_segments:False", "expandable_segments:True"):
+        return subprocess.run(words, env=env, **options)
+    kept = {"PYTORCH_CUDA_ALLOC_CONF": chosen} if chosen.endswith("True") else {}
+    path = programs.ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    return programs.run_simulated([path, *arguments], None, kept)
+
+
+class ForkedChildren:
+    """In place of the module `subprocess` where ferro_alloc runs its own commands and modules:
+    forks them, as torch is loaded. A child with other settings of torch starts anew."""
+
+    run = staticmethod(_fork_child)
+    DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ferro_alloc.__main__ import main
+from ferro_alloc.fit import _runs
 from ferro_alloc.sim.cards import LIBRARIES, find_card
 from tests.programs import Completed
-from tests.python.commands import command
+from tests.python.commands import ForkedChildren, command
 from tests.python.sim import fit_programs as programs
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -220,13 +222,19 @@ def test_three_allocators_in_one_table(simulate: Simulate) -> None:
     assert peaks[2] <= peaks[0]
 
 
-def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(simulate: Simulate) -> None:
-    done, result = simulate(programs.RESETS, "--compare", "--memory", "3g")
-    assert done.returncode == 12
+def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, found = tmp_path / "train.py", tmp_path / "result.json"
+    script.write_text(programs.RESETS)
+    monkeypatch.setattr(_runs, "subprocess", ForkedChildren)
+    words = ["simulate", "--compare", "--memory", "3g", "--json", str(found), str(script)]
+    assert main(words) == 12
+    result = json.loads(found.read_text())
     needs = [run["needs_bytes"] for run in result["runs"]]
     # Expandable segments grow by 20 MiB.
     assert all(0 <= need - 3 * GIB - H100_TAKES <= 24 * MIB for need in needs)
-    assert "it fits under none of them" in done.stderr
+    assert "it fits under none of them" in capsys.readouterr().err
 
 
 @pytest.mark.long
