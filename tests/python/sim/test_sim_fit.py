@@ -28,7 +28,7 @@ Simulate = Callable[..., tuple[Completed, Result]]
 def simulate(tmp_path: Path) -> Simulate:
     """Runs a program under options of the command: what came out, and the result for machines.
 
-    Torch is loaded before, but where a test asks for a start like the user's.
+    Torch is loaded before. The test of three allocators in one table starts each like a user.
     """
 
     def run(
@@ -36,12 +36,11 @@ def simulate(tmp_path: Path) -> Simulate:
         *options: str,
         arguments: tuple[str, ...] = (),
         env: Mapping[str, str] = {},
-        start_anew: bool = False,
     ) -> tuple[Completed, Result]:
         script, found = tmp_path / "train.py", tmp_path / "result.json"
         script.write_text(program)
         words = ("simulate", *options, "--json", str(found), str(script), *arguments)
-        done = command(*words, env=env, start_anew=start_anew)
+        done = command(*words, env=env)
         return done, json.loads(found.read_text())
 
     return run
@@ -53,7 +52,7 @@ def gib_of(result: Result, kind: str) -> float:
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_training_fits_with_the_allocators_own_peaks(simulate: Simulate, allocator: str) -> None:
-    done, result = simulate(programs.TRAIN, "--allocator", allocator, start_anew=True)
+    done, result = simulate(programs.TRAIN, "--allocator", allocator)
     assert done.returncode == 0, done.stderr
     (device,) = result["devices"]
     allocated, reserved = map(int, done.stdout.split())
