@@ -158,6 +158,9 @@ class Commands:
 def serve(commands: Any, answers: Any) -> None:
     torch.set_num_threads(1)
     torch.zeros(1, device="cuda")
+    # Each command ends with a collection, which need not look at torch again.
+    gc.collect()
+    gc.freeze()
     answers.put("ready")
     while (command := commands.get()) is not None:
         name, arguments = command
