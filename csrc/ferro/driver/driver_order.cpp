@@ -31,6 +31,11 @@ EventId Driver::create_event(ContextId context) {
 
 bool Driver::record(EventId event, StreamId stream, ContextId* other) {
   const CallScope scope(*this);
+  // An event of a capture cannot be waited for once the capture has ended, which another thread may do
+  // before the second question below.
+  if (captures(stream)) {
+    return false;
+  }
   count(DriverCall::kEventRecord);
   const CUresult result = api_.event_record(raw(event), raw(stream));
   if (result == CUDA_ERROR_INVALID_HANDLE) {

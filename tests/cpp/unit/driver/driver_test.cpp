@@ -121,6 +121,21 @@ TEST_F(DriverTest, AnEventThatAStreamOfTheDeviceRefusesIsNoCapture) {
   EXPECT_THROW(static_cast<void>(driver_.record(event, stream_)), DriverError);
 }
 
+TEST_F(DriverTest, ARecordInACaptureThatEndsMeanwhileIsNone) {
+  SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  bool was_recorded = false;
+  FaultyApi::set_watcher([&](const char* symbol) {
+    if (was_recorded && symbol == std::string("cuStreamIsCapturing")) {
+      was_recorded = false;
+      SimGpu::end_capture(stream_);  // as another thread may
+    }
+    was_recorded |= symbol == std::string("cuEventRecord");
+  });
+  EXPECT_FALSE(driver_.record(driver_.create_event(), stream_));
+  FaultyApi::set_watcher(nullptr);
+  SimGpu::end_capture(stream_);
+}
+
 TEST_F(DriverTest, ARefusedWaitThrowsWithATimeLimitToo) {
   const EventId event = driver_.create_event();
   ASSERT_TRUE(driver_.record(event, stream_));
