@@ -30,9 +30,8 @@ enum class MemoryEvent : std::uint8_t {
 // Of pages that came behind a range or left it.
 struct RangeFacts {
   // Static text. Of mapped pages the ladder's step that got them; of unmapped
-  // ones what became of them: moved, transferred or released. Pages of a block that other processes
-  // open are "shared"; what a failure put
-  // back where it was, "put_back".
+  // ones what became of them: moved, transferred or released. What a failure put back where it was is
+  // "put_back".
   const char* reason = nullptr;
   std::size_t pages_moved = 0;    // of those mapped, from other places of the same heap
   std::uint64_t nanoseconds = 0;  // that it took the host to get and map them
