@@ -40,7 +40,6 @@
   X(mem_set_access, cuMemSetAccess)                                            \
   X(mem_export, cuMemExportToShareableHandle)                                  \
   X(mem_import, cuMemImportFromShareableHandle)                                \
-  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   /* events and streams */                                                     \
   X(event_create, cuEventCreate)                                               \
   X(event_record, cuEventRecord)                                               \
@@ -69,6 +68,7 @@
   X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
   X(event_destroy, cuEventDestroy_v2)                                          \
   X(stream_synchronize, cuStreamSynchronize)                                   \
+  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
   X(stream_end_capture, cuStreamEndCapture)                                    \
   X(graph_instantiate, cuGraphInstantiateWithFlags)                            \

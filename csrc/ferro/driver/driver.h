@@ -21,9 +21,7 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,8 +79,6 @@ class Driver {
   // A page of another process: `shared` holds a descriptor (int), which stays the caller's, or a
   // CUmemFabricHandle.
   PageHandle import_page(ForeignKind kind, const void* shared);
-  // Copies behind all work of the legacy default stream; the host does not wait.
-  void copy(DevicePtr to, DevicePtr from, std::size_t bytes);
 
   // Ordering. Events carry no time. An event belongs to the context that it was created in, and can
   // be recorded on streams of that context only; anybody may query it or wait for it.
@@ -107,10 +103,6 @@ class Driver {
   bool is_complete(EventId event);
   // The host waits.
   void wait(EventId event);
-  // The host waits no longer than that; false: some event was not complete by then. A thread of its
-  // own waits on until they are, and keeps them alive.
-  using Events = std::vector<EventId>;
-  [[nodiscard]] bool wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most);
   // What the stream is given from now on comes behind the event's last record; the host does not
   // wait. False: the stream captures, where an event from outside cannot be waited for.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);

@@ -21,7 +21,7 @@ bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
   // Frees from now on are stamped later than the point, which is recorded after this store. So what
   // was given before a free with an earlier stamp is behind the point.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
-  Driver::Events recorded = of_context ? record_on_context() : record_on(known);
+  EventList recorded = of_context ? record_on_context() : record_on(known);
   if (recorded.empty()) {
     return false;
   }
@@ -30,7 +30,7 @@ bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
   return true;
 }
 
-void DeviceTimeline::add(Epoch epoch, Driver::Events recorded, bool of_context) {
+void DeviceTimeline::add(Epoch epoch, EventList recorded, bool of_context) {
   Events earlier;
   if (points_.size() >= kMaxPoints) {
     // A point covers what the last one did, but for one of streams after one of the context.
@@ -41,22 +41,21 @@ void DeviceTimeline::add(Epoch epoch, Driver::Events recorded, bool of_context) 
 }
 
 // `earlier` are over with these, and go back with them.
-DeviceTimeline::Events DeviceTimeline::owned(Driver::Events events, Events earlier) {
+DeviceTimeline::Events DeviceTimeline::owned(EventList events, Events earlier) {
   const std::size_t own = events.size();
   if (earlier != nullptr) {
     events.insert(events.end(), earlier->begin(), earlier->end());
   }
-  return {new Driver::Events(std::move(events)),
-          [returns = returns_, own, earlier = std::move(earlier)](const Driver::Events* all) {
-            const std::lock_guard lock(returns->mutex);
-            for (std::size_t i = 0; i < own && returns->pool != nullptr; ++i) {
-              returns->pool->put((*all)[i]);
+  return {new EventList(std::move(events)),
+          [&pool = events_, own, earlier = std::move(earlier)](const EventList* all) {
+            for (std::size_t i = 0; i < own; ++i) {
+              pool.put((*all)[i]);
             }
             delete all;
           }};
 }
 
-Driver::Events DeviceTimeline::record_on_context() {
+DeviceTimeline::EventList DeviceTimeline::record_on_context() {
   const EventId event = events_.record_context();
   if (event == kNoEvent) {
     by_streams_.store(true, std::memory_order_relaxed);
@@ -72,8 +71,8 @@ bool DeviceTimeline::any_captures(const std::vector<StreamId>& streams) {
 
 // One event on each stream, and on the legacy stream, which comes behind all blocking ones. None when
 // one of them has begun to capture.
-Driver::Events DeviceTimeline::record_on(const std::vector<StreamId>& streams) {
-  Driver::Events recorded;
+DeviceTimeline::EventList DeviceTimeline::record_on(const std::vector<StreamId>& streams) {
+  EventList recorded;
   const auto put = [&] {
     for (const EventId event : recorded) {
       events_.put(event);
@@ -155,26 +154,6 @@ void DeviceTimeline::note_passed(const Point& point) {
   if (!points_.empty() && points_.front().events == point.events) {
     remove_first_point();
   }
-}
-
-bool DeviceTimeline::wait(Epoch epoch, std::chrono::milliseconds at_most) {
-  const auto until = std::chrono::steady_clock::now() + at_most;
-  const Driver::Session session(driver_);
-  if (!has_passed(epoch) && !make_point_behind(epoch)) {
-    return false;
-  }
-  while (update() < epoch) {
-    const Point point = first_point();
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        until - std::chrono::steady_clock::now());
-    if (point.events != nullptr && !driver_.wait(point.events, std::max(left, left.zero()))) {
-      return false;
-    }
-    if (point.events != nullptr) {
-      note_passed(point);
-    }
-  }
-  return true;
 }
 
 bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {

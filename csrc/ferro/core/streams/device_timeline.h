@@ -27,12 +27,10 @@
 #include "ferro/driver/driver.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -45,8 +43,6 @@ class DeviceTimeline {
   // ask whether they capture.
   enum class Known { kAll, kSome };
   using KnownStreams = std::function<std::vector<StreamId>(Known)>;
-  // For who cannot wait for ever: a device that works longer is taken to wait for something.
-  static constexpr std::chrono::milliseconds kLongestWait{1000};
 
   // `captures`: of the process, because a capture may take in streams of several devices.
   DeviceTimeline(Driver& driver, EventPool& events, const CaptureCount& captures,
@@ -54,12 +50,7 @@ class DeviceTimeline {
       : driver_(driver),
         events_(events),
         captures_(captures),
-        known_streams_(std::move(known_streams)),
-        returns_(std::make_shared<Returns>(&events)) {}
-  ~DeviceTimeline() {
-    const std::lock_guard lock(returns_->mutex);
-    returns_->pool = nullptr;
-  }
+        known_streams_(std::move(known_streams)) {}
   DeviceTimeline(const DeviceTimeline&) = delete;
   DeviceTimeline& operator=(const DeviceTimeline&) = delete;
 
@@ -85,11 +76,8 @@ class DeviceTimeline {
   // The host waits until the epoch has passed. False: a capture forbids the point that this needs,
   // and nothing was waited for. Throws DriverError.
   bool wait(Epoch epoch) FERRO_EXCLUDES(mutex_);
-  // The same, for `at_most` so long. False: as above, or the epoch has not passed by then.
-  bool wait(Epoch epoch, std::chrono::milliseconds at_most) FERRO_EXCLUDES(mutex_);
   // The host waits for all work that the device was given before this call.
   bool wait_for_all() { return wait(now()); }
-  bool wait_for_all(std::chrono::milliseconds at_most) { return wait(now(), at_most); }
   // Work that `stream` is given from now on comes behind an epoch that was `recorded`; the host does
   // not wait. False: the stream captures, or there is no such point yet. Throws DriverError. May be
   // called under the store's lock.
@@ -115,13 +103,8 @@ class DeviceTimeline {
   std::size_t points() const FERRO_EXCLUDES(mutex_);
 
  private:
-  using Events = std::shared_ptr<const Driver::Events>;  // the last holder puts them back
-  // Where events go back to; a thread that waits for some may outlive this object.
-  struct Returns {
-    explicit Returns(EventPool* events) : pool(events) {}
-    std::mutex mutex;
-    EventPool* pool;
-  };
+  using EventList = std::vector<EventId>;
+  using Events = std::shared_ptr<const EventList>;  // the last holder puts them back
   struct Point {
     Epoch epoch = kUnused;  // the last that it covers
     Events events;
@@ -131,14 +114,14 @@ class DeviceTimeline {
   static constexpr std::size_t kMaxPoints = 256;
 
   bool record_point(const std::vector<StreamId>& known) FERRO_EXCLUDES(mutex_);
-  void add(Epoch epoch, Driver::Events recorded, bool of_context) FERRO_REQUIRES(mutex_);
-  Driver::Events record_on_context();
-  Driver::Events record_on(const std::vector<StreamId>& streams);
+  void add(Epoch epoch, EventList recorded, bool of_context) FERRO_REQUIRES(mutex_);
+  EventList record_on_context();
+  EventList record_on(const std::vector<StreamId>& streams);
   bool any_captures(const std::vector<StreamId>& streams);
   std::vector<StreamId> known(Known which) const {
     return known_streams_ ? known_streams_(which) : std::vector<StreamId>();
   }
-  Events owned(Driver::Events events, Events earlier);
+  Events owned(EventList events, Events earlier);
   // The first that covers the epoch; null: there is none, because it has passed or is not recorded.
   const Point* point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
   Point first_point() const FERRO_EXCLUDES(mutex_);
@@ -152,7 +135,6 @@ class DeviceTimeline {
   EventPool& events_;
   const CaptureCount& captures_;
   const KnownStreams known_streams_;
-  const std::shared_ptr<Returns> returns_;
   std::atomic<bool> by_streams_{false};
   std::atomic<bool> is_capture_covered_{false};
   std::atomic<Epoch> current_{kFirstEpoch};
