@@ -53,10 +53,9 @@ def pin(memory: torch.Tensor | tuple[int, int]) -> Pin:
     """Keeps the physical memory behind a tensor, or behind a range (address, bytes), as it is.
 
     For libraries that know memory by its handles, as RDMA registrations do. Until `Pin.unpin()` its
-    pages do not move, serve no other address, are not exchanged for others when the memory is
-    shared, and do not go back to the driver. Whole pages are pinned, with what else lies on them.
-    It may lie on several handles; a block of a `torch.cuda.MemPool(no_split=True)` is one
-    allocation of the driver, and never moves anyway.
+    pages do not move, serve no other address, and do not go back to the driver. Whole pages are
+    pinned, with what else lies on them. It may lie on several handles; a block of a
+    `torch.cuda.MemPool(no_split=True)` is one allocation of the driver, and never moves anyway.
 
     A tensor's whole storage is pinned, and kept alive. Of a range the addresses are pinned: when
     its block is freed, its pages stay and serve the next one. Memory of the allocator before
