@@ -120,6 +120,19 @@ def a_small_tensor_keeps_its_descriptor() -> bool:
 
 
 @check
+def it_is_opened_after_uninstall_and_while_a_graph_is_captured() -> bool:
+    tensors = [scattered(tag) for tag in (10, 11)]
+    after, meanwhile = (tensor.untyped_storage()._share_cuda_() for tensor in tensors)
+    ferro_alloc.uninstall()
+    answers = [ask("error_of_opening", after)]
+    ferro_alloc.install()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        answers.append(ask("error_of_opening", meanwhile))
+    let_go(after, meanwhile)
+    return answers == [("", "")] * 2
+
+
+@check
 def a_driver_that_makes_no_descriptor_is_named() -> bool:
     tensor = scattered(5)
     shared = tensor.untyped_storage()._share_cuda_()

@@ -55,7 +55,8 @@ std::atomic<Answering*> current_answering{nullptr};
 // Runs when the process begins to end. The driver ends after this, and no thread may call it then. Later
 // requests get no answer, because the mutex stays locked.
 void stop_answering() {
-  Answering* const current = current_answering.load();
+  // A child of fork() has registered this too, beside its parent.
+  Answering* const current = current_answering.exchange(nullptr);
   if (current != nullptr && current->process == getpid()) {
     (void)current->mutex.try_lock_for(kLongestAnswer);
   }
@@ -152,6 +153,11 @@ void Service::accept_some() {
     } else if (errno == EAGAIN) {
       return;
     } else if ((errno == EMFILE || errno == ENFILE) && !silent_.empty()) {
+      // The kernel needs a descriptor before it looks whether a connection waits.
+      pollfd waiting{listener_, POLLIN, 0};
+      if (poll(&waiting, 1, 0) == 0) {
+        return;
+      }
       close_oldest();
     } else if (errno != EINTR && errno != ECONNABORTED) {
       std::this_thread::sleep_for(kPauseAfterRefusal);
@@ -227,8 +233,7 @@ ServerAddress DescriptorServer::address() {
     fail("listen");
   }
   // The driver has registered its own end before, so it comes after this.
-  static const int registered = std::atexit(stop_answering);
-  if (registered != 0) {
+  if (std::atexit(stop_answering) != 0) {
     fail("atexit");
   }
   UnforkedSockets::add(listener.get());

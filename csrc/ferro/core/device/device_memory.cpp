@@ -253,7 +253,6 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
 
 ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   const RecursiveMutexLock lock(climb_mutex_);
-  const Driver::Session session(driver_);
   return span.heap()->export_block(span, ptr, out);
 }
 

@@ -59,8 +59,9 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
       handles.push_back(unit.unit.handle);
     }
   }
-  auto added = context_.exports.add(handles);
-  auto next = added.cbegin();
+  const std::vector<ExportTable::Entry> added = context_.exports.add(handles);
+  auto next = added.begin();
+  FERRO_CHECK(!units.empty());
   out->begin = units.front().begin;
   out->units.clear();
   for (Unit& unit : units) {

@@ -56,6 +56,9 @@ ExportTable::~ExportTable() {
 
 std::vector<ExportTable::Entry> ExportTable::add(std::span<const PageHandle> handles) {
   static std::atomic<std::uint64_t> last_id{0};
+  if (handles.empty()) {
+    return {};
+  }
   std::vector<Entry> added(handles.size());
   if (try_reserve(handles.size())) {
     try {

@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
-#include <optional>
 #include <sys/stat.h>
 #include <thread>
 
@@ -43,6 +42,14 @@ class ExportTableTest : public ::testing::Test {
     }
     handles_.insert(handles_.end(), handles.begin(), handles.end());
     return table_.add(handles);
+  }
+  // No descriptors of these are kept: those of others are as many as may be.
+  std::vector<ExportTable::Entry> add_beyond_the_limit(std::size_t count) {
+    const DescriptorLimit limit(200);
+    EXPECT_TRUE(limit.is_set());
+    while (is_open(add(1)[0].descriptor)) {
+    }
+    return add(count);
   }
   std::uint64_t exported() { return driver_.calls().exported; }
 
@@ -106,32 +113,27 @@ TEST_F(ExportTableTest, DescriptorsAreKeptUpToHalfOfTheLimitForAllHandlesOrNone)
 }
 
 TEST_F(ExportTableTest, ADescriptorThatIsNotKeptIsMadeForEachCaller) {
-  std::optional<ExportTable::Entry> entry;
-  {
-    const DescriptorLimit limit(0);
-    ASSERT_TRUE(limit.is_set());
-    entry = add(1)[0];
-  }
-  EXPECT_EQ(exported(), 0U);
-  EXPECT_EQ(entry->descriptor, -1);
+  const ExportTable::Entry entry = add_beyond_the_limit(1)[0];
+  const std::uint64_t kept = exported();
+  EXPECT_EQ(entry.descriptor, -1);
   int first = -1;
   int second = -1;
-  ASSERT_EQ(table_.duplicate(entry->id, &first), DuplicateResult::kOk);
-  ASSERT_EQ(table_.duplicate(entry->id, &second), DuplicateResult::kOk);
-  EXPECT_EQ(exported(), 2U);
+  ASSERT_EQ(table_.duplicate(entry.id, &first), DuplicateResult::kOk);
+  ASSERT_EQ(table_.duplicate(entry.id, &second), DuplicateResult::kOk);
+  EXPECT_EQ(exported() - kept, 2U);
   EXPECT_EQ(file_behind(first), file_behind(second));
   close(first);
   close(second);
   {
     const DescriptorLimit limit(next_descriptor());
     ASSERT_TRUE(limit.is_set());
-    EXPECT_EQ(table_.duplicate(entry->id, &first), DuplicateResult::kNoDescriptors);
+    EXPECT_EQ(table_.duplicate(entry.id, &first), DuplicateResult::kNoDescriptors);
   }
   FaultyApi::fail_only("cuMemExportToShareableHandle", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
-  EXPECT_EQ(table_.duplicate(entry->id, &first), DuplicateResult::kRefused);
-  table_.retire(entry->id);
+  EXPECT_EQ(table_.duplicate(entry.id, &first), DuplicateResult::kRefused);
+  table_.retire(entry.id);
   const std::uint64_t before = exported();
-  EXPECT_EQ(table_.duplicate(entry->id, &first), DuplicateResult::kRetired);
+  EXPECT_EQ(table_.duplicate(entry.id, &first), DuplicateResult::kRetired);
   EXPECT_EQ(exported(), before);
 }
 
@@ -147,19 +149,14 @@ TEST_F(ExportTableTest, ARefusalOfTheDriverChangesNothing) {
 
 // The handle is released right after it is retired, and its number serves another.
 TEST_F(ExportTableTest, NoHandleIsExportedOnceItIsRetired) {
-  std::vector<ExportTable::Entry> entries;
-  {
-    const DescriptorLimit limit(0);
-    ASSERT_TRUE(limit.is_set());
-    entries = add(40);
-  }
+  const std::vector<ExportTable::Entry> entries = add_beyond_the_limit(40);
   ASSERT_EQ(entries[0].descriptor, -1);
   std::thread asker([&] {
-    for (const ExportTable::Entry& entry : entries) {
+    for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
       DuplicateResult result = DuplicateResult::kOk;
       while (result == DuplicateResult::kOk) {
         int made = -1;
-        result = table_.duplicate(entry.id, &made);
+        result = table_.duplicate(entry->id, &made);
         if (made >= 0) {
           close(made);
         }
@@ -167,11 +164,11 @@ TEST_F(ExportTableTest, NoHandleIsExportedOnceItIsRetired) {
       EXPECT_EQ(result, DuplicateResult::kRetired) << "the driver would refuse a released handle";
     }
   });
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    table_.retire(entries[i].id);
-    EXPECT_TRUE(driver_.release(handles_[i]));
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    table_.retire(entry->id);
+    EXPECT_TRUE(driver_.release(handles_.back()));
+    handles_.pop_back();
   }
-  handles_.clear();
   asker.join();
 }
 

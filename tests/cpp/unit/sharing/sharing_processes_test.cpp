@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <thread>
@@ -83,7 +84,7 @@ IpcHandle handle_of_many(const ChildProcess& sender) {
 }
 
 TEST_F(SharingProcesses, MoreDescriptorsThanEitherProcessMayOpenComePartByPart) {
-  for (const std::size_t spare : {2000, 20, 3}) {
+  for (const std::size_t spare : {2000, 20, 3, 2}) {
     const ChildProcess sender([spare] { return share_with_few(spare); });
     const IpcHandle handle = handle_of_many(sender);
     PeerProcesses peers;
@@ -98,10 +99,40 @@ TEST_F(SharingProcesses, MoreDescriptorsThanEitherProcessMayOpenComePartByPart) 
     ASSERT_TRUE(limit.is_set());
     EXPECT_EQ(ids_received(handle, peers).size(), kKnownIds) << spare;
   }
-  const DescriptorLimit limit(limit_with_room_for(1));
-  ASSERT_TRUE(limit.is_set());
-  EXPECT_EQ(error_of([&] { (void)ids_received(handle, peers); }),
-            "this process has no room for 1 more file descriptors (ulimit -n)");
+  const auto receive = [&] {
+    const DescriptorLimit limit(limit_with_room_for(1));
+    ASSERT_TRUE(limit.is_set());
+    (void)ids_received(handle, peers);
+  };
+  EXPECT_EQ(error_of(receive), "this process has no room for 1 more file descriptors (ulimit -n)");
+}
+
+// The thread was making a descriptor by then, and went on in a driver that had ended.
+TEST_F(SharingProcesses, TheDriverEndsBehindAnAnswerThatIsBeingMade) {
+  const ChildProcess sender([] {
+    static std::atomic<bool> is_making{false};
+    // The driver registers its end first.
+    std::atexit([] { _exit(is_making ? 1 : 0); });
+    static DescriptorServer slow([](std::uint64_t id, FileDescriptor* found) {
+      is_making = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      *found = FileDescriptor(file_of(id));
+      is_making = false;
+      return DescriptorStatus::kSent;
+    });
+    std::thread([] {
+      while (!is_making) {
+        std::this_thread::yield();
+      }
+      std::exit(0);
+    }).detach();
+    return encode(handle_of(slow.address(), 1), IpcFormat::kFirst);
+  });
+  EXPECT_EQ(error_of_receiving(decode(sender.read())), "");
+  int status = -1;
+  EXPECT_EQ(waitpid(sender.process(), &status, 0), sender.process());
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(SharingProcesses, OfAnotherPidNamespaceTheKeysDecide) {
