@@ -53,8 +53,8 @@ def pin(memory: torch.Tensor | tuple[int, int]) -> Pin:
     """Keeps the pages behind a tensor, or behind a range (address, bytes), in place.
 
     It serves libraries that identify memory by its handles, as RDMA registrations do. Until
-    `Pin.unpin()` the pages do not move, serve no other address, are not exchanged for others when
-    the memory is shared, and do not return to the driver. Whole pages are pinned, including other
+    `Pin.unpin()` the pages do not move, serve no other address, and do not return to the driver.
+    Whole pages are pinned, including other
     memory on them. The memory may lie on several handles; a block of a
     `torch.cuda.MemPool(no_split=True)` is one allocation of the driver, and never moves anyway.
 

@@ -39,7 +39,6 @@
   X(mem_set_access, cuMemSetAccess)                                            \
   X(mem_export, cuMemExportToShareableHandle)                                  \
   X(mem_import, cuMemImportFromShareableHandle)                                \
-  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   X(mem_host_alloc, cuMemHostAlloc)                                            \
   X(mem_free_host, cuMemFreeHost)                                              \
   /* events and streams */                                                     \
@@ -71,6 +70,7 @@
   X(ctx_synchronize, cuCtxSynchronize)                                         \
   X(event_destroy, cuEventDestroy_v2)                                          \
   X(stream_synchronize, cuStreamSynchronize)                                   \
+  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
   X(stream_end_capture, cuStreamEndCapture)                                    \
   X(graph_instantiate, cuGraphInstantiateWithFlags)                            \

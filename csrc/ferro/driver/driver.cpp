@@ -286,11 +286,6 @@ PageHandle Driver::import_page(ForeignKind kind, const void* shared) {
   return PageHandle{handle};
 }
 
-void Driver::copy(DevicePtr to, DevicePtr from, std::size_t bytes) {
-  const CallScope scope(*this);
-  expect(api_.memcpy_dtod_async(raw(to), raw(from), bytes, nullptr), "cuMemcpyDtoDAsync", bytes);
-}
-
 bool Driver::has_virtual_memory() const {
   expect(api_.init(0), "cuInit");
   CUdevice device = 0;

@@ -19,9 +19,7 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,8 +78,6 @@ class Driver {
   // Imports a page of another process. `shared` points to a descriptor (int), which the caller
   // keeps, or to a CUmemFabricHandle.
   PageHandle import_page(ForeignKind kind, const void* shared);
-  // Copies on the legacy default stream; the host does not wait.
-  void copy(DevicePtr to, DevicePtr from, std::size_t bytes);
 
   // Ordering. Events carry no time. An event belongs to the context in which it was created. Only
   // streams of that context can record it; any context may query it or wait for it.
@@ -107,10 +103,6 @@ class Driver {
   bool is_complete(EventId event);
   // The host waits for the event.
   void wait(EventId event);
-  // The host waits at most that long; false if some event is still incomplete. A separate thread
-  // keeps the events alive and waits until they are complete.
-  using Events = std::vector<EventId>;
-  [[nodiscard]] bool wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most);
   // Later work of the stream waits for the event's last record; the host does not. False if the
   // stream captures, because a capture cannot wait for an event from outside it.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);

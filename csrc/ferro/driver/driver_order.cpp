@@ -2,12 +2,6 @@
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
 
-#include <future>
-#include <memory>
-#include <system_error>
-#include <thread>
-#include <utility>
-
 namespace ferro {
 namespace {
 
@@ -84,29 +78,6 @@ void Driver::wait(EventId event) {
   const CallScope scope(*this);
   count(DriverCall::kEventWait);
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
-}
-
-bool Driver::wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most) {
-  const CallScope scope(*this);
-  count(DriverCall::kEventWait);
-  const auto result = std::make_shared<std::promise<CUresult>>();
-  std::future<CUresult> over = result->get_future();
-  try {
-    std::thread([&api = api_, context = context(), events = std::move(events), result] {
-      CUresult outcome = api.ctx_set_current(context);
-      for (std::size_t i = 0; i < events->size() && outcome == CUDA_SUCCESS; ++i) {
-        outcome = api.event_synchronize(raw((*events)[i]));
-      }
-      result->set_value(outcome);
-    }).detach();
-  } catch (const std::system_error&) {
-    return false;
-  }
-  if (over.wait_for(at_most) != std::future_status::ready) {
-    return false;
-  }
-  expect(over.get(), "cuEventSynchronize");
-  return true;
 }
 
 bool Driver::captures(StreamId stream) {

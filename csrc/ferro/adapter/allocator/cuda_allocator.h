@@ -264,7 +264,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   [[noreturn]] static void refuse_free(void* ptr);
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
-  // A descriptor of an exported unit, of any device; -1 for an unknown id.
+  // Finds a descriptor of an exported unit of any device (DescriptorServer::Find).
   DescriptorStatus duplicate_export(std::uint64_t id, FileDescriptor* found);
 
   // Requests and blocks that are not ours (cuda_allocator_routing.cpp).

@@ -28,12 +28,10 @@
 #include "ferro/driver/driver.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -46,8 +44,6 @@ class DeviceTimeline {
   // whether they capture.
   enum class Known { kAll, kSome };
   using KnownStreams = std::function<std::vector<StreamId>(Known)>;
-  // For callers that cannot wait forever: a device that is busy longer is assumed to be blocked.
-  static constexpr std::chrono::milliseconds kLongestWait{1000};
 
   // `captures`: of the process, because a capture may include streams of several devices.
   DeviceTimeline(Driver& driver, EventPool& events, const CaptureCount& captures,
@@ -55,12 +51,7 @@ class DeviceTimeline {
       : driver_(driver),
         events_(events),
         captures_(captures),
-        known_streams_(std::move(known_streams)),
-        returns_(std::make_shared<Returns>(&events)) {}
-  ~DeviceTimeline() {
-    const std::lock_guard lock(returns_->mutex);
-    returns_->pool = nullptr;
-  }
+        known_streams_(std::move(known_streams)) {}
   DeviceTimeline(const DeviceTimeline&) = delete;
   DeviceTimeline& operator=(const DeviceTimeline&) = delete;
 
@@ -86,11 +77,8 @@ class DeviceTimeline {
   // The host waits until the epoch has passed. False, without a wait, if a capture forbids the
   // point that this needs. Throws DriverError.
   bool wait(Epoch epoch) FERRO_EXCLUDES(mutex_);
-  // The same, for at most that long. False also if the epoch has not passed by then.
-  bool wait(Epoch epoch, std::chrono::milliseconds at_most) FERRO_EXCLUDES(mutex_);
   // The host waits for all work that the device received before this call.
   bool wait_for_all() { return wait(now()); }
-  bool wait_for_all(std::chrono::milliseconds at_most) { return wait(now(), at_most); }
   // The same without a point: ends the current epoch and waits until it has passed. Captures
   // survive this last resort. Throws DriverError; the epoch has then ended but not passed.
   void wait_beside_captures() FERRO_EXCLUDES(mutex_);
@@ -109,16 +97,10 @@ class DeviceTimeline {
   std::size_t points() const FERRO_EXCLUDES(mutex_);
 
  private:
-  using Events = std::shared_ptr<const Driver::Events>;  // the last owner returns them to the pool
-  // The pool to which events return; null if a thread that waits for them outlives this object.
-  struct Returns {
-    explicit Returns(EventPool* events) : pool(events) {}
-    std::mutex mutex;
-    EventPool* pool;
-  };
+  using Event = std::shared_ptr<const EventId>;  // the last owner returns it to the pool
   struct Point {
     Epoch epoch = kUnused;  // the last one that the point covers
-    Events events;          // exactly one
+    Event event;
   };
   // If there are this many, a new point replaces the last one.
   static constexpr std::size_t kMaxPoints = 256;
@@ -128,7 +110,7 @@ class DeviceTimeline {
   std::vector<StreamId> known(Known which) const {
     return known_streams_ ? known_streams_(which) : std::vector<StreamId>();
   }
-  Events owned(EventId event);
+  Event owned(EventId event);
   // The first point that covers the epoch; none if the epoch has passed or is not recorded.
   std::optional<Point> point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
   // The same, after recording a point if the epoch needs one; false if that is impossible.
@@ -139,7 +121,6 @@ class DeviceTimeline {
   EventPool& events_;
   const CaptureCount& captures_;
   const KnownStreams known_streams_;
-  const std::shared_ptr<Returns> returns_;
   std::atomic<bool> was_refused_{false};
   std::atomic<Epoch> current_{kFirstEpoch};
   std::atomic<Epoch> recorded_{kFirstEpoch - 1};  // of the last point
