@@ -284,6 +284,12 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_graph_debug(module);
   ferro::bind_call_sites(module);
   ferro::bind_peak(module);
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    const py::gil_scoped_release release;
+    if (ferro::CudaAllocator* allocator = ferro::installed_allocator(); allocator != nullptr) {
+      allocator->stop_status();
+    }
+  }));
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
              py::arg("layout"), py::arg("graph_layout"), py::arg("graph_order"));

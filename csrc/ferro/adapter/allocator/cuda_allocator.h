@@ -186,10 +186,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   int captures() const;
   bool has_captures() const { return captures() != 0; }
 
+  // Called at the end of the process, before static destructors run: `top` gets no more reports.
+  void stop_status() { status_server_.stop(); }
+
   // For ferro_alloc's own tools.
   Settings config() FERRO_EXCLUDES(init_mutex_);
   // Takes over the settings that may change while there is memory. The others, which are the size
-  // of a page, the layout and the thread that unmaps, are those in force already.
+  // of a page, the layout and the order of graphs, are those in force already.
   void adjust(const Settings& wanted) FERRO_EXCLUDES(init_mutex_);
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }

@@ -12,7 +12,7 @@ namespace ferro {
 // if it is installed. Does not initialise CUDA, not even through PyTorch. On failure throws
 // std::runtime_error with one sentence and changes nothing. Installed again
 // after CUDA was used, it refuses another size of a page, another layout and another answer about
-// the thread that unmaps; all other settings change.
+// the order of graphs; all other settings change.
 void install(const Settings& config);
 
 // Sends new requests to the previous allocator; ferro_alloc keeps the blocks that it handed out.

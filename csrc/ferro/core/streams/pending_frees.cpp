@@ -47,14 +47,12 @@ std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
   }
 }
 
-// EventPool::record detects a stream that captures, and disturbs no capture. So a stream is not
-// queried before, which saves one of two driver calls. Two cases are queried: a record on the
-// legacy stream would invalidate captures of other streams, and a deferred block most likely waits
-// for a capture that still runs.
+// EventPool::record detects a stream that captures, and disturbs no capture. So a stream is queried
+// before only if the block is deferred, because it most likely waits for a capture that still runs.
 PendingFrees::Start PendingFrees::start_waiting(Block* block, Ask ask) {
   std::vector<StreamId> streams;
   for (const StreamUse& use : block->extra->uses) {
-    if (ask == Ask::kWhereNeeded && use.capture_id == 0 && !is_legacy(use.stream)) {
+    if (ask == Ask::kWhereNeeded && use.capture_id == 0) {
       streams.push_back(use.stream);
       continue;
     }
