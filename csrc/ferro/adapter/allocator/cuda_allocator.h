@@ -27,7 +27,7 @@
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/device/device_memory.h"
-#include "ferro/graph/footprints.h"
+#include "ferro/graph/graph_memory.h"
 #include "ferro/graph/pool_router.h"
 #include "ferro/graph/watched_blocks.h"
 
@@ -144,7 +144,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Nobody asks for the pool by its handle any more.
   void close_pool(const PoolId& id);
 
-  // Exclusive groups (core/device/scratch_sharing.h), on all devices. Empty, or why not: "member" of
+  // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or why not: "member" of
   // a group, "no member", "capturing", "no memory".
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);  // where it is a member
@@ -222,8 +222,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
            const AllocatorConfig& config, MemoryShortageCallback on_shortage, Serving serving);
     DeviceMemory core;
+    GraphMemory graphs;
     PoolRouter router;
-    Footprints footprints;
     History history;
     const bool has_pages;                  // else the allocator before serves this device
     std::atomic<bool> serves_hits{false};  // requests that no pool takes are ours, as last seen
@@ -306,9 +306,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // One that has no memory yet. Nothing where requests are diverted to it, or for a member of a group.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
-  // Remembers what a capture was given.
-  static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
-                            std::size_t bytes);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   void count_tags() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
@@ -319,7 +316,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // On all devices, those that this thread began (graph/pool_router.h), and what only they held.
   void let_go_of_failed_captures();
   // A pool was let go of once: what is kept beside its memory goes when that was the last hold
-  // (graph/footprints.h, graph/pool_registry.h, host_pools.h).
+  // (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
   static void end_failed_capture(Device& device, const PoolId& id);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;

@@ -26,7 +26,7 @@ enum class Layout : std::uint8_t {
 // is to stay as it is.
 enum class GraphOrder : std::uint8_t {
   kCaptured,  // that of their captures; a later graph keeps results where an earlier one has scratch
-  kAny,       // the pool is a group of its own (scratch_sharing.h), which takes more memory
+  kAny,       // the pool is a group of its own (graph_memory.h), which takes more memory
 };
 
 struct AllocatorConfig {

@@ -72,6 +72,9 @@ class DeviceReport {
   // What small blocks in use occupy of pages, and pages on which only such lie. O(heaps of private
   // pools).
   StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
+  std::size_t pages_of_graphs() const {
+    return parts_.graphs != nullptr ? parts_.graphs->pages() : 0;
+  }
 
   const DeviceParts& parts_;
   RecursiveMutex& climb_mutex_;

@@ -23,7 +23,7 @@
 //  unmerged  Free, and kept apart from its free neighbours for the next request of its size.
 //  retired   Free, and never handed out again: a graph that may replay writes it.
 //  scratch   What a graph was given in its capture and holds nothing at its end. Its addresses stay
-//            the graph's; the handles behind them serve other graphs too (scratch_sharing.h).
+//            the graph's; the handles behind them serve other graphs too (graph_memory.h).
 //  set       The handles that several graphs have as their scratch.
 //  aliased   A block of scratch: the handles behind it belong to a set. Always whole handles.
 //  borrowed  A handle of a set behind an arena of a pool that captures, until the capture ends.
