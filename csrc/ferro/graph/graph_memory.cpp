@@ -410,7 +410,9 @@ void GraphMemory::check_invariants() const {
   std::map<const ScratchSet*, std::map<PageHandle, std::set<User>>> users;
   for (const auto& [id, pool] : pools_) {
     FERRO_CHECK(pool.is_tracked == pool.should_be_tracked());
-    check_moved(pool);
+    if (pool.moved.any()) {
+      check_moved(pool);
+    }
     if (!pool.is_member()) {
       FERRO_CHECK(pool.uses.empty() && pool.gone.empty() && !pool.loan);
       continue;
@@ -447,18 +449,17 @@ void GraphMemory::check_invariants() const {
 
 void GraphMemory::check_moved(const GraphPool& pool) const {
   std::set<PageHandle> own;
-  if (pool.moved.any()) {
-    for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-      own.merge(ArenaScratch(*heap).own_handles());
+  for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
+    own.merge(ArenaScratch(*heap).own_handles());
+  }
+  if (pool.is_member()) {
+    for (const auto& [handle, shared] : pool.set->handles()) {
+      if (shared.only == pool.id) {
+        own.insert(handle);
+      }
     }
   }
-  pool.moved.check_invariants(parts_.store.page_bytes(), [&](PageHandle handle) {
-    const auto serves_pool_alone = [&] {
-      const auto shared = pool.set->handles().find(handle);
-      return shared != pool.set->handles().end() && shared->second.only == pool.id;
-    };
-    return own.contains(handle) || (pool.is_member() && serves_pool_alone());
-  });
+  pool.moved.check_invariants(parts_.store.page_bytes(), own);
 }
 
 }  // namespace ferro

@@ -67,13 +67,12 @@ AddressRanges MovedPages::follow(AddressRanges ranges) const {
   return ranges;
 }
 
-void MovedPages::check_invariants(std::size_t page_bytes,
-                                  const std::function<bool(PageHandle)>& is_own) const {
+void MovedPages::check_invariants(std::size_t page_bytes, const std::set<PageHandle>& own) const {
   for (const Move& move : moves_) {
     FERRO_CHECK(move.from.block->state == BlockState::kAliased);
     FERRO_CHECK(pages_in(move.from.handles) * page_bytes == move.from.block->size);
     for (const HandleRange& range : move.from.handles) {
-      FERRO_CHECK(is_own(range.handle));
+      FERRO_CHECK(own.contains(range.handle));
     }
   }
 }

@@ -12,7 +12,6 @@
 #include "ferro/driver/types.h"
 
 #include <cstddef>
-#include <functional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -35,9 +34,8 @@ class MovedPages {
   // `ranges` with old addresses replaced by those at which their pages serve now. O(moves log
   // ranges).
   AddressRanges follow(AddressRanges ranges) const;
-  // Throws InternalError. `is_own(handle)`: does it serve this pool alone?
-  void check_invariants(std::size_t page_bytes,
-                        const std::function<bool(PageHandle)>& is_own) const;
+  // Throws InternalError. `own`: handles that serve this pool alone.
+  void check_invariants(std::size_t page_bytes, const std::set<PageHandle>& own) const;
 
  private:
   struct Move {
