@@ -3,13 +3,13 @@
     import ferro_alloc
     ferro_alloc.install()
 
-Importing the package initialises nothing, imports no torch, and loads a module when it is asked
-for: with FERRO_ALLOC=1 every start of Python imports the package.
+Importing the package initialises nothing and imports no torch. Each module is loaded on first use,
+because with FERRO_ALLOC=1 every start of Python imports the package.
 """
 
 from importlib import import_module
 
-# As typing's, which takes longer to import than all that a start needs.
+# The same as typing's, whose import takes longer than everything else that a start needs.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ferro_alloc import sizes
@@ -84,7 +84,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """What is not here yet: a module of the package, or a name of one."""
+    """Loads a module of the package, or a name from one, on first use."""
     if name in _MODULES:
         return import_module(f"ferro_alloc.{name}")
     if name not in _HOMES:

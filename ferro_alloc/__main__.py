@@ -20,13 +20,13 @@ python -m ferro_alloc run [--children] [--conf SETTINGS] (SCRIPT | -m MODULE) [A
        python -m ferro_alloc top [--once] [--json] [--interval SECONDS]"""
 
 DETAILS = """\
-run       runs a Python program with ferro_alloc as its CUDA allocator; SETTINGS are of the form
-          page_size_mb:2,memory_limit_mb:4096 and stand in for FERRO_ALLOC_CONF; with --children
+run       runs a Python program with ferro_alloc as its CUDA allocator; SETTINGS have the form
+          page_size_mb:2,memory_limit_mb:4096 and replace FERRO_ALLOC_CONF; with --children
           also the Python processes that the program starts
 simulate  runs a PyTorch program on a simulated GPU and reports its memory; `simulate --help`
-replay    says what a program would have taken under other allocators, from its memory snapshot
-status    says what is installed, and whether ferro_alloc works on this machine
-top       shows what the processes hold that run under ferro_alloc, again every second"""
+replay    computes what a program would have taken under other allocators, from its snapshot
+status    reports what is installed, and whether ferro_alloc works on this machine
+top       shows the memory of processes that run under ferro_alloc, every second"""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -40,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--children",
         action="store_true",
-        help="also in the Python processes that the program starts: sets FERRO_ALLOC for them",
+        help="also for the Python processes that the program starts: sets FERRO_ALLOC for them",
     )
     parser.add_argument("-m", metavar="MODULE", help="run a module, as python -m does")
     options, program = split_program(argv)
@@ -71,7 +71,7 @@ def pass_to_children(settings: str | None) -> None:
 
 
 def simulate(argv: Sequence[str]) -> int:
-    # Only here, so that the other commands work in a package without the simulated GPU.
+    # Imported here, so that the other commands work in a package without the simulated GPU.
     from ferro_alloc import _simulate
 
     return _simulate.main(list(argv))
@@ -100,7 +100,7 @@ def refuse(error: Exception) -> int:
 def show_status(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ferro_alloc status",
-        description="Says what is installed, and whether ferro_alloc works on this machine.",
+        description="Reports what is installed, and whether ferro_alloc works on this machine.",
     )
     parser.parse_args(argv)
     current = status()
@@ -118,7 +118,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 success, 1 a refusal in one sentence, 2 a wrong command line."""
+    """Returns the exit status: 0 success, 1 a refusal in one sentence, 2 a wrong command line."""
     parser = argparse.ArgumentParser(
         prog="python -m ferro_alloc",
         usage=USAGE,

@@ -1,4 +1,4 @@
-"""Reads PyTorch's own allocator settings, to name those that have no effect any more."""
+"""Reads PyTorch's own allocator settings, to list those without an effect."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Mapping
 
 from ferro_alloc.config import Layout
 
-# In the order in which PyTorch looks for them; the first that is set is the one in force.
+# In the order in which PyTorch reads them; the first that is set is in force.
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# These steer the allocator of pinned host memory, which stays PyTorch's own.
+# These configure the allocator of pinned host memory, which stays PyTorch's own.
 _KEPT_PREFIX = "pinned_"
 
-# These mean here what they mean there.
+# These have the same meaning under both allocators.
 _FOLLOWED = frozenset({"roundup_power2_divisions", "per_process_memory_fraction"})
 
-# Followed, or always so, with pages.
+# With pages these are followed, or always on.
 _ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse", "expandable_segments"})
 
-# With the layout `segments` PyTorch's own allocator follows all but this one, which is off there.
+# With the layout `segments` PyTorch's own allocator follows all settings except this one, which is
+# off.
 _EXPANDABLE = "expandable_segments"
 
 # A value is a bracketed list or runs to the next comma.
@@ -34,9 +35,9 @@ def _is_followed(key: str) -> bool:
 def ignored_options(
     environ: Mapping[str, str] | None = None, layout: Layout = "pages"
 ) -> tuple[str, ...]:
-    """The settings of the native allocator that ferro_alloc does not follow, as `key:value`.
+    """Returns the settings of the native allocator that ferro_alloc ignores, as `key:value`.
 
-    Each key is named once, with the value that counts: the last.
+    Each key appears once, with its last value, which is in force.
     """
     source = os.environ if environ is None else environ
     text = next((source[name] for name in VARIABLES if source.get(name)), "")

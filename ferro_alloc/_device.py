@@ -1,4 +1,4 @@
-"""The memory of one device, in numbers, for people who write tools."""
+"""The memory of one device as numbers, for tools."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ class DeviceNumbers:
     allocated_bytes: int
     """Sizes of the blocks in use."""
     peak_allocated_bytes: int
-    """The most that they came to since the start or the last `reset_peak()`."""
+    """The maximum of `allocated_bytes` since the start or the last `reset_peak()`."""
     reserved_bytes: int
-    """Memory taken from the driver and not given back."""
+    """Memory taken from the driver and not returned."""
     cached_bytes: int
-    """Of that, what no block uses. Blocks that wait for another stream are in neither."""
+    """Reserved bytes that no block uses. Blocks that wait for another stream count neither as
+    allocated nor as cached."""
     blocks: int
-    """How many blocks are in use."""
+    """The number of blocks in use."""
     free_blocks: int
-    """How many free pieces lie between them."""
+    """The number of free blocks between them."""
     hits: int
     """Requests since the start that found a free block at once."""
     misses: int
-    """Requests since the start that did not; `Status.devices` says what helped them."""
+    """Requests since the start that did not; `Status.devices` has the steps that served them."""
     slowest_miss_ms: float
-    """The host's time for the slowest of them, without waiting for those of other threads, since
-    the start or the last `reset_slowest_miss()` or `reset_peak()`."""
+    """The host's time for the slowest miss, without its wait for those of other threads, since the
+    start or the last `reset_slowest_miss()` or `reset_peak()`."""
 
 
 @dataclass(frozen=True)
 class DeviceMemoryView:
-    """A device's memory under ferro_alloc. Looks anew each time it is asked; thread-safe.
+    """A device's memory under ferro_alloc. Each access reads the current numbers; thread-safe.
 
-    Everything raises `FerroError` while ferro_alloc is not installed, or does not serve the device
-    because CUDA was not used yet. What the driver refuses is `torch.AcceleratorError`. Memory of
-    the allocator before ferro_alloc is not counted here; `torch.cuda.memory_stats()` counts both.
+    All methods raise `FerroError` while ferro_alloc is not installed, or does not serve the device
+    because CUDA was not used yet. A refusal of the driver raises `torch.AcceleratorError`. The
+    numbers exclude memory of the previous allocator; `torch.cuda.memory_stats()` counts both.
     """
 
     index: int
 
     def numbers(self) -> DeviceNumbers:
-        """All numbers of one moment, as far as other threads stand still."""
+        """All numbers of one moment, unless other threads allocate or free meanwhile."""
         return DeviceNumbers(**_ask("device_view", self.index))
 
     @property
@@ -98,33 +99,33 @@ class DeviceMemoryView:
         return private_pools(self.index)
 
     def empty_cache(self) -> None:
-        """Gives the cached memory of this device back to the driver, in whole pages."""
+        """Returns the cached memory of this device to the driver, in whole pages."""
         _ask("empty_cache", self.index)
 
     def reset_peak(self) -> None:
-        """Lets all peaks of this device begin at what is there now, PyTorch's among them."""
+        """Resets all peaks of this device to the current values, including PyTorch's."""
         _ask("reset_peak", self.index)
 
     def reset_slowest_miss(self) -> None:
-        """Lets `slowest_miss_ms` begin at 0."""
+        """Resets `slowest_miss_ms` to 0."""
         _ask("reset_slowest_miss", self.index)
 
     def round_size(self, size: int) -> int:
-        """As `ferro_alloc.sizes.round_size()`."""
+        """The same as `ferro_alloc.sizes.round_size()`."""
         return sizes.round_size(size)
 
     def bytes_from_driver(self, size: int) -> int:
         """Bytes that a request for `size` bytes on the current stream would take from the driver.
 
-        0 when free memory is at hand. It is a forecast: nothing is allocated or held for later.
+        0 if free memory can serve it. This is a forecast: nothing is allocated or reserved.
         """
         return int(_ask("bytes_from_driver", self.index, sizes.checked_size(size)))
 
 
 def device(device: int | str | torch.device | None = None) -> DeviceMemoryView:
-    """The view of a device as torch names it, by default of the current one.
+    """Returns the view of a device as torch names it, by default of the current one.
 
-    Raises `FerroError` for what names no device, or while ferro_alloc is not installed.
+    Raises `FerroError` for a value that names no device, or while ferro_alloc is not installed.
     Initialises CUDA.
     """
     _require_installed()

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 def device_index(device: int | str | torch.device | None) -> int:
-    """The number of a CUDA device; None and "cuda" are the current one. Initialises CUDA for these.
+    """Returns the number of a CUDA device; None and "cuda" are the current one, and initialise
+    CUDA.
 
-    Raises `FerroError` for what names no CUDA device of this machine.
+    Raises `FerroError` for a value that names no CUDA device of this machine.
     """
     import torch
 

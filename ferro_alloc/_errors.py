@@ -10,7 +10,7 @@ class FerroError(RuntimeError):
 
 
 def check_folder(report: Path) -> None:
-    """Raises `FerroError` where a report cannot be written because its folder does not exist."""
+    """Raises `FerroError` if the folder of a report does not exist."""
     folder = report.absolute().parent
     if not folder.is_dir():
         raise FerroError(f"the report cannot be written to {report}: there is no folder {folder}")

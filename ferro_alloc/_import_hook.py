@@ -21,7 +21,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # Whoever asks the module for its loader gets the real one.
+        # Code that reads the module's loader gets the real one.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -30,9 +30,9 @@ class _Loader(importlib.abc.Loader):
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Waits for one module, until it is imported: programs also only ask whether torch is there.
+    """Waits until one module is imported. A program may also only query whether torch exists.
 
-    `after(module)` is called once, at once if the module is there already when this is armed.
+    It calls `after(module)` once; at once if the module is already imported when this is armed.
     """
 
     def __init__(self, name: str, after: Callable[[ModuleType], None]) -> None:
@@ -46,7 +46,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def disarm(self) -> None:
-        """Nothing is called any more. Does nothing when it was called or is not armed."""
+        """Cancels the call. Does nothing if it was made or if this is not armed."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

@@ -1,8 +1,8 @@
-"""Loads the extension `_C`, after checking that it was compiled for the torch that is running.
+"""Loads the extension `_C`, after checking that it was compiled for the running torch.
 
-The extension overrides virtual functions of a C++ class of torch whose layout changes between
-minor versions. Loaded into another version it would call the wrong functions without any sign, so
-the versions are compared first, and without importing torch.
+The extension overrides virtual functions of a C++ class of torch whose layout changes between minor
+versions. Under another version it would silently call the wrong functions. So the versions are
+compared first, without importing torch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ferro_alloc._errors import FerroError
 
 # Minor versions that the extension can be compiled for, the first and the last.
 SUPPORTED = ((2, 11), (2, 15))
-# Without --no-deps pip would replace torch by the newest that is allowed.
+# Without --no-deps pip would replace torch by the newest allowed version.
 REBUILD = "build it again with `pip install --no-build-isolation --no-deps --force-reinstall .`"
 
 
 def built_for() -> tuple[str, str]:
-    """Versions of torch and CUDA that the extension was compiled for, as in ("2.11.0", "13.0")."""
+    """Versions of torch and CUDA for which the extension was compiled, as in ("2.11.0", "13.0")."""
     try:
         info = importlib.import_module("ferro_alloc._build_info")
     except ModuleNotFoundError:
@@ -77,9 +77,9 @@ def check_versions(built: tuple[str, str], running: tuple[str, str | None]) -> N
 
 @cache
 def load() -> ModuleType:
-    """The extension. Imports torch. A failure is not remembered: a later call may succeed."""
+    """Returns the extension. Imports torch. A failure is not cached: a later call may succeed."""
     check_versions(built_for(), running_torch())
-    importlib.import_module("torch")  # its libraries must be there before the extension's are bound
+    importlib.import_module("torch")  # its libraries must be loaded before the extension
     try:
         return importlib.import_module("ferro_alloc._C")
     except ImportError as error:

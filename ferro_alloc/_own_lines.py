@@ -1,4 +1,4 @@
-"""Whose code a line is: the program's own, or that of Python, torch or another library."""
+"""Tells lines of the program from those of Python, torch and other libraries."""
 
 LIBRARIES = (
     "/site-packages/",
@@ -9,9 +9,9 @@ LIBRARIES = (
     "<eval_with_key>",
     "<autograd>",
 )
-"""Parts of the names of files that are not the program's own."""
+"""Parts of file names that mark code outside the program."""
 NO_LINE = "(no line of Python: threads of autograd, libraries)"
-"""In place of a line."""
+"""Shown if no line is known."""
 
 
 def is_own(file: str) -> bool:

@@ -1,4 +1,4 @@
-"""Memory that stays where it is, for libraries that registered it by its handles."""
+"""Memory that keeps its pages, for libraries that registered it by its handles."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Pin:
-    """What `pin()` pinned, until `unpin()` or the end of a `with` block. Thread-safe."""
+    """Memory pinned by `pin()`, until `unpin()` or the end of a `with` block. Thread-safe."""
 
     def __init__(self, address: int, nbytes: int, keeps: torch.UntypedStorage | None) -> None:
         self.address = address
-        """Where it begins, in the device's addresses."""
+        """Its first device address."""
         self.nbytes = nbytes
-        """How many bytes are pinned; the rest of their pages is too."""
+        """The number of pinned bytes; the rest of their pages is pinned too."""
         self._keeps = keeps
         self._lock = threading.Lock()
         self._pinned = nbytes != 0 and bool(_load.load().pin(address, nbytes))
@@ -30,7 +30,7 @@ class Pin:
             )
 
     def unpin(self) -> None:
-        """Ends it. Does nothing the second time."""
+        """Ends the pin. A second call does nothing."""
         with self._lock:
             pinned, self._pinned = self._pinned, False
         if pinned:
@@ -50,19 +50,19 @@ class Pin:
 
 
 def pin(memory: torch.Tensor | tuple[int, int]) -> Pin:
-    """Keeps the physical memory behind a tensor, or behind a range (address, bytes), as it is.
+    """Keeps the pages behind a tensor, or behind a range (address, bytes), in place.
 
-    For libraries that know memory by its handles, as RDMA registrations do. Until `Pin.unpin()` its
-    pages do not move, serve no other address, are not exchanged for others when the memory is
-    shared, and do not go back to the driver. Whole pages are pinned, with what else lies on them.
-    It may lie on several handles; a block of a `torch.cuda.MemPool(no_split=True)` is one
-    allocation of the driver, and never moves anyway.
+    It serves libraries that identify memory by its handles, as RDMA registrations do. Until
+    `Pin.unpin()` the pages do not move, serve no other address, and do not return to the driver.
+    Whole pages are pinned, including other
+    memory on them. The memory may lie on several handles; a block of a
+    `torch.cuda.MemPool(no_split=True)` is one allocation of the driver, and never moves anyway.
 
-    A tensor's whole storage is pinned, and kept alive. Of a range the addresses are pinned: when
-    its block is freed, its pages stay and serve the next one. Memory of the allocator before
-    ferro_alloc does not move while it is in use; then only the tensor is kept alive. What is pinned
-    is pinned as often as it was asked for. Raises `ValueError` for a tensor that is not in CUDA
-    memory, and for a range that is not all in memory of ferro_alloc; `TypeError` for anything else.
+    A tensor's whole storage is pinned and kept alive. For a range, the addresses are pinned: when
+    its block is freed, its pages stay and serve the next one. Memory of the previous allocator does
+    not move while it is in use; then the tensor is only kept alive. Pins are counted: each needs
+    its own `unpin()`. Raises `ValueError` for a tensor that is not in CUDA memory, and for a range
+    that is not entirely in memory of ferro_alloc; `TypeError` for any other argument.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A Python program on the launcher's command line, and starting it the way Python itself would."""
+"""A Python program on the launcher's command line, started as Python itself would start it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Program:
-    """What the user wants to run, and how Python itself would start it."""
+    """The user's program, and how Python itself would start it."""
 
     target: str
     is_module: bool
     arguments: Sequence[str]
 
     def run(self) -> dict[str, Any]:
-        """Runs it as `__main__` with Python's own `sys.argv` and `sys.path[0]`; its globals."""
+        """Runs it as `__main__` with Python's own `sys.argv` and `sys.path[0]`; returns its
+        globals."""
         if self.is_module:
             sys.argv = [self.target, *self.arguments]
-            # `python -m ferro_alloc` left the working directory in sys.path[0], as -m wants it.
+            # `python -m ferro_alloc` left the working directory in sys.path[0], as -m requires.
             return runpy.run_module(self.target, run_name="__main__", alter_sys=True)
         sys.argv = [self.target, *self.arguments]
         path = Path(self.target)
@@ -36,10 +37,10 @@ class Program:
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], Program | None]:
-    """Parts the launcher's own options from the program and its arguments.
+    """Separates the launcher's options from the program and its arguments.
 
-    As with python itself, the first word that is no option, or `-m MODULE`, ends the options;
-    everything behind belongs to the program, whatever it looks like.
+    As with python itself, the first word that is not an option, or `-m MODULE`, ends the options;
+    all later words belong to the program.
     """
     options: list[str] = []
     words = list(argv)

@@ -1,4 +1,4 @@
-"""The `simulate` command: runs a program on a simulated GPU and says whether it fits."""
+"""The `simulate` command: runs a program on a simulated GPU and reports whether it fits."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m ferro_alloc simulate",
         usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=(
-            "Runs a PyTorch program on a simulated GPU, without any GPU, and says whether it fits. "
-            "Kernels do nothing; PyTorch's operators on small tensors have results, computed on "
-            "the host, and copies are real."
+            "Runs a PyTorch program on a simulated GPU, without any GPU, and reports whether it "
+            "fits. Kernels do nothing; PyTorch's operators on small tensors have results, computed "
+            "on the host, and copies are real."
         ),
-        epilog=f"Exit status: 0 it fits, {DOES_NOT_FIT} it does not, else the program's own. "
+        epilog=f"Exit status: 0 fits, {DOES_NOT_FIT} does not fit, else the program's own. "
         f"Cards: {', '.join(card.key for card in CARDS)}.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "--gpu", default="h100", help="the card, as in h100 (the default) or 'RTX 4090'"
     )
-    parser.add_argument("--count", type=int, default=1, help="how many of them (default 1)")
-    parser.add_argument("--memory", help=f"total memory in place of the card's: {SIZE_FORMS}")
+    parser.add_argument("--count", type=int, default=1, help="number of cards (default 1)")
+    parser.add_argument("--memory", help=f"total memory instead of the card's: {SIZE_FORMS}")
     parser.add_argument(
         "--allocator",
         choices=_allocators.ALLOCATORS,
-        help="which one to measure (default: the one that the program itself would have)",
+        help="the allocator to measure (default: the one that the program itself would have)",
     )
     parser.add_argument(
         "--compare", action="store_true", help="one run under each allocator, and a table"
@@ -54,13 +54,13 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--what-if",
         metavar="NAME=LOW..HIGH",
-        help="the largest value of an argument or variable of the program that fits, as in batch "
-        "or batch=1..512",
+        help="find the largest value of an argument or variable of the program that fits, as in "
+        "batch or batch=1..512",
     )
     parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="a page of HTML to look at, coloured by kind"
+        "--report", type=Path, metavar="FILE", help="write a page of HTML, coloured by kind"
     )
-    parser.add_argument("--json", metavar="FILE", help="the result for machines; - is stdout")
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     parser.add_argument(
         "--mode",
         choices=sim.MODES,
@@ -68,18 +68,18 @@ def parser() -> argparse.ArgumentParser:
         help="when work is done: as it is submitted, as late as streams and events allow, or when "
         "a virtual clock has passed its end",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the adversarial order (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order (default 0)")
     parser.add_argument(
         "--no-backing",
         dest="backing",
         action="store_false",
-        help="device memory keeps no contents: reads give zeros, so that shapes that depend on "
+        help="device memory keeps no contents: reads return zeros, so shapes that depend on "
         "computed data are the same in every run",
     )
     parser.add_argument(
         "--values",
         action=argparse.BooleanOptionalAction,
-        help="whether operators on small tensors have real results (default: in eager mode, where "
+        help="whether operators on small tensors have real results (default: in eager mode, if "
         "memory keeps its contents)",
     )
     parser.add_argument("-m", dest="module", action="store_true", help=argparse.SUPPRESS)
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """0 when it fits, `DOES_NOT_FIT`, or the program's own status; 1 and 2 refuse the command."""
+    """Returns 0 if it fits, `DOES_NOT_FIT`, or the program's own status; 1 and 2 are refusals."""
     arguments = parser()
     parsed = arguments.parse_args(argv)
     words = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
@@ -98,7 +98,7 @@ def main(argv: list[str]) -> int:
     if not program.is_module and not Path(program.target).exists():
         arguments.error(f"there is no file '{program.target}'")
     if parsed.report is not None and (parsed.compare or parsed.what_if):
-        arguments.error("--report is of one run: leave out --compare and --what-if")
+        arguments.error("--report describes one run: leave out --compare and --what-if")
     try:
         if parsed.report is not None:
             check_folder(parsed.report)
@@ -148,7 +148,7 @@ def _write_page(path: Path, recording: Recording, result: Result) -> str:
 
 
 def _options(parsed: argparse.Namespace) -> list[str]:
-    """Those of a child that runs the same program once."""
+    """The options of a child that runs the same program once."""
     options = [f"--gpu={parsed.gpu}", f"--count={parsed.count}", f"--mode={parsed.mode}"]
     options.append(f"--seed={parsed.seed}")
     options += [f"--memory={parsed.memory}"] if parsed.memory else []
@@ -179,7 +179,7 @@ def measure(
     began = time.monotonic()
     with Progress(f"simulating {card.name}"):
         status, error, held = _run(program.run)
-    # The program's objects are looked at once more before they go.
+    # The program's objects are examined once more before they are deleted.
     recording.finish()
     del held
     torch: Any = sys.modules.get("torch")
@@ -192,7 +192,7 @@ def measure(
 
 
 def _run(run: Callable[[], object]) -> tuple[int, BaseException | None, object]:
-    """The program's status, what it ended with, and its globals."""
+    """Returns the program's status, the error that ended it, and its globals."""
     try:
         return 0, None, run()
     except SystemExit as stop:
@@ -206,7 +206,7 @@ def _run(run: Callable[[], object]) -> tuple[int, BaseException | None, object]:
 
 
 def _others(result: Result) -> list[str]:
-    """What else the simulated GPU has to say."""
+    """Further lines of the simulated GPU."""
     lines = []
     if not sim.description().endswith(", eager"):
         lines.append(f"  machine: {sim.description()}")

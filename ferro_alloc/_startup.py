@@ -1,9 +1,9 @@
-"""Installs ferro_alloc when torch is imported, if the environment variable FERRO_ALLOC says so, and
-gives the process the simulated GPU of the one that started it, which FERRO_ALLOC_SIM tells.
+"""Installs ferro_alloc when torch is imported, if the environment variable FERRO_ALLOC is on, and
+gives the process the simulated GPU of its parent, which FERRO_ALLOC_SIM describes.
 
-`begin()` is called by ferro_alloc.pth when Python starts, in every process that inherits one of
-them. So this imports no torch, and the allocator only after it, when most of what that needs is
-there. No mistake in here may keep Python from starting.
+ferro_alloc.pth calls `begin()` when Python starts, in every process that inherits one of these
+variables. So this module does not import torch, and imports the allocator only after torch, when
+most of its dependencies are loaded. No error in this module may keep Python from starting.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _armed: AfterImport | None = None
 
 
 def begin() -> None:
-    """Waits for the import of torch when FERRO_ALLOC is on. In a virtual environment Python reads
-    its .pth files twice: the second call does nothing."""
+    """Waits for the import of torch if FERRO_ALLOC is on. In a virtual environment Python reads its
+    .pth files twice: the second call does nothing."""
     global _armed
     if _variable.was_read():
         return
@@ -41,7 +41,7 @@ def begin() -> None:
 
 
 def disarm() -> None:
-    """The program decides for itself."""
+    """Cancels the installation: the caller chooses the allocator itself."""
     global _armed
     if _armed is not None:
         _armed.disarm()
@@ -65,13 +65,13 @@ def _install(torch: ModuleType) -> None:
         try:
             allocator.install()
         except (FerroError, ValueError) as error:
-            _say(f"{error}; the program goes on with PyTorch's own allocator")
+            _say(f"{error}; the program continues with PyTorch's own allocator")
     except Exception as error:
-        _say(f"{error!r}; the program goes on with PyTorch's own allocator")
+        _say(f"{error!r}; the program continues with PyTorch's own allocator")
 
 
 def _install_or_fail(torch: ModuleType) -> None:
-    """The import of torch fails with whatever this raises."""
+    """An error of this function makes the import of torch fail."""
     from ferro_alloc import allocator
 
     allocator.install(strict=True)

@@ -1,4 +1,4 @@
-"""What `status()` tells, and how it is written for people."""
+"""The result of `status()`, and its text form."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ _GIB = 1 << 30
 
 
 def gib(size: int) -> str:
-    """Of bytes, as in `1.25 GiB`."""
+    """Formats bytes, as in `1.25 GiB`."""
     return f"{size / _GIB:.2f} GiB"
 
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """What the allocator of one device holds, and what it did so far."""
+    """The memory that the allocator of one device holds, and its work so far."""
 
     device: int
     layout: str
-    """Of the settings; "segments" in any case on a device without virtual memory management."""
+    """As in the settings; always "segments" on a device without virtual memory management."""
     allocated_bytes: int
     """Sizes of the blocks in use."""
     peak_allocated_bytes: int
-    """The most that they came to since the last reset of peaks, or switch of allocators."""
+    """The maximum of `allocated_bytes` since the last reset of peaks, or switch of allocators."""
     reserved_bytes: int
-    """Memory taken from the driver and not given back."""
+    """Memory taken from the driver and not returned."""
     peak_reserved_bytes: int
     page_bytes: int
     pages_held: int
     """Physical pages taken from the driver; times `page_bytes` they are the reserved memory."""
     pages_idle: int
-    """Those of them that back no address at the moment."""
+    """Held pages that currently back no address."""
     pages_moved: int
-    """How often a page moved to where its stream needed it, instead of a new one being taken."""
+    """How often a page moved to another place in its arena, instead of a new page."""
     pages_transferred: int
-    """How often a page went to another stream without the host waiting: because its own had
-    nothing to do, or behind the work of its own."""
+    """How often a page went to another stream without a wait of the host: its own stream had no
+    work left, or the other stream waits for that work."""
     unmapped_by_requests: int
-    """How many old mappings, of pages that had moved or left, requests removed."""
+    """How many old mappings, of pages that had moved or left, were removed by requests."""
     unmaps_refused: int
-    """How often the driver refused that or gave no answer; it was tried again."""
+    """How often the driver refused that or did not answer; it was tried again."""
     ladder: Mapping[str, int]
-    """How often each step ended the search of a request that found no free block."""
+    """How often each step served a request that found no free block."""
     ladder_ms: Mapping[str, float]
-    """The host's time in each step, in milliseconds, whether it helped or not."""
+    """The host's time in each step, in milliseconds, whether or not it served the request."""
     ladder_pages: Mapping[str, int]
-    """How many pages moved or were transferred in each step, which is the reason."""
+    """How many pages each step moved or transferred."""
     driver_calls: Mapping[str, int]
     tags: Mapping[str, int]
     """Live bytes of each tag (`ferro_alloc.tag`), the largest first."""
@@ -60,7 +60,7 @@ class DeviceStatus:
 
     @property
     def peak_ratio(self) -> float | None:
-        """The same of the peaks, which need not be of one moment."""
+        """The same ratio of the peaks, which may be from different moments."""
         peak = self.peak_allocated_bytes
         return self.peak_reserved_bytes / peak if peak else None
 
@@ -88,31 +88,31 @@ def _ratio(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Status:
-    """What is in force in this process. `str()` of it is a short text for people."""
+    """What is in force in this process. `str()` returns it as text."""
 
     installed: bool
-    """`install()` is in force: it was called, and not undone."""
+    """Whether `install()` was called and not undone."""
     inactive: str
-    """Why requests do not reach it all the same; empty where they do, or it is not installed."""
+    """Why requests do not reach it although it is installed; empty otherwise."""
     torch_built: str | None
-    """The torch the extension was compiled for; None when the extension is not built."""
+    """The torch for which the extension was compiled; None if the extension is not built."""
     torch_running: str | None
-    """The installed torch; None when there is none."""
+    """The installed torch; None without one."""
     problem: str
-    """Why the allocator cannot be installed here; empty when it can or is."""
+    """Why the allocator cannot be installed here; empty if it can be or is installed."""
     config: Config | None
     """The settings that were installed."""
     ignored: tuple[str, ...]
     """PyTorch's allocator settings without an effect under ferro_alloc, and settings of ferro_alloc
     that were removed, as `key:value`."""
     startup: str = ""
-    """What FERRO_ALLOC does here; empty where it is off."""
+    """The effect of FERRO_ALLOC here; empty if it is off."""
     devices: tuple[DeviceStatus, ...] = ()
-    """Of each device that the allocator has memory of its own for; empty until CUDA was used."""
+    """An entry for each device that the allocator serves; empty until CUDA was used."""
 
     @property
     def active(self) -> bool:
-        """PyTorch's requests are served from its memory now."""
+        """Whether it serves PyTorch's requests now."""
         return self.installed and not self.inactive
 
     def __str__(self) -> str:

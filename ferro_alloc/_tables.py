@@ -1,4 +1,4 @@
-"""Columns of text, for people."""
+"""Tables of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Columns side by side, the first to the left, the others to the right."""
+    """Aligns the first column to the left, the others to the right."""
     lines = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""Tags: what the program calls the memory that it asks for."""
+"""Tags: names that the program gives to the memory that it requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ferro_alloc._errors import FerroError
 
 LONGEST = 80
-"""Characters of a name."""
+"""Maximum number of characters of a name."""
 
 
 class _OfThread(threading.local):
@@ -23,7 +23,7 @@ _waits_for_cuda = False
 
 
 def tag(name: str) -> _GeneratorContextManager[None]:
-    """Names the CUDA memory that this thread asks for within it, until the memory is freed.
+    """Names the CUDA memory that this thread requests inside it, until that memory is freed.
 
         with ferro_alloc.tag("kv cache"):
             cache = torch.empty(shape, device="cuda")
@@ -31,10 +31,10 @@ def tag(name: str) -> _GeneratorContextManager[None]:
         @ferro_alloc.tag("encoder")
         def encode(batch): ...
 
-    The innermost tag counts. Tags are of a thread: other threads, those of autograd among them,
-    have none unless they enter one, so what a backward pass asks for has no tag. Under ferro_alloc
-    live bytes by tag are in `status()`, in out-of-memory errors and in `top`. A history records
-    tags under any allocator, as PyTorch's metadata of the user, whose place they take.
+    The innermost tag counts. A tag applies to one thread: other threads, including those of
+    autograd, have no tag unless they enter one, so memory that a backward pass requests has no tag.
+    Under ferro_alloc live bytes by tag are in `status()`, in out-of-memory errors and in `top`.
+    Under any allocator a history records tags, as PyTorch's user metadata, which they replace.
 
     Raises `FerroError` unless `name` is one line of 1 to `LONGEST` characters.
     """
@@ -66,13 +66,13 @@ def _put(torch: Any, name: str) -> None:
     if torch.cuda.is_initialized():
         torch._C._cuda_setMemoryMetadata(name)
     elif not _waits_for_cuda:
-        # PyTorch's allocator has no device before.
+        # PyTorch's allocator has no device before CUDA is initialised.
         _waits_for_cuda = True
         torch.cuda._lazy_call(tell_again)
 
 
 def tell_again() -> None:
-    """To the allocator in place, which may be another one now."""
+    """Passes the thread's tag to the current allocator, which may have changed."""
     if _of_thread.name:
         torch: Any = sys.modules["torch"]
         torch._C._cuda_setMemoryMetadata(_of_thread.name)

@@ -1,9 +1,8 @@
-"""`python -m ferro_alloc top`: what the processes of this machine hold that run under ferro_alloc.
+"""`python -m ferro_alloc top`: the memory of this machine's processes that run under ferro_alloc.
 
-Each of them listens on a socket with a name of its own and tells its numbers to processes of its
-user and root's (csrc/ferro/adapter/sharing/status_server.h). No thread of the program itself runs
-for that. Processes are found in /proc/net/unix: those of containers with a network of their own are
-not among them.
+Each process listens on its own named socket and reports its numbers to processes of its user and of
+root (csrc/ferro/adapter/sharing/status_server.h), without a thread of the program itself. Processes
+are found in /proc/net/unix, which lists no processes of other network namespaces.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 @dataclass(frozen=True)
 class DeviceUse:
-    """Of one device by one process; sizes in bytes."""
+    """Memory of one process on one device; sizes in bytes."""
 
     device: int
     layout: str
@@ -43,9 +42,9 @@ class DeviceUse:
     reserved_bytes: int
     peak_reserved_bytes: int
     stranded_bytes: int
-    """Of the reserved memory, free bytes of pages and segments in which others are live."""
+    """Reserved bytes that are free, on pages and segments which also hold live bytes."""
     idle_bytes: int
-    """Of the reserved memory, pages that are behind no address."""
+    """Reserved bytes of pages that back no address."""
     blocks: int
     requests: int
     """Since the program began or reset its statistics."""
@@ -53,7 +52,7 @@ class DeviceUse:
     """Requests that found no free block."""
     slowest_miss_ns: int
     requests_per_second: float | None = None
-    """None: there is no earlier look to compare with."""
+    """None without an earlier sample."""
     pools: tuple[tuple[str, int], ...] = ()
     """Names of private pools and their reserved bytes, the largest first."""
     tags: tuple[tuple[str, int], ...] = ()
@@ -65,14 +64,14 @@ class ProcessUse:
     pid: int
     command: str
     active: bool
-    """False after `uninstall()`: memory may be left."""
+    """False after `uninstall()`, when memory may be left."""
     devices: tuple[DeviceUse, ...] = ()
     problem: str = ""
-    """Why nothing is known, in one sentence."""
+    """Why the numbers are unknown, in one sentence."""
 
 
 def processes() -> list[int]:
-    """Ids of all processes that can be asked."""
+    """Ids of all processes that listen."""
     try:
         lines = Path("/proc/net/unix").read_text().splitlines()
     except OSError as error:
@@ -81,7 +80,7 @@ def processes() -> list[int]:
 
 
 def ask(pid: int) -> str:
-    """What a process tells of itself. OSError when it does not within a second."""
+    """The report of a process. Raises OSError if it does not answer within a second."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_PATIENCE_S)
         connection.connect(f"\0ferro_alloc-status-{pid}")
@@ -92,7 +91,8 @@ def ask(pid: int) -> str:
 
 
 def parse(text: str) -> tuple[bool, tuple[DeviceUse, ...]]:
-    """Of the form in csrc/ferro/adapter/allocator/status_text.h; ValueError for another one."""
+    """Parses the form of csrc/ferro/adapter/allocator/status_text.h; raises ValueError for
+    others."""
     devices: dict[int, DeviceUse] = {}
     parts: dict[str, dict[int, list[tuple[str, int]]]] = {"pool": {}, "tag": {}}
     try:
@@ -108,7 +108,7 @@ def parse(text: str) -> tuple[bool, tuple[DeviceUse, ...]]:
                 size, name = rest.split(" ", 1)
                 parts[kind].setdefault(int(number), []).append((name, int(size)))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"what it tells is not understood: {error}") from error
+        raise ValueError(f"its report cannot be read: {error}") from error
     pools, tags = parts["pool"], parts["tag"]
     found = [
         replace(use, pools=tuple(pools.get(n, ())), tags=tuple(tags.get(n, ())))
@@ -131,7 +131,7 @@ def command_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return "?"
-    # A program given by `-c` has lines, which would be rows here.
+    # A program given by `-c` may have several lines, which would become rows.
     return " ".join(" ".join(words).split()) or "?"
 
 
@@ -150,7 +150,7 @@ def look() -> Iterator[ProcessUse]:
 def with_rates(
     now: Sequence[ProcessUse], before: Sequence[ProcessUse], seconds: float
 ) -> list[ProcessUse]:
-    """The same with requests a second since `before`, which is so many seconds earlier."""
+    """The same with requests per second since `before`, which is `seconds` earlier."""
     earlier = {(p.pid, d.device): d.requests for p in before for d in p.devices}
 
     def rated(pid: int, use: DeviceUse) -> DeviceUse:
@@ -206,7 +206,7 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
 def part_rows(
     kind: str, parts: Sequence[tuple[str, int]], column: int
 ) -> Iterator[tuple[str, ...]]:
-    """One for each of the five largest, and one for the rest."""
+    """A row for each of the five largest, and one for the rest."""
     named = [(f"  {kind} {name}", size) for name, size in parts[:5]]
     if len(parts) > 5:
         named.append((f"  {len(parts) - 5} more {kind}s", sum(size for _, size in parts[5:])))
@@ -234,12 +234,12 @@ def as_json(found: Sequence[ProcessUse]) -> str:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m ferro_alloc top",
-        description="What the processes of this machine hold that run under ferro_alloc: yours, or "
-        "all of them for root. FREE is reserved and in no block; STRANDED is what of that lies in "
-        "pages with live blocks.",
+        description="Shows the memory of processes that run under ferro_alloc: yours, or all of "
+        "them for root. FREE is reserved memory that no block uses; STRANDED is the part of FREE "
+        "on pages with live blocks.",
     )
     parser.add_argument("--once", action="store_true", help="show it once")
-    parser.add_argument("--json", action="store_true", help="for machines; a list for each look")
+    parser.add_argument("--json", action="store_true", help="a JSON list for each sample")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
     options = parser.parse_args(argv)
     if not options.interval > 0:
@@ -266,5 +266,5 @@ def show(found: Sequence[ProcessUse], options: argparse.Namespace) -> None:
     terminal = sys.stdout.isatty()
     lines = rows(found, shutil.get_terminal_size((160, 50)).columns if terminal else 500)
     if not found:
-        lines = ["no process of yours runs under ferro_alloc and has used a GPU"]
+        lines = ["none of your processes runs under ferro_alloc and has used a GPU"]
     print((_CLEAR if terminal and not options.once else "") + "\n".join(lines), flush=True)

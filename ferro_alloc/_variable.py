@@ -1,4 +1,4 @@
-"""The environment variable FERRO_ALLOC: what it says, and whether it has an effect here."""
+"""The environment variable FERRO_ALLOC: its value, and whether it has an effect here."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STRICT = "strict"
 
 _was_read = False
 on_install: Callable[[], None] | None = None
-"""Called first by every `install()`, whatever comes of it. Set before the program starts."""
+"""Every `install()` calls this first, whether or not it succeeds. Set before the program starts."""
 
 
 def note_reading() -> None:
-    """ferro_alloc.pth was read when this process started, wherever it lies."""
+    """Notes that Python read ferro_alloc.pth when this process started, from any folder."""
     global _was_read
     _was_read = True
 
@@ -32,7 +32,7 @@ def value() -> str:
 
 
 def what_is_wrong(value: str) -> str:
-    """With a value; empty for one that has a meaning."""
+    """Returns what is wrong with a value; empty for a valid one."""
     if value in (*ON, *OFF, STRICT):
         return ""
     return f"{NAME} is {value!r}: expected 1, 0 or strict"
@@ -45,7 +45,7 @@ def is_in_place() -> bool:
 
 
 def describe() -> str:
-    """What FERRO_ALLOC does in processes like this one, in one line; empty where it is off."""
+    """The effect of FERRO_ALLOC in processes like this one, in one line; empty if it is off."""
     now = value()
     if now in OFF:
         return ""

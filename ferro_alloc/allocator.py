@@ -1,4 +1,4 @@
-"""Turning the allocator on, and seeing that it is on."""
+"""Installs and uninstalls the allocator, and reports its status."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ _installed_config: Config | None = None
 def install(config: Config | None = None, *, strict: bool = False) -> None:
     """Makes ferro_alloc the allocator of all CUDA memory that PyTorch takes from now on.
 
-    At any time but during the capture of a CUDA graph: tensors, graphs and pools that exist live
-    on, and their memory stays with the allocator that they came from. The earlier, the more memory
-    it can share. Without `config` the settings come from FERRO_ALLOC_CONF. While it is installed,
-    installing again with the same settings, or without any, does nothing. After `uninstall()` the
-    settings may be others; once CUDA memory was allocated, all but `page_size_mb` and `layout`.
+    This works at any time except during the capture of a CUDA graph: existing tensors, graphs and
+    pools stay valid, and their memory stays with the allocator that created them. The earlier the
+    call, the more memory it can share. Without `config` the settings come from FERRO_ALLOC_CONF.
+    While it is installed, a call with the same settings, or without any, does nothing. After
+    `uninstall()` the settings may differ; once CUDA memory was allocated, all but `page_size_mb`
+    and `layout`.
 
-    Raises `FerroError`, and changes nothing, where that is impossible: no driver, another torch
-    than the one it was built for, a capture, other settings than those in force, cudagraph trees of
-    torch.compile that hold memory, or, with pages, torch_memory_saver in its preload mode. With
-    `strict` also where it would be installed and yet not in force: caching is off, or the
-    environment asks for other settings than those in force.
-    `ValueError` or `TypeError` for settings that are wrong in themselves. Thread-safe. Does not
-    initialise CUDA. Tells the logger `ferro_alloc` what is in force (INFO).
+    Raises `FerroError`, and changes nothing, if installation is impossible: no driver, another
+    torch than the one it was built for, a capture, other settings than those in force, cudagraph
+    trees of torch.compile that hold memory, or, with pages, torch_memory_saver in its preload mode.
+    With `strict` it also raises if ferro_alloc would be installed but not in force: caching is off,
+    or the environment asks for other settings than those in force. Raises `ValueError` or
+    `TypeError` for invalid settings. Thread-safe. Does not initialise CUDA. Logs the settings in
+    force to `ferro_alloc` (INFO).
     """
     global _installed_config
-    # Whoever calls this has decided for FERRO_ALLOC too.
+    # A call of the program overrides FERRO_ALLOC.
     if _variable.on_install is not None:
         _variable.on_install()
     if config is not None and not isinstance(config, Config):
@@ -110,12 +111,12 @@ def install(config: Config | None = None, *, strict: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Makes the allocator before ferro_alloc that of all CUDA memory taken from now on.
+    """Returns all CUDA memory taken from now on to the previous allocator.
 
-    Tensors, graphs and pools made in between live on: ferro_alloc keeps their memory, frees it when
-    they die, and goes on serving the pools that were made in it. `install()` may be called again.
-    Does nothing when it is not installed. Raises `FerroError`, and changes nothing, during the
-    capture of a CUDA graph. Thread-safe.
+    Tensors, graphs and pools that ferro_alloc created stay valid: it keeps their memory until they
+    are freed, and continues to serve its own pools. `install()` may be called again. Does nothing
+    if ferro_alloc is not installed. Raises `FerroError`, and changes nothing, during the capture of
+    a CUDA graph. Thread-safe.
     """
     global _installed_config
     with _lock:
@@ -136,7 +137,7 @@ def uninstall() -> None:
 
 
 def _debug_graphs() -> None:
-    """When CUDA is initialised, at which time the allocator may be another one again."""
+    """Runs when CUDA is initialised; by then another allocator may be in force."""
     if _installed_config is not None and _installed_config.graph_debug:
         importlib.import_module(_GRAPH_DEBUG).debug()
 
@@ -144,7 +145,7 @@ def _debug_graphs() -> None:
 def _displaced() -> str:
     if _installed_config is None:
         return ""
-    return " ferro_alloc was installed before, and that allocator was put in its place since."
+    return " ferro_alloc was installed before, and that allocator has replaced it since."
 
 
 def _ignored(config: Config) -> tuple[str, ...]:
@@ -175,21 +176,21 @@ def _refuse_without_cache(extension: ModuleType) -> None:
 
 
 def _refuse_preloaded_saver() -> None:
-    """Preloaded, torch_memory_saver takes the place of cudaMalloc, which pages do not come from.
+    """A preloaded torch_memory_saver replaces cudaMalloc, from which pages do not come.
 
-    Loaded later (hook_mode "torch") its functions are not among the process's own.
+    If it is loaded later (hook_mode "torch"), its functions are not among the process's own.
     """
     if hasattr(ctypes.CDLL(None), "tms_pause"):
         raise FerroError(
-            "torch_memory_saver is preloaded (LD_PRELOAD), where it can pause only what cudaMalloc "
-            "gave, and with layout 'pages' its pause() would free nothing: install with "
+            "torch_memory_saver is preloaded (LD_PRELOAD) and can pause only memory of cudaMalloc, "
+            "so with layout 'pages' its pause() would free nothing: install with "
             "layout='segments' (FERRO_ALLOC_CONF=layout:segments), or use its hook_mode 'torch' "
             "without LD_PRELOAD"
         )
 
 
 def _refuse_cudagraph_trees() -> None:
-    """They take their tensors' deleter to be that of the allocator in place."""
+    """Cudagraph trees assume that their tensors' deleter is that of the current allocator."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
     containers = _of_all_threads(getattr(trees, "local", None), "tree_manager_containers")
     if any(each.tree_manager is not None for known in containers for each in list(known.values())):
@@ -200,9 +201,9 @@ def _refuse_cudagraph_trees() -> None:
 
 
 def _of_all_threads(local: object, name: str) -> Iterator[Any]:
-    """What the threads have under that name in a `threading.local`, which shows each its own.
+    """Yields the values of all threads under that name in a `threading.local`.
 
-    The garbage collector sees the table behind it: the attributes of each thread.
+    The garbage collector sees its table, which has the attributes of each thread.
     """
     if hasattr(local, name):
         yield getattr(local, name)
@@ -213,17 +214,17 @@ def _of_all_threads(local: object, name: str) -> Iterator[Any]:
 
 
 def is_installed() -> bool:
-    """Whether PyTorch takes its CUDA memory through ferro_alloc now. Imports no torch."""
+    """Whether PyTorch now takes its CUDA memory through ferro_alloc. Imports no torch."""
     return _installed_config is not None and bool(_load.load().is_installed())
 
 
 def settings() -> Config | None:
-    """Those that were installed; None while ferro_alloc is not."""
+    """The installed settings; None while ferro_alloc is not installed."""
     return _installed_config
 
 
 def status() -> Status:
-    """What is in force in this process; never raises because something is missing."""
+    """Reports what is in force in this process; missing parts do not make it raise."""
     built: str | None = None
     running: str | None = None
     problem = ""
@@ -258,14 +259,14 @@ def _why_inactive(extension: ModuleType) -> str:
 
     if not extension.is_installed():
         name = torch.cuda.get_allocator_backend()
-        return f"the allocator '{name}' was put in its place after it was installed"
+        return f"the allocator '{name}' has replaced it"
     return "" if extension.is_caching() else _NO_CACHE
 
 
 def _devices(extension: ModuleType) -> tuple[DeviceStatus, ...]:
     import torch
 
-    # Asking for their number would initialise CUDA in a program that has not done so yet.
+    # Reading the number of devices would initialise CUDA in a program that has not done so yet.
     if not extension.is_in_place() or not torch.cuda.is_initialized():
         return ()
     return tuple(

@@ -1,4 +1,4 @@
-"""The settings of the allocator: few, and each with a default that suits."""
+"""The settings of the allocator; every setting has a default."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ REMOVED = ("background_unmap", "move_live")
 
 @dataclass(frozen=True)
 class Config:
-    """Settings, checked when made. Sizes are in MiB.
+    """Settings, checked on construction. Sizes are in MiB.
 
-    Raises `ValueError` for a value, and `TypeError` for a type, that a setting does not have.
+    Raises `ValueError` for an invalid value, and `TypeError` for a wrong type.
     """
 
     page_size_mb: int = 2
     """Size of a physical page, a power of two. Larger pages are cheaper to map and strand more."""
     memory_limit_mb: int | None = None
-    """Most memory that the allocator may hold on each device; None: the whole card."""
+    """Maximum memory that the allocator may hold on each device; None: the whole card."""
     in_flight_percent: int | None = 30
-    """How much more than the peak of live memory may be held, in percent of that peak, before a
-    stream waits for memory that other streams still use; None: it never waits while there is
-    memory."""
+    """How far held memory may exceed the peak of live memory, in percent of that peak, before a
+    stream waits for memory that other streams still use; None: no stream waits while memory is
+    available."""
     headroom_mb: int = 0
-    """Memory of each device that is left free for other programs and libraries."""
+    """Memory of each device that stays free for other programs and libraries."""
     idle_mb: int = 0
     """Free memory of each device that `empty_cache()` keeps for later requests instead of
     returning it to the driver; with pages only."""
     layout: Layout = "pages"
-    """Pages, which move to where they are needed, or segments: then PyTorch's own allocator serves
-    all memory."""
+    """Pages, which move to where they are needed, or segments: PyTorch's own allocator serves all
+    memory."""
     graph_layout: Layout = "pages"
-    """Of the memory of pools, into which CUDA graphs are captured. With segments they are PyTorch's
-    own: plain allocations of the driver, which programs may hand to `cudaIpcGetMemHandle`; the rest
-    keeps its pages."""
+    """Layout of the pools into which CUDA graphs are captured. With segments they come from
+    PyTorch's own allocator: plain allocations of the driver, which programs may pass to
+    `cudaIpcGetMemHandle`; all other memory keeps its pages."""
     graph_order: GraphOrder = "captured"
-    """In which order graphs that share a pool may replay without destroying what others keep: that
-    of their captures, as under PyTorch's allocator, or any, which takes more memory. Pools in an
-    exclusive group need no setting."""
+    """Order in which graphs that share a pool may replay without overwriting each other's results:
+    that of their captures, as under PyTorch's allocator, or any, which takes more memory. Pools in
+    an exclusive group need no setting."""
     graph_debug: bool = False
-    """The debug mode of graphs (`graphs.debug()`) is on from the installation, once CUDA is
-    initialised, to the uninstallation."""
+    """Whether the debug mode of graphs (`graphs.debug()`) is on from `install()`, once CUDA is
+    initialised, to `uninstall()`."""
     _: KW_ONLY
     background_unmap: InitVar[object] = None
     move_live: InitVar[object] = None
@@ -116,7 +116,7 @@ class Config:
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Settings from `key:value` pairs parted by commas; what is absent has its default.
+        """Settings from comma-separated `key:value` pairs; absent settings have their default.
 
         Raises `ValueError` for anything else.
         """
@@ -129,7 +129,7 @@ class Config:
                 )
             if key not in _FORMS and key not in REMOVED:
                 raise ValueError(
-                    f"{_shown(key)} is no option of ferro_alloc: expected {', '.join(_FORMS)}"
+                    f"{_shown(key)} is not an option of ferro_alloc: expected {', '.join(_FORMS)}"
                 )
             if key in values:
                 raise ValueError(f"'{key}' is given twice, as {values[key]} and as {_shown(value)}")
@@ -147,7 +147,7 @@ def without_effect(config: Config) -> tuple[str, ...]:
 
 
 def differences(config: Config, other: Config) -> str:
-    """As in `page_size_mb:4, not 8`; empty for equal ones."""
+    """Lists the differences as in `page_size_mb:4, not 8`; empty for equal settings."""
     pairs = (
         (option.name, getattr(config, option.name), getattr(other, option.name))
         for option in dataclasses.fields(Config)
@@ -155,8 +155,8 @@ def differences(config: Config, other: Config) -> str:
     return ", ".join(f"{key}:{_text_of(a)}, not {_text_of(b)}" for key, a, b in pairs if a != b)
 
 
-# Bounds of the settings that are numbers. A page of more than 1 GiB or a petabyte of anything is a
-# mistake in the unit.
+# Bounds of the numeric settings. A page of more than 1 GiB, or a size of a petabyte, is a mistake
+# in the unit.
 _MAX_MB = 1 << 30
 _BOUNDS = {
     "page_size_mb": (2, 1024),
@@ -198,7 +198,7 @@ def _parse_value(key: str, value: str) -> bool | int | str | None:
         return value.lower() == "true"
     if value.lower() == "none" and key in ("memory_limit_mb", "in_flight_percent"):
         return None
-    # No other digits, and no more of them than any setting has.
+    # Only ASCII digits, and no more of them than any setting has.
     if re.fullmatch(r"[+-]?[0-9]{1,18}", value) is None:
         raise ValueError(_refusal(key, value))
     return int(value)
@@ -217,6 +217,6 @@ def _refusal(key: str, value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """In one line, however long it is."""
+    """One line of at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,7 +1,6 @@
-"""How many bytes a request takes. Needs no device, and CUDA stays uninitialised.
+"""Computes how many bytes a request takes. Needs no device and does not initialise CUDA.
 
-The constants are those of PyTorch's own allocator, which the layout "segments" has in common with
-it. In bytes.
+The constants are those of PyTorch's own allocator and of the layout "segments", in bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from ferro_alloc.allocator import settings
 from ferro_alloc.config import Config
 
 MIN_BLOCK_SIZE = 512
-"""All blocks are multiples of it, in both layouts."""
+"""All blocks are multiples of this size, in both layouts."""
 SMALL_SIZE = 1 << 20
 """The largest block that counts as small, in both layouts."""
 SMALL_BUFFER = 2 << 20
@@ -22,20 +21,21 @@ MIN_LARGE_ALLOC = 10 << 20
 LARGE_BUFFER = 20 << 20
 """A segment for blocks between the two, unless `large_segment_size_mb` is set."""
 ROUND_LARGE = 2 << 20
-"""Segments for one block are multiples of it."""
+"""Segments for one block are multiples of this size."""
 
 
 def round_size(size: int) -> int:
-    """Bytes of the block that a request for `size` bytes gets, by PyTorch's settings in force; 0
-    for 0. Raises `FerroError` for what is no size, and where the extension cannot be loaded."""
+    """Returns the bytes of the block that a request for `size` bytes gets, by PyTorch's settings in
+    force; 0 for 0. Raises `FerroError` for an invalid size, or if the extension cannot be
+    loaded."""
     return int(_load.load().round_size(checked_size(size)))
 
 
 def allocation_size(size: int, config: Config | None = None) -> int:
-    """Bytes that a request for `size` bytes takes from the driver where nothing is free; 0 for 0.
+    """Returns the bytes that a request for `size` bytes takes from the driver without free memory.
 
-    Under the settings `config`; None: those installed, or else those of FERRO_ALLOC_CONF. Raises
-    `FerroError` for what is no size, and where the extension cannot be loaded.
+    Returns 0 for 0. `config`: the settings; None: those installed, or else those of
+    FERRO_ALLOC_CONF. Raises `FerroError` for an invalid size, or if the extension cannot be loaded.
     """
     chosen = config or settings() or Config.from_env()
     return int(
@@ -44,7 +44,7 @@ def allocation_size(size: int, config: Config | None = None) -> int:
 
 
 def checked_size(size: object) -> int:
-    """Raises `FerroError` for what is no number of bytes from 0 to 2**60 - 1."""
+    """Raises `FerroError` unless `size` is a number of bytes from 0 to 2**60 - 1."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 60:
         raise FerroError(f"the size is {size!r}: expected a number of bytes from 0 to 2**60 - 1")
     return size

@@ -43,10 +43,12 @@ class RunSimulated(Protocol):
         env: Mapping[str, str] | None = None,
         check: bool = True,
         start_anew: bool = False,
+        destructors: bool = False,
         **activate: Any,
     ) -> Completed:
         """Like `RunProgram`, on the simulated GPU that `ferro_alloc.sim.activate()` sets up. With
-        `start_anew` torch is not loaded before the program begins."""
+        `start_anew` torch is not loaded before the program begins. A test of how programs end asks
+        for the static `destructors` of torch."""
 
 
 def _checked(result: Completed) -> Completed:
@@ -89,28 +91,38 @@ def run_simulated(tmp_path: Path) -> RunSimulated:
         env: Mapping[str, str] | None = None,
         check: bool = True,
         start_anew: bool = False,
+        destructors: bool = False,
         **activate: Any,
     ) -> Completed:
         words: list[str | Path] = [_resolve(program, tmp_path), *arguments]
-        done = programs.run_simulated(words, activate, env, start_anew)
+        done = programs.run_simulated(words, activate, env, start_anew, destructors)
         return _checked(done) if check else done
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def without_extension(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of a test marked no_extension cannot import the allocator's extension."""
+    if request.node.get_closest_marker("no_extension"):
+        monkeypatch.setenv("PYTHONPATH", str(programs.NO_EXTENSION), prepend=os.pathsep)
 
 
 # ---- side by side
 
 LONGEST_FILES = (
     "test_torch_adversarial.py",
+    "test_startup.py",
     "test_sim_fit.py",
+    "test_benchmarks.py",
+    "test_torch_failures.py",
     "test_graph_debug.py",
     "test_torch_sharing.py",
-    "test_replay.py",
-    "test_benchmarks.py",
-    "test_startup.py",
-    "test_torch_judge.py",
+    "test_graph_groups.py",
+    "test_sim_torch.py",
     "test_torch_features.py",
-    "test_torch_failures.py",
+    "test_replay.py",
+    "test_torch_judge.py",
 )
 """They come first, so that no worker is left with one of them at the end."""
 

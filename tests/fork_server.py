@@ -1,34 +1,40 @@
 """Starts programs from a process that has torch and the simulated GPU's libraries loaded already.
 
-    fork_server.py DESCRIPTOR
+    fork_server.py DESCRIPTOR [MODULE ...]
 
-Importing torch takes as long as a typical test. So this process does it once, and forks for each
-program before CUDA is used; settings, arguments and the machine are those of the child. It is
-driven by tests/programs.py through the socket DESCRIPTOR. A request is a JSON object with three
-descriptors: the child's output, its errors, and a pipe on which its number is answered at once and
-its exit code when it has ended. The server ends when the socket is closed.
+Importing torch takes as long as a typical test, and so do the MODULES, parts of torch that some
+programs need. So this process does it once, and forks for each program before CUDA is used;
+settings, arguments and the machine are those of the child. It is driven by tests/programs.py
+through the socket DESCRIPTOR. A request is a JSON object with three descriptors: the child's
+output, its errors, and a pipe on which its number is answered at once and its exit code when it has
+ended. The server ends when the socket is closed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
 import selectors
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ferro_alloc.sim import _activate
 
 LONGEST_REQUEST = 1 << 20
+NO_EXTENSION = Path(__file__).resolve().parent / "no_extension"
 
 
-def load() -> None:
+def load(modules: Sequence[str]) -> None:
     _activate.preload()
-    import torch  # noqa: F401
+    for name in ("torch", *modules):
+        importlib.import_module(name)
 
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads run, of which a child would have one"
@@ -84,13 +90,28 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int], int, Any]:
     return received
 
 
+def skip_destructors() -> None:
+    """Ends this process where the static destructors of torch would begin.
+
+    They run behind the end of Python and what was loaded since: the allocator's extension, the
+    libraries of the program. They take ten times as long as a fork.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # it is given the exit status
+    libc.__cxa_atexit(libc.fflush, None, None)  # runs before: the last that is set runs first
+
+
 def become(request: dict[str, Any]) -> None:
     """The process that `python PROGRAM ARGUMENTS` would be."""
+    if not request["destructors"]:
+        skip_destructors()
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["folder"])
     sys.argv[:] = request["words"]
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)
+    if str(NO_EXTENSION) in os.environ["PYTHONPATH"].split(os.pathsep):
+        runpy.run_path(str(NO_EXTENSION / "sitecustomize.py"))
     if request["machine"] is not None:
         _activate.activate(**request["machine"])
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -99,7 +120,7 @@ def become(request: dict[str, Any]) -> None:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    load()
+    load(sys.argv[2:])
     become(serve(control))
 
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ from tools.patience import Patience
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_TESTS = ROOT / "tests" / "python"
 SERVER = ROOT / "tests" / "fork_server.py"
+NO_EXTENSION = ROOT / "tests" / "no_extension"
+"""In the path of programs that cannot load the allocator's extension."""
 
 # Puts the simulated GPU in place, then behaves like `python PROGRAM ARGUMENTS`.
 SIMULATE = """\
@@ -45,6 +48,31 @@ SETTINGS = (
 # What decides before a program begins. It may be told all else of ours after torch was loaded.
 EARLY = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_SIM_LIB")
 
+# Programs that use torch.compile, or other parts of torch that load it, such as the profiler. They
+# are forked where it is loaded, which takes a second: four times as long as another start.
+COMPILING = {
+    "features_exclusive.py",
+    "features_graph_examples.py",
+    "features_graphs.py",
+    "features_history.py",
+    "features_snapshots.py",
+    "features_training.py",
+    "features_trees.py",
+    "fuzz_torch.py",
+    "switching.py",
+    "switching_trees.py",
+}
+COMPILER = ("torch._dynamo", "torch._inductor.cudagraph_trees", "torch._inductor.compile_fx")
+# What torch reads while it is loaded: a fork server loads it with these values.
+FOR_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+
+FOR_SERVER = {
+    # numpy's library starts threads when it is loaded, which children would lack.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Else Inductor asks for a GPU when it is loaded, and children could use none.
+    "TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER": "0",
+}
+
 Completed = patience.Completed
 
 
@@ -57,10 +85,13 @@ def find_program(name: str) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's, without the settings above, and with the checkout to import from."""
+    """This process's, without the settings above, and with the checkout to import from.
+
+    Programs run side by side, so torch's threads would wait for each other in busy loops.
+    """
     inherited = {key: value for key, value in os.environ.items() if key not in SETTINGS}
     path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
-    return {**inherited, "PYTHONPATH": path}
+    return {"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path}
 
 
 def run(
@@ -75,36 +106,51 @@ def run_simulated(
     machine: Mapping[str, Any] | None,
     env: Mapping[str, str] | None = None,
     start_anew: bool = False,
+    destructors: bool = False,
 ) -> Completed:
     """Runs `python WORDS` on the simulated GPU that `machine` describes to `sim.activate()`; None:
-    the program activates it by itself. With `start_anew` nothing is loaded before."""
-    late = all(key.startswith("FERRO_") and key not in EARLY for key in env or {})
+    the program activates it by itself. With `start_anew` nothing is loaded before. The static
+    destructors of torch run in programs that start anew or ask for `destructors`."""
+    env = dict(env or {})
+    early = {key: value for key, value in env.items() if key in FOR_TORCH}
+    late = all(key.startswith("FERRO_") and key not in EARLY for key in env.keys() - early.keys())
     if late and not start_anew:
-        return _fork_server().run([str(word) for word in words], machine, env or {})
+        compiles = any(Path(word).name in COMPILING for word in words[:2])
+        with _one_at_a_time:
+            server = _fork_server(frozenset(early.items()), compiles)
+        return server.run([str(word) for word in words], machine, env, destructors)
     start = [] if machine is None else ["-c", SIMULATE, json.dumps(machine)]
     return run([sys.executable, *start, *words], env)
 
 
 class ForkServer:
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str], modules: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inherited = clean_environment()
+        # Each program says for itself whether it may load the extension.
+        folders = inherited["PYTHONPATH"].split(os.pathsep)
+        inherited["PYTHONPATH"] = os.pathsep.join(f for f in folders if f != str(NO_EXTENSION))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, SERVER, str(theirs.fileno())],
-                # numpy's library starts threads when it is loaded, which children would lack.
-                env={**clean_environment(), "OPENBLAS_NUM_THREADS": "1"},
+                [sys.executable, SERVER, str(theirs.fileno()), *modules],
+                env={**inherited, **FOR_SERVER, **env},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
         self._control = ours
 
     def run(
-        self, words: Sequence[str], machine: Mapping[str, Any] | None, env: Mapping[str, str]
+        self,
+        words: Sequence[str],
+        machine: Mapping[str, Any] | None,
+        env: Mapping[str, str],
+        destructors: bool,
     ) -> Completed:
         request = {
             "words": list(words),
             "machine": machine,
             "env": {**clean_environment(), **env},
+            "destructors": destructors,
             "folder": str(Path.cwd()),
         }
         reading, writing = os.pipe()
@@ -127,7 +173,11 @@ class ForkServer:
             return patience.completed(words, code, out, errors, wrong)
 
 
+_one_at_a_time = threading.Lock()
+
+
 @cache
-def _fork_server() -> ForkServer:
-    """One for each process that runs tests."""
-    return ForkServer()
+def _fork_server(for_torch: frozenset[tuple[str, str]], compiles: bool) -> ForkServer:
+    """One for each process that runs tests and each environment of torch, and one more with the
+    compiler."""
+    return ForkServer(dict(for_torch), COMPILER if compiles else ())

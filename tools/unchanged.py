@@ -2,7 +2,8 @@
 
 What a test reads is told by names. A test of PyTorch programs reads the package with its libraries,
 what all tests share, and each file of the tests that one of these names, as "program.py" or as a
-module that it imports. A test of the repository reads everything.
+module that it imports. A test of the repository reads everything. A file of tests that is marked
+no_extension does not read the allocator's extension, which its programs cannot load.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ REASON = "passed before with the same files; AGAIN=1 runs it all the same"
 
 CPP = ("CMakeLists.txt", "CMakePresets.json", "csrc/ferro", "csrc/sim", "tests/cpp")
 PACKAGE = ("ferro_alloc", "ferro_alloc.pth", "pyproject.toml", "setup.py", "compiling.py")
-SHARED = ("tests/conftest.py", "tests/fork_server.py", "tests/programs.py", "tools/patience.py")
+SHARED = (
+    *("tests/conftest.py", "tests/fork_server.py", "tests/programs.py", "tools/patience.py"),
+    "tests/no_extension/sitecustomize.py",
+)
+NO_EXTENSION = "pytestmark = pytest.mark.no_extension\n"
 # What a word in a test's files stands for, with all that is below it.
 NAMED = {
     "benchmarks": ("benchmarks", "CMakeLists.txt"),
@@ -93,7 +98,10 @@ def read_by(test: Path) -> set[Path]:
         named |= {place for word in words & NAMED.keys() for place in NAMED[word]}
         for name in stems & _test_files().keys():
             waiting += _test_files()[name]
-    return found | set(files_below(*PACKAGE, *named))
+    found |= set(files_below(*PACKAGE, *named))
+    if NO_EXTENSION in test.read_text():
+        found -= set(ROOT.glob("ferro_alloc/_C.*.so"))
+    return found
 
 
 class Passed:

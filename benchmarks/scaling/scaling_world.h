@@ -96,8 +96,7 @@ class World {
   void share(DevicePtr ptr) {
     SharedRange range;
     Span& span = *addresses_.find(ptr);
-    if (memory_.export_block(span, ptr, memory_.await_exchange(span, ptr, {}), &range) !=
-        ExportResult::kOk) {
+    if (memory_.export_block(span, ptr, &range) != ExportResult::kOk) {
       throw Problem("a block was not exported");
     }
   }

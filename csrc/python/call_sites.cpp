@@ -20,10 +20,10 @@ namespace py = pybind11;
 namespace ferro {
 namespace {
 
-// Guarded by the interpreter's lock. Never destroyed: requests fail until the process ends.
+// Guarded by the GIL. Never destroyed, because requests may fail until the process ends.
 struct Words {
   std::vector<std::string> libraries;  // parts of file names whose lines are not the program's
-  std::string no_line;                 // in place of a line, where no Python was on the stack
+  std::string no_line;                 // instead of a line, if no Python was on the stack
 };
 
 Words& words() {
@@ -31,7 +31,7 @@ Words& words() {
   return *only;
 }
 
-// Which line a stack is shown under; as `line_of` of ferro_alloc/snapshots/_stacks.py.
+// Chooses the line that represents a stack, like `line_of` of ferro_alloc/snapshots/_stacks.py.
 class Lines {
  public:
   std::string line_of(const PythonFrames& frames) {
@@ -77,11 +77,11 @@ class Lines {
   std::map<std::pair<void*, int>, std::string> texts_;
 };
 
-// By stack first, then by line. An addition looks at each frame of a stack once or twice; memory
-// goes by the number of stacks.
+// Sums by stack first, then by line. An addition reads each frame of a stack once or twice; memory
+// is proportional to the number of stacks.
 class StackSums final : public CallSiteSums {
  public:
-  // So many stacks are told apart. Blocks of later ones count as unknown.
+  // The most stacks that are distinguished. Blocks of further ones count as unknown.
   static constexpr std::size_t kMost = std::size_t{1} << 16;
 
   void add(std::size_t bytes, const CallContext& context) override {
@@ -107,7 +107,7 @@ class StackSums final : public CallSiteSums {
       return {};
     }
     const py::gil_scoped_acquire acquire;
-    // An error that is on its way through the caller stays as it is.
+    // Preserves an error that propagates through the caller.
     const py::error_scope kept;
     Lines lines;
     std::unordered_map<std::string, BlockTotal> totals;
@@ -122,7 +122,7 @@ class StackSums final : public CallSiteSums {
 
  private:
   struct Stack {
-    CallContext context;  // owns the frames, and they their code
+    CallContext context;  // owns the frames, which own their code
     BlockTotal total;
   };
   struct Hash {

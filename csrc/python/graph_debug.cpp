@@ -27,9 +27,9 @@ using torch::wrap_pybind_function_no_gil;
 
 using Handle = std::pair<std::uint64_t, std::uint64_t>;
 
-// Only while the allocator is installed.
+// Called only while the allocator is installed.
 void debug_graphs(bool on) {
-  static std::optional<ScrubbedStacks> scrubbed;  // guarded by the interpreter's lock
+  static std::optional<ScrubbedStacks> scrubbed;  // guarded by the GIL
   installed_allocator()->watch_blocks(on);
   if (on) {
     scrubbed.emplace();
@@ -42,7 +42,7 @@ bool is_pool_held(const Handle& handle) {
   return installed_allocator()->holds_pool({handle.first, handle.second});
 }
 
-// (file, line, function), innermost first; empty where nobody recorded them.
+// (file, line, function), innermost first; empty if they were not recorded.
 py::list frames_of(const CallContext& context) {
   py::list frames;
   if (torch::CapturedTraceback* stack = traceback_of(context)) {
@@ -60,7 +60,7 @@ struct FoundBlock {
   bool workspace;
 };
 
-// The largest one that is freed, or is not.
+// The largest block that is freed, or that is not.
 std::optional<FoundBlock> largest_of(const std::vector<GraphUses::Use>& uses, bool freed) {
   const GraphUses::Use* largest = nullptr;
   for (const GraphUses::Use& use : uses) {

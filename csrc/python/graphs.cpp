@@ -34,7 +34,7 @@ Handle to_handle(const PoolId& id) { return {id.graph, id.handle}; }
 
 // ---- pools
 
-// Dropped from whatever thread lets go of the pool.
+// The thread that releases the pool drops the buffer, so it takes the GIL for that.
 std::size_t record_buffer(CapturePool& pool, py::object buffer) {
   return pool.record_buffer({new py::object(std::move(buffer)), [](void* held) {
                                if (Py_IsInitialized() != 0) {
@@ -120,7 +120,7 @@ std::pair<std::size_t, std::size_t> scratch_bytes(std::uint64_t group) {
   return {bytes.set, bytes.scratch};
 }
 
-// -1: on several devices, or on none yet.
+// -1 if on several devices, or on none yet.
 int pool_device(const Handle& handle) {
   const CudaAllocator* allocator = installed_allocator();
   return allocator == nullptr ? -1 : allocator->device_of(to_pool_id(handle)).value_or(-1);
@@ -153,7 +153,7 @@ std::unique_ptr<DeviceGraph> device_graph(const py::object& graph, c10::DeviceIn
 
 // ---- device scalars
 
-// Also while Python has an error, which goes.
+// Works also while Python has an error set, which it clears.
 std::string text_of(const py::object& number) {
   PyErr_Clear();
   return py::str(number);
@@ -227,7 +227,7 @@ void bind_captured_graphs(py::module_& module) {
              py::arg("stream"));
   py::class_<DeviceGraph>(module, "CapturedGraph")
       .def(py::init(&device_graph), py::arg("graph"), py::arg("device"), py::arg("pool"))
-      // With the GIL, which the graph's own replay lets go of.
+      // With the GIL, which the graph's own replay releases.
       .def("launch", wrap_pybind_function(&DeviceGraph::launch), py::arg("stream"))
       .def("upload", wrap_pybind_function_no_gil(&DeviceGraph::upload), py::arg("stream"))
       .def_property_readonly("num_replays",

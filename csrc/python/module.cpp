@@ -28,7 +28,7 @@ namespace {
 
 std::string driver_problem() { return ferro::load_cuda_api().why; }
 
-// Also for threads that Python does not know.
+// Works also in threads that Python does not know.
 ferro::InterpreterLock interpreter_lock() {
   return {[]() -> void* { return PyGILState_Check() == 1 ? PyEval_SaveThread() : nullptr; },
           [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
@@ -47,7 +47,7 @@ void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
              std::optional<int> in_flight_percent, std::size_t headroom_bytes,
              std::size_t idle_bytes, const std::string& layout, const std::string& graph_layout,
              const std::string& graph_order) {
-  ferro::AllocatorConfig config;
+  ferro::Settings config;
   config.headroom = headroom_bytes;
   config.idle_bytes = idle_bytes;
   config.layout = to_layout(layout);
@@ -59,7 +59,7 @@ void install(std::size_t page_size_bytes, std::size_t memory_limit_bytes,
     config.memory_limit = memory_limit_bytes;
   }
   config.in_flight_share = in_flight_percent ? *in_flight_percent / 100.0 : -1.0;
-  // The allocator in place may call Python while it empties its cache.
+  // The current allocator may call Python while it empties its cache.
   const py::gil_scoped_release release;
   ferro::install(config);
 }
@@ -69,7 +69,7 @@ void uninstall() {
   ferro::uninstall();
 }
 
-// Null where it does not serve the device.
+// Null if ferro_alloc does not serve the device.
 ferro::DeviceMemory* find_core(int device) {
   const ferro::CudaAllocator* allocator = ferro::installed_allocator();
   return allocator != nullptr ? allocator->core_of(device) : nullptr;
@@ -150,7 +150,7 @@ py::dict device_view(int device) {
       ferro::installed_allocator()->statistics(static_cast<c10::DeviceIndex>(device));
   constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   py::dict numbers;
-  // Of both allocators; the rest is of ours.
+  // Of both allocators; the other numbers are ours.
   numbers["allocated_bytes"] = stats.allocated_bytes[kAggregate].current;
   numbers["peak_allocated_bytes"] = stats.allocated_bytes[kAggregate].peak;
   numbers["reserved_bytes"] = stats.reserved_bytes[kAggregate].current;
@@ -187,7 +187,7 @@ void sample_stacks(std::size_t mean_bytes) {
   }
 }
 
-// Of the last failure whose message is part of `text`; empty: of none that is known.
+// The last failure whose message is part of `text`; empty if none is known.
 py::dict find_failure(const std::string& text) {
   const ferro::CudaAllocator* allocator = ferro::installed_allocator();
   const std::optional<ferro::Failure> found =
@@ -261,8 +261,8 @@ std::uintptr_t driver_table_address() {
   return reinterpret_cast<std::uintptr_t>(ferro::load_cuda_api().api);
 }
 
-// What the functions below are refused by the driver. Those that torch's own wrappers bind
-// (graphs.cpp) come with PyTorch's error already.
+// Translates refusals of the driver in the functions below. Functions bound by torch's own wrappers
+// (graphs.cpp) throw PyTorch's error already.
 void translate_refusal(std::exception_ptr error) {
   try {
     std::rethrow_exception(std::move(error));
@@ -284,6 +284,12 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_graph_debug(module);
   ferro::bind_call_sites(module);
   ferro::bind_peak(module);
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    const py::gil_scoped_release release;
+    if (ferro::CudaAllocator* allocator = ferro::installed_allocator(); allocator != nullptr) {
+      allocator->stop_status();
+    }
+  }));
   module.def("install", &install, py::arg("page_size_bytes"), py::arg("memory_limit_bytes"),
              py::arg("in_flight_percent"), py::arg("headroom_bytes"), py::arg("idle_bytes"),
              py::arg("layout"), py::arg("graph_layout"), py::arg("graph_order"));

@@ -25,23 +25,22 @@ namespace py = pybind11;
 namespace ferro {
 namespace {
 
-// Everything here is guarded by the interpreter's lock, and never destroyed: requests come until the
-// process ends.
+// Guarded by the GIL. Never destroyed, because requests come until the process ends.
 struct Program {
   std::vector<std::string> skipped;  // beginnings of file names that are not the program's own
   py::function when_grown;
   PyThreadState* main = nullptr;
   bool in_callback = false;
-  std::size_t max_entries = 1;  // of the history; contexts have frames where it is more
+  std::size_t max_entries = 1;  // of the history; if larger, contexts have frames
   torch::CapturedTraceback::Python* gatherer = nullptr;
-  // By the type of a node of autograd the code object that stands for it.
+  // Maps the type of a node of autograd to the code object that represents it.
   std::unordered_map<const char*, PyCodeObject*> nodes;
-  // Code objects are kept, so that none takes the place of another.
+  // Keeps the code objects alive, so that no other object gets their addresses.
   std::unordered_map<PyCodeObject*, bool> is_own;
   std::map<std::tuple<PyCodeObject*, int, const char*, PyCodeObject*, int>, std::uint32_t> ids;
   // File, line, function and, in a backward pass, the node of autograd.
   std::vector<std::tuple<std::string, int, std::string, std::string>> lines{{"", 0, "", ""}};
-  // Of each of these, where the history has stacks, the innermost line of Python.
+  // For each of these, the innermost line of Python, if the history has stacks.
   std::vector<std::pair<std::string, int>> innermost{{"", 0}};
 };
 
@@ -75,7 +74,7 @@ std::string name_of_node(const char* type) {
   return name.substr(name.rfind(':') + 1);
 }
 
-// `innermost` is null where nobody reads stacks.
+// `innermost` is null if the history has no stacks.
 std::uint32_t id_of(PyCodeObject* code, int line, PyCodeObject* innermost, int innermost_line) {
   Program& all = program();
   const char* type = current_node();
@@ -91,9 +90,10 @@ std::uint32_t id_of(PyCodeObject* code, int line, PyCodeObject* innermost, int i
   return entry->second;
 }
 
-// The innermost line of the program's own at or above the frame, which it takes; 0 without one.
+// The innermost line of the program's own at or above the frame; 0 if there is none. Takes over the
+// reference to the frame.
 std::uint32_t find_line(PyFrameObject* frame) {
-  PyCodeObject* innermost = nullptr;  // kept by `is_own`
+  PyCodeObject* innermost = nullptr;  // kept alive by `is_own`
   int innermost_line = 0;
   std::uint32_t found = 0;
   while (frame != nullptr && found == 0) {
@@ -115,8 +115,8 @@ std::uint32_t find_line(PyFrameObject* frame) {
   return found;
 }
 
-// To PyTorch's snapshots, which take no other kind of context, it is a stack: without frames, or
-// with those of Python where somebody reads the history.
+// A stack, because PyTorch's snapshots accept no other kind of context. It has no frames, or those
+// of Python if the history has stacks.
 struct ProgramContext : torch::CapturedTraceback, RequestContext {
   ProgramContext() = default;
   explicit ProgramContext(torch::CapturedTraceback&& stack)
@@ -131,7 +131,7 @@ std::shared_ptr<ProgramContext> make_context() {
       std::move(*torch::CapturedTraceback::gather(true, false, false)));
 }
 
-// The frame and those that called it. Takes the frame.
+// Appends the frame and its callers. Takes over the reference to the frame.
 void append_frames(PyFrameObject* frame, PythonFrames& frames) {
   while (frame != nullptr) {
     frames.push_back({PyFrame_GetCode(frame), PyFrame_GetLasti(frame)});
@@ -141,8 +141,8 @@ void append_frames(PyFrameObject* frame, PythonFrames& frames) {
   }
 }
 
-// A thread of autograd's has no frames: it gets those of the main thread, which waits, and its node
-// in front of them.
+// A thread of autograd has no frames. Its context gets those of the main thread, which waits, with
+// the thread's node in front.
 void complete_frames(ProgramContext& context) {
   Program& all = program();
   PythonFrames& frames = python_frames_of(context);
@@ -178,7 +178,7 @@ std::shared_ptr<c10::GatheredContext> gather() {
     return std::make_shared<ProgramContext>();
   }
   const py::gil_scoped_acquire acquire;
-  // An error that is on its way through the caller stays as it is.
+  // Preserves an error that propagates through the caller.
   const py::error_scope kept;
   auto context = make_context();
   PyFrameObject* frame = PyEval_GetFrame();
@@ -186,7 +186,7 @@ std::shared_ptr<c10::GatheredContext> gather() {
   context->line = find_line(frame);
   Program& all = program();
   if (context->line == 0 && all.main != nullptr) {
-    // A thread of autograd's: the line that the main thread waits in.
+    // A thread of autograd: takes the line in which the main thread waits.
     context->line = find_line(PyThreadState_GetFrame(all.main));
   }
   if (all.max_entries > 1) {
@@ -204,7 +204,7 @@ std::shared_ptr<c10::GatheredContext> gather() {
   return context;
 }
 
-// Also where another allocator is in place by now.
+// Called again after another allocator is installed.
 void follow() { PeakRecorder::get().start(gather, in_backward, program().max_entries); }
 
 void start(std::vector<std::string> skipped, py::function when_grown, std::size_t max_entries) {
@@ -255,7 +255,7 @@ py::list sums(int device, bool at_peak) {
   return found;
 }
 
-// Of all blocks that were ever there, with the innermost line of Python besides.
+// Sums over all blocks, live or freed, with the innermost line of Python too.
 py::list stack_sums(int device) {
   py::list found;
   for (const BlocksOf which : {BlocksOf::kNow, BlocksOf::kFreed}) {

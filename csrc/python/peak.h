@@ -1,4 +1,4 @@
-// The part of the Python module that records what was live at the peak.
+// The part of the Python module that records the blocks live at the peak.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -3,7 +3,7 @@
 namespace ferro {
 namespace {
 
-// An explicit instantiation may name what is private.
+// An explicit instantiation may name private members.
 template <auto kFrames, auto kGatherer>
 struct Access {
   friend PythonFrames& frames_in(torch::CapturedTraceback& context) { return context.*kFrames; }
@@ -17,7 +17,7 @@ template struct Access<&torch::CapturedTraceback::frames_, &torch::CapturedTrace
 
 }  // namespace
 
-// What a recorder makes is of this base (History::gather).
+// The contexts of a recorder have this base class (History::gather).
 torch::CapturedTraceback* traceback_of(const CallContext& context) {
   return dynamic_cast<torch::CapturedTraceback*>(static_cast<c10::GatheredContext*>(context.get()));
 }

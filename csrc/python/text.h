@@ -1,4 +1,4 @@
-// Python's texts as C++ has them.
+// Python's strings as C++ strings.
 #pragma once
 
 #include <Python.h>
@@ -6,7 +6,7 @@
 
 namespace ferro {
 
-// "?" for what is no text. The interpreter's lock is held; no error is left behind.
+// "?" if `text` is not a string. The caller holds the GIL. Leaves no error set.
 inline std::string utf8_of(PyObject* text) {
   const char* utf8 = PyUnicode_AsUTF8(text);
   if (utf8 == nullptr) {

@@ -1,1 +1,1 @@
-"""Will it fit? What a program takes of a simulated card, whose memory that is, and the verdict."""
+"""Will it fit? The memory that a program takes of a simulated card, by kind, and the verdict."""

@@ -1,4 +1,4 @@
-"""Which allocator a simulated program gets."""
+"""Chooses the allocator of a simulated program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALLOCATORS = ("native", "expandable", "ferro_alloc")
 
 
 def choose(name: str) -> None:
-    """For this process, before torch is imported. The program's other settings stay as they are."""
+    """Chooses it for this process, before torch is imported. Other settings stay unchanged."""
     _startup.disarm()
     os.environ[_variable.NAME] = "0"
     if name == "ferro_alloc":
@@ -34,7 +34,7 @@ def _install(torch: ModuleType) -> None:
 
 
 def in_force(torch: Any) -> str:
-    """One of `ALLOCATORS`, or what torch calls another one."""
+    """Returns one of `ALLOCATORS`, or torch's name of another one."""
     backend = str(torch.cuda.get_allocator_backend())
     if backend != "native":
         return backend

@@ -1,8 +1,8 @@
-"""Says of the blocks of a device what they are for, as far as the program's own objects tell.
+"""Finds the kinds of a device's blocks, as far as the program's own objects tell them.
 
-Parameters and buffers are those of modules, gradients those of their parameters, optimizer state
-what optimizers keep, activations what autograd has saved, the KV cache that of `transformers`.
-Nothing here allocates memory of a device or runs a hook of the program.
+Parameters and buffers belong to modules, gradients to their parameters, optimizer state to
+optimizers, activations to tensors that autograd saved, the KV cache to `transformers`. This module
+allocates no device memory and runs no hook of the program.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 from ferro_alloc._import_hook import AfterImport
 
 MOST_NODES = 200_000
-"""Of one autograd graph, that are looked at."""
+"""Maximum number of visited nodes of one autograd graph."""
 SHARE_OF_TIME = 0.05
-"""Of the program's, that looking may take where nobody insists."""
+"""Maximum share of the program's time for the search, unless the caller insists."""
 SLACK_S = 0.2
-"""That it may take besides, for short programs."""
+"""Additional time for the search, for short programs."""
 
 
 class Kinds:
-    """The program's objects, and what they say about blocks. Not thread-safe, but for the GIL."""
+    """The program's objects, and the kinds of their blocks. Thread-safe only by the GIL."""
 
     def __init__(self, torch: Any, say: Callable[[int, list[int], str], None]) -> None:
         self._torch = torch
@@ -47,7 +47,8 @@ class Kinds:
         self._optimizers.add(optimizer)
 
     def say_all(self, roots: Iterable[Any] | None = None, insist: bool = False) -> None:
-        """Of what lives now; with `roots`, tensors, also what the graphs behind them saved."""
+        """Reports the kinds of all live objects; with `roots`, tensors, also what their graphs
+        saved."""
         began = time.monotonic()
         if not insist and self._spent > SHARE_OF_TIME * (began - self._began) + SLACK_S:
             return
@@ -72,7 +73,7 @@ class Kinds:
             self._say(device, addresses, kind)
 
     def roots(self) -> list[Any]:
-        """All tensors that autograd made. Looks at every object of the process."""
+        """Returns all tensors that autograd made. Visits every object of the process."""
         tensor = self._torch.Tensor
         return [o for o in gc.get_objects() if issubclass(type(o), tensor) and _has_graph(o)]
 
@@ -120,7 +121,7 @@ class Kinds:
                     nodes.append(following)
 
     def _watch_caches(self, module: Any) -> None:
-        """What `update` of a cache of transformers returns is what the cache holds."""
+        """`update` of a cache of transformers returns the tensors that the cache holds."""
         original = module.Cache.update
         torch, kinds = self._torch, self
 
@@ -146,11 +147,11 @@ def _raw_saved(node: Any) -> tuple[str, ...]:
 
 
 def _without_hooks(node: Any, name: str) -> Iterator[Any]:
-    """The saved tensors, but those with hooks: these are packed, and unpacking may compute."""
+    """Yields the saved tensors, except packed ones: unpacking them runs hooks."""
     try:
         found = getattr(node, name)
         for saved in found if isinstance(found, tuple | list) else (found,):
             if saved is not None and saved.unpack_hook is None:
                 yield saved.data
     except (RuntimeError, AttributeError):
-        return  # freed already
+        return  # already freed

@@ -1,4 +1,4 @@
-"""The page of a simulated run: the report of its snapshot, with the kinds that were recorded."""
+"""The page of a simulated run: the report of its snapshot, with the recorded kinds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ferro_alloc.fit._recording import MOST_EVENTS, Place, Recording, StackSum
 from ferro_alloc.fit._report import KIND_NAMES
 
 AUTOGRAD = "<autograd>"
-"""The file of a frame that stands for a node of autograd."""
-# Where the report has a word of its own.
+"""The file name in frames of autograd nodes."""
+# The report uses other words for two kinds.
 _NAMES = {**KIND_NAMES, "libraries": "libraries", "graphs": "graphs and pools"}
 
 Frame = Mapping[str, Any]
 
 
 class KindsOfStacks:
-    """Of a stack the kind of most bytes that were ever asked for at its place."""
+    """Returns for a stack the kind of most bytes that were ever requested at its place."""
 
     def __init__(self, sums: Sequence[StackSum], skipped: Sequence[str]) -> None:
         found: dict[Place, Counter[str]] = defaultdict(Counter)
@@ -40,8 +40,8 @@ class KindsOfStacks:
 
 
 def write_page(path: Path, recording: Recording, title: str) -> str:
-    """What to say of it. Raises `FerroError` where it cannot be written."""
-    # Takes longer to import than most programs want to wait.
+    """Writes the page and returns a line about it. Raises `FerroError` if it cannot be written."""
+    # Imported here, because the import is slow.
     from ferro_alloc.snapshots import write
 
     if recording.snapshot is None:

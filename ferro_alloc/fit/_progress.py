@@ -1,4 +1,4 @@
-"""Says on a terminal how a simulated program is getting on."""
+"""Shows the progress of a simulated program on a terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CLEAR = "\r\033[K"
 
 
 class Progress:
-    """One line on stderr, renewed each second and removed at the end; nothing without a terminal.
+    """A line on stderr, updated each second and removed at the end; nothing without a terminal.
 
-    A context manager. The line needs no lock of Python's allocator or of torch.
+    It is a context manager. The line takes no lock of the allocator or of torch.
     """
 
     def __init__(self, title: str) -> None:

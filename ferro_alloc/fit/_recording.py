@@ -1,4 +1,4 @@
-"""Records a program's peaks, whatever it resets, and what stood behind them."""
+"""Records a program's peaks, even if the program resets them, and the memory at each peak."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ferro_alloc.fit._kinds import Kinds
 
 PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
 MOST_EVENTS = 1_000_000
-"""Of each device, that a report shows: the last ones."""
+"""Maximum number of events of each device in a report: the last ones."""
 MOST_FAILURES = 8
-"""Requests that failed, of which everything is kept; of later ones only their number."""
-# Of a device: kind, file, line, function, node of autograd, bytes, blocks, tag.
+"""Failed requests that are kept in full; later ones are only counted."""
+# For one device: kind, file, line, function, node of autograd, bytes, blocks, tag.
 Sum = tuple[str, str, int, str, str, int, int, str]
 Place = tuple[str, int, str, str, int]
-"""File and line of the program's own, node of autograd, file and line of the innermost frame."""
+"""File and line in the program, node of autograd, file and line of the innermost frame."""
 StackSum = tuple[str, Place, int]
 """Kind, place, bytes."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A request that failed, and what was live then. Sizes are in bytes."""
+    """A failed request, and the live memory at that moment. Sizes are in bytes."""
 
     device: int
     requested: int
@@ -43,7 +43,7 @@ class Failure:
 
 
 class Recording:
-    """Of this process, from the import of torch on. One at most."""
+    """The recording of this process, from the import of torch on. A process has at most one."""
 
     def __init__(self, for_report: bool = False) -> None:
         """`for_report`: with stacks and a history of events, which cost time and host memory."""
@@ -56,13 +56,13 @@ class Recording:
         self.failures: list[Failure] = []
         self.failure_count = 0
         self.problem = ""
-        """Why kinds and lines are not known; empty where they are."""
+        """Why kinds and lines are unknown; empty if they are known."""
         self.snapshot: dict[str, Any] | None = None
-        """Of PyTorch's, at the end, for a report."""
+        """PyTorch's snapshot at the end, for a report."""
         self.pools: dict[int, list[dict[str, Any]]] = {}
-        """What its pools hold."""
+        """The memory of its pools."""
         self.skipped: list[str] = []
-        """Beginnings of the names of files that are not the program's own."""
+        """Beginnings of the names of files outside the program."""
 
     def arm(self) -> None:
         AfterImport("torch", self._begin).arm()
@@ -91,7 +91,7 @@ class Recording:
             self._extension.peak_start(self.skipped, self._say_all, self._entries)
 
     def _keep_peaks(self) -> None:
-        """Before anything resets the allocator's peaks, they are read."""
+        """Makes each reset of the allocator's peaks read them first."""
         c = self._torch._C
         names = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats")
         for name in (*names, "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats"):
@@ -153,7 +153,7 @@ class Recording:
     def _say_all(self, insist: bool = False) -> None:
         if self._kinds is None or not self._torch.cuda.is_initialized():
             return
-        # The program may have put another allocator in place.
+        # The program may have installed another allocator.
         self._extension.peak_follow()
         self._extension.peak_say_libraries()
         self._kinds.say_all(insist=insist)
@@ -179,7 +179,7 @@ class Recording:
     # ---- results
 
     def finish(self) -> None:
-        """While the program's objects are still there. What comes later is not recorded."""
+        """Ends the recording. Call it while the program's objects still exist."""
         self.read_peaks()
         self._say_all(insist=True)
         if self._entries > 1 and self._torch is not None and self._torch.cuda.is_initialized():
@@ -191,7 +191,7 @@ class Recording:
             self._extension.peak_stop()
 
     def peak(self, device: int, name: str) -> int:
-        """`name` is one of `PEAKS`. In bytes, of the whole run."""
+        """Returns the peak of the whole run in bytes; `name` is one of `PEAKS`."""
         return self._peaks[device, name]
 
     def retries(self, device: int) -> int:
@@ -199,12 +199,12 @@ class Recording:
         return self._retries[device]
 
     def sums(self, device: int) -> list[Sum]:
-        """Of the blocks at the peak of what was asked for; empty where they are not known."""
+        """Sums of the blocks at the peak of requested memory; empty if they are unknown."""
         found: list[Sum] = [] if self._kinds is None else self._extension.peak_sums(device, True)
         return found
 
     def stack_sums(self) -> list[StackSum]:
-        """Of all blocks that were ever there, of every device; for a report."""
+        """Sums of all blocks that ever existed, on every device; for a report."""
         if self._kinds is None:
             return []
         devices = range(self._torch.cuda.device_count())
@@ -212,7 +212,7 @@ class Recording:
 
 
 def _not_the_programs(torch: Any) -> list[str]:
-    """Beginnings of the names of files whose lines say nothing to the program's author."""
+    """Beginnings of the names of files whose lines do not help the program's author."""
     package = str(Path(__file__).resolve().parents[1])
     library = sysconfig.get_path("stdlib")
     generated = "/tmp/torchinductor"

@@ -1,4 +1,4 @@
-"""The report of a simulated run, for people: the verdict first."""
+"""The text report of a simulated run, which begins with the verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ferro_alloc._tables import table
 from ferro_alloc.fit._result import FITS, RAN_OUT, Result
 
 SMALLEST_SHARE = 0.002
-"""Of what was held, for a line that is named."""
+"""Minimum share of held memory for a line to be listed."""
 KIND_NAMES = {
     "parameters": "parameters",
     "buffers": "buffers",
@@ -23,7 +23,7 @@ KIND_NAMES = {
 
 
 def short_by(result: Result) -> int:
-    """Bytes that the request lacked at least, beyond what the driver had free."""
+    """Minimum bytes that the request lacked, beyond the driver's free memory."""
     failure = result["out_of_memory"] or {}
     return max(0, int(failure.get("requested_bytes", 0) - failure.get("device_free_bytes", 0)))
 

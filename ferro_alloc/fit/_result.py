@@ -29,7 +29,7 @@ def result_of(
     error: BaseException | None,
     seconds: float,
 ) -> Result:
-    """`status` is the program's own, `error` what it ended with, if it did not end by itself."""
+    """`status` is the program's own, `error` the exception that ended it, if any."""
     ran_out = recording.failure_count > 0 or (
         error is not None and OUT_OF_MEMORY in f"{type(error).__name__} {error}".lower()
     )
@@ -69,7 +69,7 @@ def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted
         "spare_bytes": memory.margin,
         "peak_reserved_bytes": reserved,
         "peak_allocated_bytes": allocated,
-        # Beyond what was deducted: what libraries took past PyTorch.
+        # Memory that libraries took outside of PyTorch, beyond the deducted part.
         "outside_bytes": max(0, memory.peak - reserved - deducted) if memory.peak else 0,
         "emptied_cache": recording.retries(index),
         "kinds": _by_kind(sums),

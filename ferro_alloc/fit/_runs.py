@@ -1,4 +1,4 @@
-"""Runs of the `simulate` command in processes of their own: three allocators, or other values."""
+"""Runs of the `simulate` command in separate processes: three allocators, or other values."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ferro_alloc.fit._report import short_by
 from ferro_alloc.fit._result import DOES_NOT_FIT, FITS, RAN_OUT, Result
 
 LAST_LINES = 12
-"""Of what a program that failed wrote to stderr, which are shown."""
+"""Number of stderr lines that are shown for a failed program."""
 PLENTY = 16
-"""So many times the card's memory is given to find out what a program would need."""
+"""Multiple of the card's memory in the run that finds out how much a program needs."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """A program, and how it is simulated: options of the command, without `--json`."""
+    """A program, and the options of the command for it, without `--json`."""
 
     options: Sequence[str]
     program: Sequence[str]
 
     def run(self, *options: str, environ: Mapping[str, str] | None = None) -> Result:
-        """The program's stdout is thrown away. Raises `FerroError` where there is no result."""
+        """Discards the program's stdout. Raises `FerroError` without a result."""
         with tempfile.TemporaryDirectory() as folder:
             found = Path(folder, "result.json")
             words = [*self.options, *options, "--json", str(found), *self.program]
@@ -66,7 +66,7 @@ def _peaks(result: Result) -> Result:
 
 
 def _outcome(result: Result) -> tuple[str, str]:
-    """The verdict, and the room that is left or missing."""
+    """The verdict, and the memory that is left or missing."""
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
         return RAN_OUT, f"short by {gib(missing)} or more" if missing else ""
@@ -79,7 +79,7 @@ def _outcome(result: Result) -> tuple[str, str]:
 
 
 def compare(child: Child, memory: int) -> Result:
-    """The program under each allocator in turn; once more with plenty of memory where it ran out.
+    """Runs the program under each allocator in turn; once more with plenty of memory if it ran out.
 
     `memory` is the card's, in bytes.
     """
@@ -100,7 +100,7 @@ def compare(child: Child, memory: int) -> Result:
 
 
 def comparison(result: Result) -> list[str]:
-    """The table, and the end of what programs said that failed for another reason."""
+    """The table, and the last stderr lines of programs that failed for another reason."""
     runs = result["runs"]
     card = runs[0]["card"]
     rows = [("allocator", "verdict", "peak reserved", "peak in use", "room")]
@@ -205,10 +205,10 @@ def find_place(question: Question, program: Sequence[str]) -> Place:
 
 
 def largest(question: Question, first: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest value from `low` to `high` that fits; None when `low` does not.
+    """Returns the largest value from `low` to `high` that fits; None if `low` does not fit.
 
-    Doubles or halves from `first`, then bisects: some 2 log2(largest / first) tries. What fits is
-    taken to fit with every smaller value too.
+    Doubles or halves from `first`, then bisects: some 2 log2(largest / first) tries. Assumes that
+    every smaller value also fits.
     """
     value = min(max(first, question.low), question.high)
     good, bad = question.low - 1, question.high + 1
@@ -224,7 +224,7 @@ def largest(question: Question, first: int, fits: Callable[[int], bool]) -> int 
 
 
 def what_if(child: Child, question: Question) -> Result:
-    """Tries values in processes of their own. A program that fails for another reason ends it."""
+    """Tries values in separate processes, until a program fails for another reason."""
     place = find_place(question, child.program)
     tries: list[Result] = []
 
@@ -246,7 +246,7 @@ def what_if(child: Child, question: Question) -> Result:
 
 
 class _ProgramError(Exception):
-    """A try ended for another reason than memory."""
+    """A try failed for another reason than memory."""
 
 
 def answer_of(question: Question, answer: Result) -> list[str]:
@@ -265,6 +265,6 @@ def answer_of(question: Question, answer: Result) -> list[str]:
     elif answer["largest"] is None:
         lines.append(f"  it does not fit even with {name} = {question.low}")
     else:
-        bound = " (the largest that was asked about)" if answer["largest"] == question.high else ""
+        bound = " (the upper bound)" if answer["largest"] == question.high else ""
         lines.append(f"  the largest {name} that fits is {answer['largest']}{bound}")
     return lines

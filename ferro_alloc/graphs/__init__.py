@@ -1,11 +1,11 @@
-"""Captures, captured graphs, and the pools that feed them.
+"""Captures, captured graphs, and their pools.
 
-It works with the graphs that a program has: `torch.cuda.graph(pool=...)`,
+The package works with existing graphs: `torch.cuda.graph(pool=...)`,
 `torch.cuda.make_graphed_callables(pool=...)`, `CUDAGraph.capture_begin(pool=...)` and
 `torch.cuda.use_mem_pool(...)` take its handles, and every `torch.cuda.CUDAGraph` can become a
-`CapturedGraph`. All of it exists without a GPU and without `ferro_alloc.install()`. What needs a
-device raises `FerroError` where there is none; seals and the care for what graphs hold need
-ferro_alloc in PyTorch's place.
+`CapturedGraph`. All of it exists without a GPU and without `ferro_alloc.install()`. Functions that
+need a device raise `FerroError` without one. Seals, and the tracking of memory that graphs hold,
+need an installed ferro_alloc.
 """
 
 from ferro_alloc.graphs._capture import (

@@ -1,4 +1,4 @@
-"""Captures: their modes and states, and scopes that always end what they began."""
+"""Captures: their modes and states, and scopes that always end their capture."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class CaptureMode(enum.Enum):
-    """What else may be done during a capture; the values are those of `capture_error_mode`.
+    """Which calls are allowed during a capture; the values are those of `capture_error_mode`.
 
-    Calls that might disturb a capture, such as `cudaMalloc`, fail and spoil it: under `GLOBAL` from
-    every thread, under `THREAD_LOCAL` from the one that captures, under `RELAXED` they do neither.
+    Calls that might disturb a capture, such as `cudaMalloc`, fail and invalidate it: under `GLOBAL`
+    from every thread, under `THREAD_LOCAL` from the capturing thread. Under `RELAXED` they are
+    allowed.
     """
 
     GLOBAL = "global"
@@ -36,7 +37,7 @@ class CaptureMode(enum.Enum):
 
 
 class CaptureStatus(enum.Enum):
-    """What a stream is doing. A capture that was invalidated keeps its stream until it is ended."""
+    """The state of a stream. An invalidated capture keeps its stream until it is ended."""
 
     NONE = 0
     ACTIVE = 1
@@ -44,7 +45,7 @@ class CaptureStatus(enum.Enum):
 
     @property
     def is_capturing(self) -> bool:
-        """Not when it was invalidated, although such a capture is still to be ended."""
+        """False for an invalidated capture, although it must still be ended."""
         return self is CaptureStatus.ACTIVE
 
     @property
@@ -53,8 +54,8 @@ class CaptureStatus(enum.Enum):
 
 
 def capture_status(stream: torch.cuda.Stream | None = None) -> CaptureStatus:
-    """Of `stream`, or of the current one. Disturbs no capture. Raises `FerroError` without a
-    device."""
+    """Returns the state of `stream`, or of the current one. Disturbs no capture. Raises
+    `FerroError` without a device."""
     extension = require_device("capture_status()")
     import torch
 
@@ -63,19 +64,19 @@ def capture_status(stream: torch.cuda.Stream | None = None) -> CaptureStatus:
 
 
 def is_stream_capturing(stream: torch.cuda.Stream | None = None) -> bool:
-    """Whether what `stream` is given now, or the current one, becomes part of a graph. False for a
-    capture that was invalidated, for which `torch.cuda.is_current_stream_capturing()` is true."""
+    """Whether work on `stream`, or on the current one, becomes part of a graph. False for an
+    invalidated capture, for which `torch.cuda.is_current_stream_capturing()` is true."""
     return capture_status(stream).is_capturing
 
 
 _running: dict[tuple[int, int], weakref.ref[Capture]] = {}
-"""The captures that `begin_capture()` began, by the device and the number of their stream."""
+"""The captures of `begin_capture()`, by the device and the number of their stream."""
 
 
 class Capture:
-    """A capture that this thread has begun: its stream is the current one until it is over.
+    """A capture of this thread: its stream is the current one until the capture is over.
 
-    `begin_capture()` makes them. One that is dropped without an end is discarded.
+    `begin_capture()` creates it. If the program drops it without ending it, it is discarded.
     """
 
     def __init__(
@@ -125,14 +126,15 @@ class Capture:
         return self._stream
 
     def status(self) -> CaptureStatus:
-        """`NONE` once it is over."""
+        """`NONE` once the capture is over."""
         return capture_status(self._stream) if self._running else CaptureStatus.NONE
 
     def end(self) -> CapturedGraph:
-        """The graph. Raises what PyTorch raises when the capture is invalid; then it is over, and
-        stream, pool and allocator are as before it. Raises `FerroError` the second time."""
+        """Returns the graph. Raises PyTorch's error if the capture is invalid; then the capture is
+        over, and stream, pool and allocator are as before it. Raises `FerroError` the second
+        time."""
         if not self._running:
-            raise FerroError("this capture is over: a capture is ended once")
+            raise FerroError("this capture is over: end a capture once")
         graph = self._let_go()
         try:
             graph.capture_end()
@@ -143,7 +145,7 @@ class Capture:
         return CapturedGraph(graph, device=self._stream.device_index)
 
     def discard(self) -> None:
-        """Ends the capture and drops what it captured. Does nothing when it is over."""
+        """Ends the capture and drops its graph. Does nothing if it is over."""
         if not self._running:
             return
         graph = self._let_go()
@@ -158,7 +160,8 @@ class Capture:
         self.discard()
 
     def _let_go(self) -> torch.cuda.CUDAGraph:
-        """PyTorch keeps memory for random numbers as long as there is the object."""
+        """Gives up the graph: PyTorch keeps memory for random numbers as long as the object
+        exists."""
         if self._running:
             self._running = False
             _running.pop(_key(self._stream), None)
@@ -171,7 +174,7 @@ class Capture:
 
     def _settle(self, graph: torch.cuda.CUDAGraph) -> None:
         self._leave()
-        graph.reset()  # errors keep the object alive, and later versions let go of its pool here
+        graph.reset()  # errors keep the object alive, and later versions release its pool here
         self._extension.settle_after_failed_capture(
             self._stream.device_index, self._stream.cuda_stream
         )
@@ -185,18 +188,18 @@ def begin_capture(
 ) -> Capture:
     """Begins to capture on `stream`, which becomes the current one.
 
-    `pool`: a handle, a `CapturePool` or a `torch.cuda.MemPool`; None: a pool of its own, which goes
-    with the graph. `stream`: None for a side stream of this thread; graphs that share a pool share
-    its free memory if they are captured on the same stream. `capture_error_mode`: that of
-    `torch.cuda.graph`. Raises `FerroError` without a device and for a sealed pool; otherwise what
-    PyTorch raises. Then nothing has begun.
+    `pool`: a handle, a `CapturePool` or a `torch.cuda.MemPool`; None: a new pool, which lives as
+    long as the graph. `stream`: None for a side stream of this thread; graphs that share a pool
+    share its free memory if they are captured on the same stream. `capture_error_mode`: that of
+    `torch.cuda.graph`. Raises `FerroError` without a device and for a sealed pool; otherwise
+    PyTorch's error. Then no capture has begun.
     """
     return Capture(pool, capture_error_mode, stream)
 
 
 def end_capture(capture: Capture | torch.cuda.Stream | None = None) -> CapturedGraph:
-    """`Capture.end()` of a capture, or of the one that `begin_capture()` began on a stream; None:
-    on the current stream. Raises `FerroError` where there is none."""
+    """Calls `Capture.end()` of a capture, or of the capture of `begin_capture()` on a stream; None:
+    on the current stream. Raises `FerroError` if there is none."""
     if isinstance(capture, Capture):
         return capture.end()
     require_device("end_capture()")
@@ -206,12 +209,12 @@ def end_capture(capture: Capture | torch.cuda.Stream | None = None) -> CapturedG
     found = _running.get(_key(stream))
     running = None if found is None else found()
     if running is None:
-        raise FerroError(f"begin_capture() began no capture on {stream}, or it is over")
+        raise FerroError(f"no capture of begin_capture() runs on {stream}")
     return running.end()
 
 
 class CaptureGuard:
-    """A scope that captures. When its body raises, the capture is discarded and the error goes on.
+    """A scope that captures. If its body raises, the capture is discarded and the error propagates.
 
     ```python
     with CaptureGuard(pool) as guard:
@@ -236,18 +239,18 @@ class CaptureGuard:
 
     @property
     def graph(self) -> CapturedGraph:
-        """Raises `FerroError` before the end of the scope, and when the capture failed."""
+        """Raises `FerroError` before the end of the scope, and if the capture failed."""
         if self._graph is None:
             raise FerroError("there is no graph: the capture has not ended, or it failed")
         return self._graph
 
     def status(self) -> CaptureStatus:
-        """`NONE` outside of the scope."""
+        """`NONE` outside the scope."""
         return CaptureStatus.NONE if self._capture is None else self._capture.status()
 
     def __enter__(self) -> Self:
         if self._capture is not None:
-            raise FerroError("a CaptureGuard captures once: make another one")
+            raise FerroError("a CaptureGuard captures once: create another one")
         self._capture = begin_capture(
             self._pool, stream=self._stream, capture_error_mode=self._mode
         )
@@ -278,7 +281,7 @@ _streams = threading.local()
 
 
 def _side_stream() -> torch.cuda.Stream:
-    """The same one for each capture of this thread on the current device."""
+    """The same stream for each capture of this thread on the current device."""
     import torch
 
     by_device: dict[int, torch.cuda.Stream] = _streams.__dict__.setdefault("by_device", {})
@@ -293,7 +296,7 @@ def _key(stream: torch.cuda.Stream) -> tuple[int, int]:
 
 
 def _is_in_capture(stream: torch.cuda.Stream | None = None) -> bool:
-    """Also in one that was invalidated."""
+    """True also for an invalidated capture."""
     return capture_status(stream) is not CaptureStatus.NONE
 
 
@@ -302,4 +305,4 @@ def checked_mode(mode: CaptureMode | str) -> CaptureMode:
         return CaptureMode(mode)
     except ValueError:
         known = ", ".join(repr(known.value) for known in CaptureMode)
-        raise FerroError(f"{mode!r} is no capture mode: expected one of {known}") from None
+        raise FerroError(f"{mode!r} is not a capture mode: expected one of {known}") from None

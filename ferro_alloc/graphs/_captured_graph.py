@@ -1,4 +1,4 @@
-"""A graph that was captured: launched on any stream, uploaded once, and counted."""
+"""A captured graph: launched on any stream, uploaded once, and counted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class CapturedGraph:
-    """The other face of a `torch.cuda.CUDAGraph`, which stays as it is and can be used beside it.
+    """Wraps a `torch.cuda.CUDAGraph`, which stays unchanged and usable.
 
-    `graph` has ended its capture; `device` is where it was captured, by default the current one,
-    in any form that torch takes.
-    It keeps its pool, and so what the pool keeps. Raises what PyTorch raises for a graph without a
-    capture, and `FerroError` without a device.
+    `graph` must have ended its capture; `device` is the device of the capture, by default the
+    current one, in any form that torch accepts. The wrapper keeps its pool, with the pool's
+    buffers. Raises PyTorch's error for a graph without a capture, and `FerroError` without a
+    device.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class CapturedGraph:
         import torch
 
         if not isinstance(graph, torch.cuda.CUDAGraph):
-            raise FerroError(f"{graph!r} is no graph: expected a torch.cuda.CUDAGraph")
+            raise FerroError(f"{graph!r} is not a graph: expected a torch.cuda.CUDAGraph")
         self._device = device_index(device)
         self._cuda_graph = graph
         self._pool = pool_of_graph(graph)
@@ -43,7 +43,7 @@ class CapturedGraph:
 
     @property
     def cuda_graph(self) -> torch.cuda.CUDAGraph:
-        """The same graph as PyTorch has it. Its own replays are not counted here."""
+        """The wrapped graph. `num_replays` excludes its own replays."""
         return self._cuda_graph
 
     @property
@@ -61,12 +61,12 @@ class CapturedGraph:
 
     @property
     def buffer_count(self) -> int:
-        """How many buffers its pool keeps alive."""
+        """The number of buffers that its pool keeps alive."""
         return self._graph.buffer_count
 
     @property
     def num_replays(self) -> int:
-        """Launches so far; one that was refused does not count."""
+        """Launches so far; a refused launch does not count."""
         return self._graph.num_replays
 
     @property
@@ -74,8 +74,8 @@ class CapturedGraph:
         return self._graph.is_uploaded
 
     def launch(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Runs the graph behind all work of `stream`, or of the current one; the host does not
-        wait. Behind the last launch of its exclusive group, if it has one."""
+        """Runs the graph after all work of `stream`, or of the current one, and after the last
+        launch of its exclusive group, if it has one. The host does not wait."""
         self._graph.launch(None if stream is None else self._number(stream))
 
     def upload(self, stream: torch.cuda.Stream | None = None) -> None:
@@ -84,15 +84,15 @@ class CapturedGraph:
         self._graph.upload(None if stream is None else self._number(stream))
 
     def sizes(self) -> GraphSizes:
-        """What the capture was given from its pool. Raises `FerroError` where the pool is not
-        ferro_alloc's own."""
+        """Returns the memory that the capture allocated from its pool. Raises `FerroError` if the
+        pool is not ferro_alloc's own."""
         sizes = self._graph.sizes()
         if sizes is None:
             raise FerroError(NOT_OURS)
         return GraphSizes(**sizes)
 
     def keep(self, buffer: Any) -> None:
-        """Keeps anything alive as long as this object."""
+        """Keeps any object alive as long as this one."""
         self._kept.append(buffer)
 
     def _number(self, stream: torch.cuda.Stream) -> int:

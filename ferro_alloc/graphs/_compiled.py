@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def compiled_pool(device: torch.device | int | str | None = None) -> PoolHandle:
-    """The pool of the graphs that `torch.compile` records for this thread, on the current device
-    unless `device` names another: with `mode="reduce-overhead"`, `mode="max-autotune"` or
+    """Returns the pool of the graphs that `torch.compile` records for this thread, on the current
+    device unless `device` names another: with `mode="reduce-overhead"`, `mode="max-autotune"` or
     `backend="cudagraphs"`. All of them are in one pool, as a tree.
 
-    It can be a member of an exclusive group. It is there from the first call of a compiled
-    function on, which only warms up, and all that is recorded later is known to be a tree's. After
-    `torch.compiler.reset()` the next function gets another pool. Raises `FerroError` where there is
-    none yet, for a device that is no CUDA device, and where torch finds none.
+    The pool can be a member of an exclusive group. It exists from the first call of a compiled
+    function on, which only warms up; later recordings are known to belong to a tree. After
+    `torch.compiler.reset()` the next function gets another pool. Raises `FerroError` before the
+    pool exists, for a device that is not a CUDA device, and without one.
     """
     extension = require_device("the pool of compiled functions")
     import torch
@@ -32,7 +32,7 @@ def compiled_pool(device: torch.device | int | str | None = None) -> PoolHandle:
     index = torch.cuda.current_device() if where.index is None else where.index
     try:
         manager = cudagraph_trees.get_manager(index, create_if_none_exists=False)
-    except AssertionError:  # of a thread that PyTorch has given no trees
+    except AssertionError:  # PyTorch has no trees for this thread
         manager = None
     if manager is None:
         raise FerroError(

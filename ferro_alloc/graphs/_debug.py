@@ -1,8 +1,8 @@
-"""The debug mode: each replay is checked against what the graph was captured with.
+"""The debug mode: it checks each replay against the memory of the graph's capture.
 
-While it is on, methods of `torch.cuda.CUDAGraph` are others. The end of a capture remembers
-which memory the graph uses, and a replay looks whether that is still there. When it is off nothing
-of this is in the way.
+While it is on, it replaces methods of `torch.cuda.CUDAGraph`. The end of a capture records the
+memory that the graph uses, and a replay checks whether that memory is still allocated. When it is
+off, PyTorch's own methods are in force.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Graph:
-    """What is known of a graph, as long as there is one."""
+    """The facts about a graph, as long as it exists."""
 
     name: str
     pool: PoolHandle
     device: int
     uses: _C.GraphUses
     begun: int
-    """How many blocks had been freed when its capture began."""
+    """The number of blocks freed before its capture began."""
     replayed: int = 0
     """The number of its last replay among those of all graphs; 0 before the first."""
 
 
 class _Last:
-    """Of the graphs of a group on one device."""
+    """The last replay of a group's graphs on one device."""
 
     def __init__(self, extension: ModuleType) -> None:
         self.replay: _C.LastReplay = extension.LastReplay()
@@ -85,7 +85,7 @@ class _Watch:
         try:
             uses = self._extension.GraphUses(stream.device_index, stream.cuda_stream, mark)
         finally:
-            end(graph)  # whatever the driver says of its nodes
+            end(graph)  # also if the driver refuses to list the nodes
         pool = pool_of_graph(graph)
         uses.settle(pool.handle)
         with self._lock:
@@ -101,7 +101,7 @@ class _Watch:
             self._graphs.pop(graph, None)
 
     def replay(self, graph: torch.cuda.CUDAGraph, replay: Callable[[Any], None]) -> None:
-        """Raises `GraphMisuseError` in place of a replay that would use what is not there."""
+        """Raises `GraphMisuseError` instead of a replay that would use freed memory."""
         with self._lock:
             known = self._graphs.get(graph)
             if known is None:
@@ -130,20 +130,20 @@ class _Watch:
             self._check_kept(graph, block)
 
     def _check_kept(self, graph: _Graph, block: _C.FoundBlock) -> None:
-        """What another graph of the pool wrote and the program let go of is there until a graph
-        replays that may have its pages."""
+        """Memory that another graph of the pool wrote and the program released stays intact until a
+        graph replays that may have its pages."""
         others = [other for other in self._graphs.values() if other is not graph]
         writer = next((other for other in others if other.uses.made(block)), None)
         if writer is None or writer.replayed == 0:
             return
         group = exclusive_groups.get(graph.pool)
         if group is not None and self._extension.is_tree_pool(graph.pool):
-            group = None  # what one of its graphs leaves to another is shared with nobody
+            group = None  # memory that its graphs pass to one another is private to the tree
         for other in others:
             if other.replayed <= writer.replayed:
                 continue
             if other.pool == graph.pool:
-                # In a group also at other addresses, if it was captured later.
+                # In a group a graph that was captured later may have the pages at other addresses.
                 late = group is not None and other.begun >= block.free_number
                 shares = late or other.uses.was_given(block)
             else:
@@ -170,19 +170,19 @@ _lock = threading.Lock()
 _watch: _Watch | None = None
 _originals: dict[str, Callable[..., None]] = {}
 _records_history = False
-"""Whether this mode began the recording of stacks."""
+"""Whether this mode started the recording of stacks."""
 
 
 def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
-    """Turns the debug mode of graphs on or off, at once; as a context manager until the end of the
+    """Turns the debug mode of graphs on or off, at once; as a context manager, until the end of the
     scope.
 
-    A replay of a graph that was captured while it is on raises `GraphMisuseError`, and launches
-    nothing, when it would use memory that is not there any more or that another graph may have
-    overwritten, and when it overtakes the last one of its exclusive group. It records the stacks of
-    allocations and frees, unless the program records a memory history already. Raises `FerroError`
-    without a device, while ferro_alloc is not in PyTorch's place, and for what is neither True nor
-    False.
+    A replay of a graph that was captured while the mode is on raises `GraphMisuseError`, and
+    launches nothing, if it would use freed memory or memory that another graph may have
+    overwritten, or if it overtakes the last replay of its exclusive group. The mode records the
+    stacks of allocations and frees, unless the program already records a memory history. Raises
+    `FerroError` without a device, while ferro_alloc is not installed, and unless `enabled` is True
+    or False.
     """
     if not isinstance(enabled, bool):
         raise FerroError(f"debug({enabled!r}): expected True or False")
@@ -194,14 +194,14 @@ def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
 
 def _switch(on: bool) -> None:
     global _watch
-    # It may initialise CUDA, which turns the mode on where the settings ask for it.
+    # This may initialise CUDA, which turns the mode on if the settings request it.
     extension = require_device("the debug mode of graphs")
     with _lock:
         if on == (_watch is not None):
             return
         if on and not is_installed():
             raise FerroError(
-                "the debug mode follows memory of ferro_alloc: call ferro_alloc.install() first"
+                "the debug mode checks memory of ferro_alloc: call ferro_alloc.install() first"
             )
         _record_history(on)
         extension.debug_graphs(on)
@@ -230,7 +230,7 @@ def _exchange(on: bool) -> None:
     of_class = torch.cuda.CUDAGraph
     if not on:
         for name, original in _originals.items():
-            if getattr(of_class, name) is globals()[f"_{name}"]:  # nobody else put his own there
+            if getattr(of_class, name) is globals()[f"_{name}"]:  # no other code replaced it
                 setattr(of_class, name, original)
         return
     for name in ("capture_begin", "capture_end", "reset"):
@@ -259,7 +259,7 @@ def _reset(graph: torch.cuda.CUDAGraph) -> None:
 
 
 def _stack() -> list[Frame]:
-    """Of the caller, the innermost line first."""
+    """The stack of the caller, the innermost line first."""
     frames = []
     frame = sys._getframe(1)
     while frame is not None:

@@ -19,11 +19,11 @@ Number = bool | int | float | complex
 class DeviceScalar:
     """A value at an address that never changes. Kernels read it as a tensor without dimensions.
 
-    `dtype`: one of at most 8 bytes that holds numbers; `device`: by default the current one, in any
-    form that torch takes. The value is there when the constructor returns. It must outlive the
-    graphs that read it: keep it, or `record_buffer()` it in their pool. Raises `FerroError` for
-    another type, without a device, and during a capture, which would make the memory part of the
-    graph.
+    `dtype`: a numeric type of at most 8 bytes; `device`: by default the current one, in any form
+    that torch accepts. The value is written when the constructor returns. The object must outlive
+    the graphs that read it: keep it, or pass it to `record_buffer()` of their pool. Raises
+    `FerroError` for another type, without a device, and during a capture, which would make the
+    memory part of the graph.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class DeviceScalar:
 
         if dtype not in _types():
             known = ", ".join(str(known).removeprefix("torch.") for known in _types())
-            raise FerroError(f"{dtype} is no type of a DeviceScalar: expected one of {known}")
+            raise FerroError(f"{dtype} cannot be the type of a DeviceScalar: expected {known}")
         index = device_index(device)
         stream = torch.cuda.current_stream(index)
         if extension.capture_status(index, stream.cuda_stream) != 0:
-            raise FerroError("a DeviceScalar cannot be made during a capture: make it before")
+            raise FerroError("a DeviceScalar cannot be created during a capture: create it before")
         self._tensor = torch.tensor(value, dtype=dtype, device=torch.device("cuda", index))
         stream.synchronize()  # other streams may read and write it from now on
         self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor)
@@ -57,8 +57,8 @@ class DeviceScalar:
         return self._tensor.dtype
 
     def update(self, value: Number, stream: torch.cuda.Stream | None = None) -> None:
-        """Writes `value` behind all work of `stream`, or of the current one, and before its later
-        work. The host does not wait, and may call it again at once. In a capture the graph writes
+        """Writes `value` after all earlier and before all later work of `stream`, or of the current
+        one. The host does not wait, and may call it again at once. In a capture the graph writes
         this value at each launch. Raises `RuntimeError` for a value that the type cannot hold."""
         number = None if stream is None else check_stream(stream).cuda_stream  # type: ignore[union-attr]
         self._scalar.update(value, number)

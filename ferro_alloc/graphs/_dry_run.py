@@ -1,4 +1,4 @@
-"""Planning: captures that are made, measured and thrown away."""
+"""Planning: captures that are made, measured and discarded."""
 
 from __future__ import annotations
 
@@ -58,27 +58,27 @@ def plan(
     stream: torch.cuda.Stream | None = None,
     capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
 ) -> Plan:
-    """What capturing would take of the device, from a dry run that leaves nothing behind.
+    """Returns the memory that captures would take of the device, from a dry run.
 
-    `captures` is a callable. `sample_args` are its arguments in each capture, a tuple or the only
-    one, in the order in which they are to be captured; None: one capture without arguments. After
+    `captures` is a callable. `sample_args` has its arguments for each capture, as a tuple or a
+    single value, in the order of the captures; None: one capture without arguments. After
     `num_warmup_iters` calls each is captured alone, which needs the memory of the largest. For
-    arrangements of `pools` other than "separate" all are captured once more, and held together:
-    that needs what the arrangement takes. Where there is not so much, it is estimated. By default
-    these are "separate", "shared" and "exclusive", in which the pools are members of a group before
-    they are captured into; with `layout` or `graph_layout` segments the first two.
+    arrangements of `pools` other than "separate" all are captured once more and held together,
+    which needs the memory of the arrangement. Without that much memory it is estimated. The default
+    arrangements are "separate", "shared" and "exclusive", in which the pools join a group before
+    their captures; with `layout` or `graph_layout` segments the first two.
 
     Afterwards memory, streams, pools and PyTorch's random numbers are as before, and the cache is
-    empty. What the callable keeps of its calls, or does otherwise, stays (`Plan.kept_bytes`). While
-    another thread allocates, its memory may be counted too.
+    empty. Memory that the callable keeps stays (`Plan.kept_bytes`), and so do its other effects. If
+    another thread allocates meanwhile, its memory may be counted too.
 
-    Or `captures` are graphs that exist: a `CapturedGraph`, a `torch.cuda.CUDAGraph`, a
-    `GraphedCallable`, or any number of them. Then nothing is captured. "separate" is what their
-    pools take, and "exclusive" what they would take in a group that they join.
+    `captures` may also be existing graphs: a `CapturedGraph`, a `torch.cuda.CUDAGraph`, a
+    `GraphedCallable`, or any number of them. Then nothing is captured. "separate" is the memory of
+    their pools, and "exclusive" that of a group that they would join.
 
-    `stream` and `capture_error_mode` are those of `begin_capture()`. Errors of the callable go on;
-    then nothing is left either. Raises `FerroError` where ferro_alloc is not in PyTorch's place,
-    during a capture, for graphs of a group, and for arguments that are none of these.
+    `stream` and `capture_error_mode` are those of `begin_capture()`. Errors of the callable
+    propagate after the same cleanup. Raises `FerroError` while ferro_alloc is not installed, during
+    a capture, for graphs of a group, and for other arguments.
     """
     extension = _require()
     if callable(captures) and not isinstance(captures, GraphedCallable):
@@ -95,7 +95,7 @@ def plan(
 
 
 def _exclusive() -> tuple[Pools, ...]:
-    """Nothing where pools are of PyTorch's own allocator, which form no group."""
+    """Empty if pools come from PyTorch's own allocator, because those form no group."""
     chosen = settings()
     native = chosen is not None and "segments" in (chosen.layout, chosen.graph_layout)
     return () if native else ("exclusive",)
@@ -109,11 +109,11 @@ class _Capture:
 
 @dataclass(frozen=True)
 class _Taken:
-    """By captures that are held together."""
+    """Memory of captures that are held together."""
 
     reserved: int
     driver: list[int]
-    """The driver's own of each capture."""
+    """The driver's own memory for each capture."""
 
 
 class _DryRun:
@@ -149,7 +149,7 @@ class _DryRun:
         finally:
             self._reserved()
         captures = [capture for capture, _ in alone]
-        # Alone each graph may come where the driver had the one before.
+        # When captured alone, each graph may reuse the driver's memory of the previous one.
         driver = next(
             (taken.driver for taken in together.values()),
             [capture.driver_bytes for capture in captures],
@@ -175,7 +175,7 @@ class _DryRun:
         return Plan(tuple(captures), sets, kept)
 
     def _alone(self, args: tuple[Any, ...]) -> tuple[PlannedCapture, int]:
-        """And what is reserved beside its pool as long as there is the graph."""
+        """Also returns the bytes reserved outside its pool as long as the graph exists."""
         before, others = self._reserved(), self._bytes_of_others()
         capture = self._capture(args, None)
         driver = self._bytes_of_others() - others
@@ -193,7 +193,7 @@ class _DryRun:
         return planned, max(self._reserved() - before - in_pool, 0)
 
     def _together(self, pools: Pools) -> _Taken | None:
-        """None: there is not enough memory."""
+        """Returns None if there is not enough memory."""
         import torch
 
         count = 1 if pools in ("shared", "exclusive shared") else len(self._calls)
@@ -224,20 +224,20 @@ class _DryRun:
     def _capture(self, args: tuple[Any, ...], pool: PoolHandle | None) -> _Capture:
         with CaptureGuard(pool, stream=self._stream, capture_error_mode=self._mode) as guard:
             results = self._function(*args)
-        # The driver takes memory for a graph now or at its first launch.
+        # Without the upload the driver would take memory for the graph at its first launch.
         guard.graph.upload(self._stream)
         self._stream.synchronize()
         return _Capture(guard.graph, results)
 
     def _bytes_of_others(self) -> int:
-        """What is taken of the device beside what PyTorch's allocator has reserved."""
+        """Device memory in use that PyTorch's allocator has not reserved."""
         import torch
 
         free, total = torch.cuda.mem_get_info(self._device)
         return int(total - free - torch.cuda.memory_reserved(self._device))
 
     def _reserved(self) -> int:
-        """By PyTorch's allocator, without what is cached."""
+        """Memory reserved by PyTorch's allocator, without its cache."""
         import torch
 
         self._stream.synchronize()
@@ -246,7 +246,7 @@ class _DryRun:
 
 
 def _result_bytes(capture: _Capture) -> int:
-    """In the blocks of the graph's pool that tensors among the results lie in."""
+    """Bytes of the blocks of the graph's pool that hold tensors of the results."""
     import torch
     from torch.utils import _pytree
 
@@ -255,7 +255,7 @@ def _result_bytes(capture: _Capture) -> int:
         for leaf in _pytree.tree_leaves(capture.results)
         if isinstance(leaf, torch.Tensor) and leaf.is_cuda and leaf.layout == torch.strided
     ]
-    # Asked for one pool, torch 2.11 lets go of the numbers of its handle, which are not its own.
+    # With a pool as argument, torch 2.11 releases the numbers of its handle, which it does not own.
     pool = tuple(capture.graph.pool.handle)
     return sum(
         block["size"]
@@ -277,7 +277,7 @@ def _plan_graphs(
     for pool in found:
         group = exclusive_groups.get(pool.handle)
         if group is not None:
-            raise FerroError(f"{pool} is in {group} already, whose sizes() say what it takes")
+            raise FerroError(f"{pool} is already in {group}: call sizes() of that group")
     captures = [_of_pool(pool) for pool in found]
     apart = sum(capture.reserved_bytes for capture in captures)
     shared, scratch = extension.scratch_bytes_if_joined([pool.handle for pool in found])
@@ -309,7 +309,7 @@ def _graphs(captures: Any) -> list[torch.cuda.CUDAGraph]:
         inner = graph.graph if isinstance(graph, GraphedCallable) else graph
         inner = inner.cuda_graph if isinstance(inner, CapturedGraph) else inner
         if not isinstance(inner, torch.cuda.CUDAGraph):
-            raise FerroError(f"{graph!r} is no graph: expected graphs, or one callable")
+            raise FerroError(f"{graph!r} is not a graph: expected graphs, or one callable")
         found.append(inner)
     if not found:
         raise FerroError("there is nothing to plan: expected a callable, or at least one graph")
@@ -323,7 +323,7 @@ def _require() -> ModuleType:
     extension = require_device("plan()")
     if not is_installed():
         raise FerroError(
-            "a plan says what captures take from ferro_alloc: call ferro_alloc.install() first"
+            "plan() measures captures under ferro_alloc: call ferro_alloc.install() first"
         )
     return extension
 
@@ -337,7 +337,7 @@ def _checked(
     for name in wanted:
         if name not in known:
             expected = ", ".join(map(repr, known))
-            raise FerroError(f"{name!r} is no arrangement of pools: expected some of {expected}")
+            raise FerroError(f"{name!r} is not an arrangement of pools: expected {expected}")
     return cast("tuple[Pools, ...]", tuple(dict.fromkeys(wanted)))
 
 
@@ -346,7 +346,7 @@ def _calls(sample_args: Iterable[Any] | None) -> list[tuple[Any, ...]]:
 
     if sample_args is None:
         return [()]
-    # A tensor would be taken apart into rows.
+    # A tensor would be split into rows.
     if isinstance(sample_args, torch.Tensor | str) or not isinstance(sample_args, Iterable):
         raise FerroError(
             "sample_args has the arguments of each capture: expected an iterable of tuples, as in "

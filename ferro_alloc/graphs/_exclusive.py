@@ -28,12 +28,12 @@ Member = Any
 
 _numbers = itertools.count(1)
 _lock = threading.RLock()
-"""Of the registry, and of which pools are members."""
+"""Guards the registry, and the membership of pools."""
 
 _REASONS = {
-    "no memory": "there is no memory for scratch of its own. Free some and try again",
+    "no memory": "there is no memory for separate scratch. Free some and try again",
     "capturing": "a capture is running. End it first",
-    "member": "it is in another group already. leave() that one first",
+    "member": "it is already in another group. leave() that one first",
     "no member": "it is not in this group",
     "native": "its memory comes from PyTorch's own allocator, which shares no pages",
 }
@@ -41,23 +41,23 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class GroupSizes:
-    """What the scratch of a group takes, in bytes, on all devices together.
+    """The memory of a group's scratch, in bytes, on all devices together.
 
-    `memory_stats()` counts each shared page once; in the sizes of pools the shared pages are those
-    of the member that has any and joined first.
+    `memory_stats()` counts each shared page once; the sizes of pools count the shared pages for the
+    first member that has scratch.
     """
 
     shared_bytes: int
-    """Of the pages that the members share: about the largest scratch of one graph."""
+    """Bytes of the pages that the members share: about the largest scratch of one graph."""
     scratch_bytes: int
-    """Of the addresses that these pages are behind: what the scratch would take without a group."""
+    """Bytes of the addresses that these pages back: the scratch without a group."""
 
 
 class ExclusiveGroup:
-    """Members run one after the other on each device, whatever streams they are launched on.
+    """Members run one after the other on each device, on any streams.
 
     Its pools stay members until they leave, or until all of them are gone. ferro_alloc keeps the
-    group that long: the program need not. Thread-safe.
+    group that long, so the program need not. Thread-safe.
     """
 
     def __init__(self, name: str, ordered: bool) -> None:
@@ -66,9 +66,9 @@ class ExclusiveGroup:
         self._number = next(_numbers)
         self._pools: dict[PoolHandle, CapturePool] = {}
         self._unused: set[PoolHandle] = set()
-        """Members that nothing has held yet, so they are not gone while nothing holds them."""
+        """Members that were never held, so they count as existing although nothing holds them."""
         self._order = threading.RLock()
-        """Held for a launch, and while pools join or leave. Taken before the registry's lock."""
+        """Held during a launch, and while pools join or leave. Taken before the registry's lock."""
         self._last: dict[int, torch.cuda.Event] = {}
 
     @property
@@ -77,26 +77,26 @@ class ExclusiveGroup:
 
     @property
     def is_ordered_by_user(self) -> bool:
-        """Whether it was made with `ordered=True`."""
+        """Whether it was created with `ordered=True`."""
         return self._ordered
 
     @property
     def pools(self) -> tuple[CapturePool, ...]:
-        """Those that are not gone, in the order in which they joined."""
+        """The members that still exist, in the order in which they joined."""
         with _lock:
             return tuple(pool for handle, pool in self._pools.items() if not self._is_gone(handle))
 
     def join(self, *members: Member) -> None:
-        """Adds graphs and pools; those that are members already stay so.
+        """Adds graphs and pools; existing members stay.
 
-        A graph brings its pool, with all that was captured into it. What was captured before and is
-        free by now is scratch from now on; later captures share theirs when they end. The host
-        waits for the device, and nothing of a member may be launched meanwhile. Raises
-        `FerroError` while a capture runs, for a member of another group, and for what is no member
-        at all; the message says where a pool has become a member all the same.
+        A graph brings its pool, with all graphs captured into it. Memory of earlier captures that
+        is now free becomes scratch; later captures share theirs when they end. The host waits for
+        the device, and no thread may launch a member's graph meanwhile. Raises `FerroError` while a
+        capture runs, for a member of another group, and for an invalid member; the message names a
+        pool that has become a member nevertheless.
 
-        `compiled_pool()` is a member like others. What its graphs carry to one another stays
-        theirs: inputs, results and what a backward pass needs. They share their other scratch after
+        `compiled_pool()` may be a member. Memory that its graphs pass to one another stays private:
+        inputs, results and saved tensors of a backward pass. They share their other scratch after
         each recording, for which the host waits for the device.
         """
         _require()
@@ -114,10 +114,10 @@ class ExclusiveGroup:
                 self._join(pool)
 
     def leave(self, *members: Member) -> None:
-        """Gives the pools of these members scratch of their own again, with all of their graphs.
+        """Gives the pools of these members separate scratch again, with all of their graphs.
 
-        The host waits for the device. Raises `FerroError` while a capture runs, where there is no
-        memory for that, and for what is no member; then it is still one.
+        The host waits for the device. Raises `FerroError` while a capture runs, without memory for
+        the scratch, and for a pool that is not a member; a member then stays one.
         """
         extension = _require()
         pools = [pool_of_member(member) for member in members]
@@ -158,9 +158,9 @@ class ExclusiveGroup:
         exclusive_groups.pop(handle, None)
 
     def _forget_if_gone(self) -> None:
-        """Lets all members leave once each of them is gone. Until then they stay: a pool that
-        leaves exchanges pages of the others, which may run. What cannot leave now, for a capture
-        or the driver, leaves with a later call."""
+        """Lets all members leave once each of them is gone. Until then they stay, because a pool
+        that leaves exchanges pages of the others, which may run. A pool that cannot leave now,
+        because of a capture or the driver, leaves with a later call."""
         extension = _load.load()
         with _lock:
             if not all(map(self._is_gone, self._pools)):
@@ -171,7 +171,7 @@ class ExclusiveGroup:
                         self._remove(handle)
 
     def _is_gone(self, handle: PoolHandle) -> bool:
-        """Whether the member had graphs or a handle, and has neither any more."""
+        """Whether the member had graphs or a handle, and now has neither."""
         if _exists(handle):
             self._unused.discard(handle)
             return False
@@ -182,16 +182,15 @@ class ExclusiveGroup:
         return GroupSizes(shared_bytes=shared, scratch_bytes=scratch)
 
     def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None:
-        """Calls `replay`, which launches a graph of that pool on the current stream of its device:
-        behind the last launch of the group there and before the next one. The host waits for
-        neither."""
+        """Calls `replay`, which launches a graph of that pool on the current stream of its device,
+        after the last launch of the group there and before the next one. The host does not wait."""
         import torch
 
         if self._ordered:
             replay()
             return
         found = _load.load().pool_device(handle)
-        device = None if found < 0 else found  # of several the current one counts
+        device = None if found < 0 else found  # a pool of several devices uses the current one
         with self._order:
             stream = torch.cuda.current_stream(device)
             last = self._last.get(stream.device_index)
@@ -209,7 +208,7 @@ class ExclusiveGroup:
         try:
             event.record(stream)
         except RuntimeError:
-            stream.synchronize()  # the next replay comes behind this one all the same
+            stream.synchronize()  # so that the next replay still comes after this one
             raise
 
     def _check(self, reason: str, pool: CapturePool) -> None:
@@ -221,19 +220,20 @@ class ExclusiveGroup:
 
 
 def exclusive(*members: Member, name: str = "", ordered: bool = False) -> ExclusiveGroup:
-    """A group of graphs that never run at the same time: the pages of their scratch are shared.
+    """Creates a group of graphs that never run at the same time and share the pages of their
+    scratch.
 
     Members are graphs (`torch.cuda.CUDAGraph`, `CapturedGraph`), handles of pools, `CapturePool`s
-    and MemPools; `ExclusiveGroup.join` has what happens, and what no other thread may do meanwhile.
-    A group takes its results and state, and the largest scratch of one graph, instead of the sum.
-    What is alive at the end of a capture has pages that nothing else uses, so graphs may replay in
-    any order, those of one pool too. What a graph leaves in memory that the program has let go of
-    may be gone after the next replay of a partner: keep the tensors that you read, and let no
+    and MemPools; `ExclusiveGroup.join` describes the effect, and the calls that other threads must
+    not make meanwhile. A group takes the memory of its results and state, plus the largest scratch
+    of one graph, instead of the sum. Memory that is live at the end of a capture has private pages,
+    so graphs may replay in any order, including those of one pool. The next replay of a partner may
+    overwrite memory that the program has released: keep the tensors that you read, and let no
     partner run between the graphs of a forward pass and those of its backward pass.
 
-    Replays of all graphs of its pools wait for one another on the device, not the host.
-    `ordered=True` says that the program orders them itself. Raises as `join` does, and `FerroError`
-    while ferro_alloc is not in PyTorch's place.
+    Replays of all graphs of its pools wait for one another on the device, not on the host.
+    `ordered=True` declares that the program orders them itself. Raises as `join` does, and
+    `FerroError` while ferro_alloc is not installed.
     """
     if not isinstance(name, str) or not isinstance(ordered, bool):
         raise FerroError(
@@ -246,13 +246,13 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
         try:
             group.leave(*group.pools)
         except (FerroError, RuntimeError) as left:
-            raise FerroError(f"{error} What joined before is still a member: {left}") from error
+            raise FerroError(f"{error} Earlier members are still in the group: {left}") from error
         raise
     return group
 
 
 def _exists(handle: PoolHandle) -> bool:
-    """Whether the program has its handle, or a graph or MemPool holds its memory."""
+    """Whether the program holds its handle, or a graph or MemPool holds its memory."""
     extension = _load.load()
     return extension.find_open_pool(handle) is not None or extension.is_pool_held(handle)
 
@@ -270,7 +270,7 @@ def _require() -> ModuleType:
 
 
 def pool_of_member(member: Member) -> CapturePool:
-    """Raises `FerroError` for what is no member."""
+    """Raises `FerroError` for an invalid member."""
     import torch
 
     if isinstance(member, CapturedGraph):

@@ -1,4 +1,4 @@
-"""A callable that runs as a graph: what it did once, on the inputs of each call."""
+"""A callable that runs as a graph: it replays one captured call on the inputs of each call."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 class GraphedCallable:
     """Copies the tensors of its arguments into the graph's inputs, launches the graph on the
     current stream, and returns the graph's outputs: the same tensors each time, which the next call
-    overwrites. `make_graphed_callable()` makes them.
+    overwrites. `make_graphed_callable()` creates it.
     """
 
     def __init__(
         self, function: Callable[..., Any], graph: CapturedGraph, inputs: Inputs, outputs: Any
     ) -> None:
-        self._function = function  # and what it refers to, such as parameters
+        self._function = function  # also keeps objects that it refers to, such as parameters
         self._graph = graph
         self._leaves, self._structure = _flat(inputs)
         self._outputs = outputs
@@ -38,13 +38,13 @@ class GraphedCallable:
         return self._graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The arguments have the structure, shapes and types of the samples, and equal to them
-        what is no tensor. Raises `FerroError` otherwise, and launches nothing."""
+        """The arguments must have the structure, shapes and types of the samples; arguments that
+        are not tensors must equal them. Raises `FerroError` otherwise, and launches nothing."""
         import torch
 
         leaves, structure = _flat((args, kwargs))
         if structure != self._structure:
-            raise FerroError(f"the arguments are {structure}: captured were {self._structure}")
+            raise FerroError(f"the arguments are {structure}: expected {self._structure}")
         for number, (given, captured) in enumerate(zip(leaves, self._leaves, strict=True)):
             _check(number, given, captured)
         with torch.no_grad():
@@ -68,19 +68,20 @@ def make_graphed_callable(
     """Captures `function(*sample_args, **sample_kwargs)` after `num_warmup_iters` calls, on
     `stream` or on a side stream of this thread.
 
-    The tensors among the samples, nested ones too, become the graph's inputs: later calls copy into
-    them. Gradients do not flow through the graph, and its results have no gradient function;
-    `torch.cuda.make_graphed_callables`, which takes the same handles, does that. `pool`, `stream`
-    and `capture_error_mode` are those of `begin_capture()`. An error of `function` discards the
-    capture and goes on. Raises `FerroError` without a device, and where a tensor is not on one.
+    The tensors among the samples, including nested ones, become the graph's inputs: later calls
+    copy into them. Gradients do not flow through the graph, and its results have no gradient
+    function; `torch.cuda.make_graphed_callables` supports gradients and takes the same handles.
+    `pool`, `stream` and `capture_error_mode` are those of `begin_capture()`. An error of `function`
+    discards the capture and propagates. Raises `FerroError` without a device, and for a tensor that
+    is not on one.
     """
     require_device("make_graphed_callable()")
     args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
     for number, sample in enumerate(_flat((args, kwargs))[0]):
         if _is_tensor(sample) and not sample.is_cuda:
             raise FerroError(
-                f"sample {number} is a tensor on {sample.device}: expected CUDA tensors, as a "
-                "graph never looks at others again; move it there, or pass a number"
+                f"sample {number} is a tensor on {sample.device}: expected CUDA tensors, because "
+                "a graph never reads others again; move it there, or pass a number"
             )
     stream = check_stream(stream) or _side_stream()
     warm_up(lambda: function(*args, **kwargs), num_warmup_iters, stream)
@@ -90,7 +91,8 @@ def make_graphed_callable(
 
 
 def warm_up(call: Callable[[], Any], count: int, stream: torch.cuda.Stream) -> None:
-    """Calls it so many times on `stream`, behind and before the work of the current one."""
+    """Calls it `count` times on `stream`, after earlier and before later work of the current
+    one."""
     import torch
 
     if count < 0:
@@ -110,7 +112,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _without_gradients(outputs: Any) -> Any:
-    """The same memory."""
+    """Returns tensors of the same memory."""
     import torch
     from torch.utils import _pytree
 
@@ -121,7 +123,7 @@ def _flat(values: Inputs) -> tuple[list[Any], Any]:
     from torch.utils import _pytree
 
     args, kwargs = values
-    # Keywords come in any order.
+    # Keyword arguments may come in any order.
     leaves, structure = _pytree.tree_flatten((args, dict(sorted(kwargs.items()))))
     return leaves, structure
 
@@ -129,12 +131,12 @@ def _flat(values: Inputs) -> tuple[list[Any], Any]:
 def _check(number: int, given: Any, captured: Any) -> None:
     if not _is_tensor(captured):
         if _is_tensor(given) or given != captured:
-            raise FerroError(f"argument {number} is {given!r}: captured was {captured!r}")
+            raise FerroError(f"argument {number} is {given!r}: expected {captured!r}, as captured")
         return
     if not _is_tensor(given):
-        raise FerroError(f"argument {number} is {given!r}: captured was a tensor")
+        raise FerroError(f"argument {number} is {given!r}: expected a tensor, as captured")
     if given.shape != captured.shape or given.dtype != captured.dtype:
         raise FerroError(
-            f"argument {number} has shape {tuple(given.shape)} and type {given.dtype}: captured "
-            f"were {tuple(captured.shape)} and {captured.dtype}"
+            f"argument {number} has shape {tuple(given.shape)} and type {given.dtype}: expected "
+            f"{tuple(captured.shape)} and {captured.dtype}, as captured"
         )

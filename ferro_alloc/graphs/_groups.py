@@ -1,4 +1,4 @@
-"""Which exclusive group a pool is in, for launches."""
+"""The exclusive group of each pool, for launches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ferro_alloc.graphs._pools import PoolHandle
 
 
 class LaunchOrder(Protocol):
-    """What an `ExclusiveGroup` is to a launch."""
+    """The part of an `ExclusiveGroup` that a launch uses."""
 
     def launch(self, replay: Callable[[], None], handle: PoolHandle) -> None: ...
 
@@ -17,11 +17,11 @@ class LaunchOrder(Protocol):
 
 
 exclusive_groups: dict[PoolHandle, LaunchOrder] = {}
-"""The registry owns the groups: the pages of a member stay shared, so its replays stay ordered,
-also when the program has dropped the group."""
+"""The registry owns the groups: the pages of a member stay shared, so its replays stay ordered even
+if the program has dropped the group."""
 
 
 def forget_gone_groups() -> None:
-    """A group goes when its last member has left or is gone."""
+    """Removes groups whose last member has left or is gone."""
     for group in set(exclusive_groups.copy().values()):
         group._forget_if_gone()

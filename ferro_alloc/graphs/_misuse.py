@@ -1,4 +1,4 @@
-"""What the debug mode of graphs finds, in words."""
+"""The errors that the debug mode of graphs finds."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class MisuseKind(enum.Enum):
     FREED_INPUT = "freed input"
     """The graph uses a tensor that was freed."""
     FREED_WORKSPACE = "freed workspace"
-    """The same, of memory that cuBLAS works in."""
+    """The graph uses a freed workspace of cuBLAS."""
     KEPT_RESULT = "kept result"
-    """The graph reads what another graph wrote and the program let go of, and a graph that may
-    have overwritten it has replayed since."""
+    """The graph reads memory that another graph wrote and the program released, and a graph that
+    may have overwritten it has replayed since."""
     OVERLAP = "overlapping replays"
-    """The graph is launched beside another one of its exclusive group."""
+    """The graph is launched while another one of its exclusive group runs."""
     DELETED_POOL = "deleted pool"
-    """The graph uses memory of a pool that nobody holds."""
+    """The graph uses memory of a pool that no handle, graph or MemPool holds."""
 
 
 class GraphMisuseError(FerroError):
     """Raised by a replay in debug mode, before anything is launched.
 
-    `graph` and `partner`, which may be None, are graphs in words. `address` and `bytes` are the
-    allocation concerned, zeros where none is known. `allocated_at` and `freed_at` are its stacks,
-    the innermost line first, as in `serve.py:12 decode`; empty where they were not recorded.
+    `graph` and `partner`, which may be None, describe graphs. `address` and `bytes` are the
+    allocation concerned, zeros if it is unknown. `allocated_at` and `freed_at` are its stacks, the
+    innermost line first, as in `serve.py:12 decode`; empty if they were not recorded.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class GraphMisuseError(FerroError):
                     "graph replays, for instance by record_buffer() of its pool."
                 ),
                 MisuseKind.FREED_WORKSPACE: (
-                    f"{graph} works in a workspace of cuBLAS, {memory} and freed at {freed}: "
-                    "clear no workspaces while there are graphs that use them."
+                    f"{graph} uses a workspace of cuBLAS, {memory} and freed at {freed}: "
+                    "clear no workspaces while graphs use them."
                 ),
                 MisuseKind.KEPT_RESULT: (
-                    f"{graph} uses {memory} and let go of at {freed}, and {partner} has replayed "
-                    f"since {writer} wrote them: keep the tensor, or replay the writer again."
+                    f"{graph} uses {memory} and freed at {freed}, and {partner} has replayed since "
+                    f"{writer} wrote them: keep the tensor, or replay the writer again."
                 ),
                 MisuseKind.OVERLAP: (
-                    f"{graph} is launched beside {partner} of its exclusive group, which is not "
-                    f"over, and both use the same pages, as for {memory}: let one wait for the "
-                    "other, or make the group without ordered=True and of the graphs themselves."
+                    f"{graph} is launched while {partner} of its exclusive group still runs, and "
+                    f"both use the same pages, for example for {memory}: let one wait for the "
+                    "other, or create the group without ordered=True, from the graphs themselves."
                 ),
                 MisuseKind.DELETED_POOL: (
-                    f"{graph} uses {memory}{and_freed}, of a pool that nobody holds any more: keep "
-                    "its handle or a graph of it, and release no pool that is not yours."
+                    f"{graph} uses {memory}{and_freed}, of a pool that no handle, graph or MemPool "
+                    "holds: keep its handle or one of its graphs, and release only your own pools."
                 ),
             }[kind]
         )
@@ -92,7 +92,7 @@ def lines_of(frames: list[Frame]) -> tuple[str, ...]:
 
 
 def own_line(frames: list[Frame]) -> str:
-    """The innermost line of the program's own, as `serve.py:12 decode`."""
+    """The innermost line of the program itself, as in `serve.py:12 decode`."""
     own = (f for f in frames if is_own(f[0]) and not f[0].startswith(_PACKAGE))
     frame = next(own, frames[0] if frames else None)
     return _UNKNOWN if frame is None else _text_of(frame)

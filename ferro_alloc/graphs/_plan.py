@@ -1,4 +1,4 @@
-"""What captures would cost, in bytes: each alone, and all of them in one arrangement of pools."""
+"""The memory that captures would take: each alone, and all in one arrangement of pools."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Literal
 from ferro_alloc._tables import table
 
 Pools = Literal["separate", "shared", "exclusive", "exclusive shared"]
-"""How captures divide memory among them: a pool for each, one pool for all, and the same in an
-exclusive group."""
+"""How captures share memory: a pool for each, one pool for all, and both in an exclusive group."""
 
 POOLS: Mapping[Pools, str] = {
     "separate": "separate pools",
@@ -25,31 +24,31 @@ UNSHARED: Mapping[Pools, Pools] = {
     "exclusive": "separate",
     "exclusive shared": "shared",
 }
-"""What is the same where graphs have no pages to share, but plain allocations of the driver."""
+"""Equivalent arrangements if graphs have plain allocations of the driver instead of pages."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class PlannedCapture:
-    """One capture in a pool of its own. Of a graph that exists: its pool, with all of its graphs.
+    """One capture in a separate pool. For an existing graph: its pool, with all graphs in it.
 
     `reserved_bytes >= results_bytes + state_bytes + scratch_bytes`; the rest fills up pages.
     """
 
     name: str
     results_bytes: int
-    """In blocks of the tensors that the callable returns. Of a graph that exists: of all tensors
-    that are in use."""
+    """In blocks of the tensors that the callable returns. For an existing graph: of all tensors in
+    use."""
     state_bytes: int
-    """In other blocks that are alive at the end of the capture."""
+    """In other blocks that are live at the end of the capture."""
     scratch_bytes: int
     """Freed by then, and written again by each replay."""
     driver_bytes: int
-    """What the device had less free afterwards, beside the reserved bytes: of the graph that the
-    driver has instantiated and uploaded. 0 where it fits into what the driver holds, and for a
-    graph that exists."""
+    """The decrease of the device's free memory, besides the reserved bytes: memory of the graph
+    that the driver has instantiated and uploaded. 0 if it fits into memory that the driver holds,
+    and for an existing graph."""
     reserved_bytes: int
-    """Of the pool, in whole pages."""
+    """Reserved by the pool, in whole pages."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,15 @@ class PlannedSet:
 
     pools: Pools
     reserved_bytes: int
-    """What `torch.cuda.memory_reserved()` grows by: all the pools in whole pages, and beside them
-    what PyTorch keeps for random numbers as long as there is any graph."""
+    """The growth of `torch.cuda.memory_reserved()`: all pools in whole pages, and the memory that
+    PyTorch keeps for random numbers as long as any graph exists."""
     driver_bytes: int
-    """The driver's own, which does not depend on the arrangement. Without any in which the captures
-    were held together, the sum of single ones: less, where each came to the place of the last."""
+    """The driver's own memory, which does not depend on the arrangement. If no arrangement held the
+    captures together, this is the sum of single captures, which is too small if each reused the
+    memory of the previous one."""
     is_measured: bool
-    """Captured that way. False: computed from the single captures, because there was not enough
-    memory, or because the graphs exist and are in other pools."""
+    """Whether the captures were made in this arrangement. False: computed from the single captures,
+    because memory was short, or because the graphs exist and are in other pools."""
 
     @property
     def total_bytes(self) -> int:
@@ -74,15 +74,15 @@ class PlannedSet:
 
 @dataclass(frozen=True)
 class Plan:
-    """What captures would take of a device. `print(plan)` shows it as a table in MiB."""
+    """The memory that captures would take of a device. `print(plan)` shows a table in MiB."""
 
     captures: tuple[PlannedCapture, ...]
     """In the order in which they were planned."""
     sets: Mapping[Pools, PlannedSet]
-    """By the arrangements of pools that were asked for."""
+    """The requested arrangements of pools."""
     kept_bytes: int
-    """What the callable, PyTorch and libraries have allocated in the dry run and keep, as a
-    workspace of cuBLAS for the stream. It is there from now on, and not in `captures`."""
+    """Bytes that the callable, PyTorch and libraries allocated in the dry run and keep, such as a
+    workspace of cuBLAS for the stream. They stay allocated, and `captures` excludes them."""
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [
@@ -110,11 +110,11 @@ class Plan:
 
 
 def reserved_without_gaps(captures: Sequence[PlannedCapture], pools: Pools, page_bytes: int) -> int:
-    """Bytes that a set of captures takes at least, in whole pages, from what each takes alone.
+    """Returns the minimum bytes of a set of captures, in whole pages, from those of each alone.
 
-    Separate pools add up. In one pool a capture finds the scratch of those before it free, and
-    puts its results there too: the most that results so far and a scratch come to. In an exclusive
-    group nothing else uses the pages of results, so the largest scratch comes on top of all. Pure.
+    Separate pools add up. In one pool a capture reuses the free scratch of earlier captures, for
+    its results too: the total is the maximum of results so far plus one scratch. In an exclusive
+    group the pages of results are private, so the largest scratch is added to all results. Pure.
     """
     if pools == "separate":
         return sum(capture.reserved_bytes for capture in captures)

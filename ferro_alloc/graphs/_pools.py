@@ -1,4 +1,4 @@
-"""Pools that graphs are captured into: handles with a name, seals, and buffers to keep."""
+"""Pools for captures: handles with a name, seals, and buffers to keep."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class PoolHandle(tuple[int, int]):
-    """The pair of numbers under which PyTorch knows a pool."""
+    """The pair of numbers by which PyTorch identifies a pool."""
 
     __slots__ = ()
 
     @property
     def id(self) -> tuple[int, int]:
-        """Itself, which is what `torch.cuda.use_mem_pool()` asks of a pool."""
+        """The handle itself, because `torch.cuda.use_mem_pool()` reads the `id` of a pool."""
         return self
 
 
 class CapturePool:
-    """One pool, apart from its memory. Thread-safe; two objects of one pool are equal.
+    """One pool, without its memory. Thread-safe; two objects of one pool are equal.
 
-    It is known until its handle is released and no graph or MemPool holds its memory any more. What
-    graphs hold is seen while ferro_alloc is in PyTorch's place; otherwise the handle alone counts.
+    It is known until its handle is released and no graph or MemPool holds its memory. ferro_alloc
+    sees the memory of graphs while it is installed; otherwise only the handle counts.
     """
 
     def __init__(self, pool: _C.CapturePool) -> None:
@@ -37,7 +37,7 @@ class CapturePool:
 
     @property
     def native(self) -> _C.CapturePool:
-        """For the rest of this package."""
+        """The extension's object, for the rest of this package."""
         return self._pool
 
     @property
@@ -46,7 +46,7 @@ class CapturePool:
 
     @property
     def name(self) -> str:
-        """As it was given to `graph_pool_handle()`; may be empty."""
+        """The name passed to `graph_pool_handle()`; may be empty."""
         return self._pool.name
 
     @property
@@ -55,16 +55,16 @@ class CapturePool:
 
     def seal(self) -> None:
         """From now on a capture into the pool, or an allocation in it, raises a `RuntimeError` that
-        names the pool. Graphs that exist replay, and what the pool handed out may be freed."""
+        names the pool. Existing graphs still replay, and memory of the pool may be freed."""
         self._pool.seal()
 
     def unseal(self) -> None:
         self._pool.unseal()
 
     def record_buffer(self, buffer: Any) -> int:
-        """Keeps anything alive as long as the pool: what graphs of the pool read or write, and
-        nobody else holds. The same object may be recorded several times. Returns its index among
-        the buffers, from 0."""
+        """Keeps an object alive as long as the pool, such as a tensor that its graphs read or
+        write. The same object may be recorded several times. Returns its index among the buffers,
+        from 0."""
         return self._pool.record_buffer(buffer)
 
     @property
@@ -72,13 +72,12 @@ class CapturePool:
         return self._pool.buffer_count
 
     def clear_buffers(self) -> None:
-        """Lets go of all buffers, in the order in which they were recorded; indices begin at 0
-        again."""
+        """Drops all buffers, in the order in which they were recorded; indices begin at 0 again."""
         self._pool.clear_buffers()
 
     def sizes(self) -> PoolSizes:
-        """What the pool holds, on all devices together; zeros while it has no memory. Raises
-        `FerroError` while ferro_alloc is not in PyTorch's place."""
+        """Returns the memory that the pool holds, on all devices together; zeros without memory.
+        Raises `FerroError` while ferro_alloc is not installed."""
         return pool_sizes(self.handle)
 
     def __eq__(self, other: object) -> bool:
@@ -94,15 +93,16 @@ class CapturePool:
 
 
 PoolLike = tuple[int, int] | CapturePool | Any
-"""A handle, a `CapturePool`, or anything with an `id` that is a handle, as a MemPool has."""
+"""A handle, a `CapturePool`, or an object whose `id` is a handle, such as a MemPool."""
 
 
 def graph_pool_handle(name: str = "", *, mem_pool: torch.cuda.MemPool | None = None) -> PoolHandle:
-    """A new handle, unique in this process also among those of `torch.cuda.graph_pool_handle()`.
+    """Returns a handle, unique in this process, also among those of
+    `torch.cuda.graph_pool_handle()`.
 
-    `name` is for people; it stands in errors about the pool. With `mem_pool` it is the handle of
-    that pool, so that it can be sealed and keep buffers. Raises `FerroError` when the extension or
-    a CUDA build of torch is missing, and for a name that is no text.
+    `name` appears in errors about the pool. With `mem_pool` the function returns the handle of that
+    pool, which can then be sealed and keep buffers. Raises `FerroError` if the extension or a CUDA
+    build of torch is missing, and unless the name is a string.
     """
     if not isinstance(name, str):
         raise FerroError(f"graph_pool_handle({name!r}): expected a name, or nothing")
@@ -116,26 +116,25 @@ def graph_pool_handle(name: str = "", *, mem_pool: torch.cuda.MemPool | None = N
 
 
 def capture_pool_for_handle(handle: tuple[int, int]) -> CapturePool | None:
-    """The pool of a handle; None for one that `graph_pool_handle()` did not give, and from
-    `release_graph_pool_handle()` on. `CapturedGraph.pool` is it as long as a graph holds it.
+    """Returns the pool of a handle; None for a handle that `graph_pool_handle()` did not return, or
+    that was released. `CapturedGraph.pool` returns the pool as long as a graph holds it.
 
-    Raises `FerroError` for what is no handle at all.
+    Raises `FerroError` for an invalid handle.
     """
     pool = _load.load().find_open_pool(_checked(handle))
     return None if pool is None else CapturePool(pool)
 
 
 def release_graph_pool_handle(handle: tuple[int, int]) -> None:
-    """Lets go of a handle. The pool goes with the last graph that holds it, or else at once.
+    """Releases a handle. The pool lives until the last graph that holds it is gone.
 
-    Does nothing for a handle that is released already, or unknown. Raises `FerroError` for what is
-    no handle at all.
+    Does nothing for a released or unknown handle. Raises `FerroError` for an invalid handle.
     """
     _load.load().close_pool(_checked(handle))
 
 
 def pool_of(pool: PoolLike) -> CapturePool:
-    """One that was unknown is known from now on as long as graphs or MemPools hold it."""
+    """Registers an unknown pool, as long as graphs or MemPools hold it."""
     if isinstance(pool, CapturePool):
         return pool
     handle = _checked(pool if isinstance(pool, tuple) else getattr(pool, "id", pool))
@@ -158,6 +157,6 @@ def _checked(handle: object) -> tuple[int, int]:
         if all(type(n) is int and 0 <= n < 1 << 64 for n in (first, second)):
             return first, second
     raise FerroError(
-        f"{handle!r} is no handle of a graph pool: expected a pair of numbers, as "
-        "graph_pool_handle() gives it"
+        f"{handle!r} is not the handle of a graph pool: expected a pair of numbers, as "
+        "graph_pool_handle() returns it"
     )

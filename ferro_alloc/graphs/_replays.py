@@ -1,7 +1,7 @@
-"""What comes around each replay of PyTorch's graphs: the order of its exclusive group, and within
-it the check of the debug mode.
+"""Wraps each replay of PyTorch's graphs: with the order of its exclusive group, and within it the
+check of the debug mode.
 
-`torch.cuda.CUDAGraph.replay` is exchanged while there are groups or the debug mode is on, and is
+`torch.cuda.CUDAGraph.replay` is replaced while groups exist or the debug mode is on, and is
 PyTorch's own otherwise.
 """
 
@@ -28,7 +28,7 @@ _check: Check | None = None
 
 
 def check_replays(check: Check | None) -> None:
-    """From now on `check` launches each graph, with PyTorch's own replay, or refuses to."""
+    """From now on `check` launches each graph, with PyTorch's own replay, or refuses it."""
     global _check
     _check = check
     forget_gone_groups()
@@ -36,7 +36,7 @@ def check_replays(check: Check | None) -> None:
 
 
 def exchange() -> None:
-    """After a group has got its first member or lost its last one."""
+    """Called after a group has gained its first member or lost its last one."""
     import torch
 
     global _original
@@ -47,7 +47,7 @@ def exchange() -> None:
         if wanted and not is_ours:
             _original = of_class.replay
             of_class.replay = _replay
-        elif is_ours and not wanted:  # else somebody put his own there
+        elif is_ours and not wanted:  # otherwise other code has replaced it
             assert _original is not None
             of_class.replay = _original
 
@@ -64,7 +64,7 @@ def _replay(graph: torch.cuda.CUDAGraph) -> None:
 def _pool_of(graph: torch.cuda.CUDAGraph) -> PoolHandle | None:
     try:
         return tuple(graph.pool())  # type: ignore[return-value]
-    except RuntimeError:  # without a capture, which the replay says
+    except RuntimeError:  # there is no capture, which the replay reports
         return None
 
 

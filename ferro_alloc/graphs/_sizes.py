@@ -1,4 +1,4 @@
-"""What graphs and pools hold of a device's memory, in bytes."""
+"""Device memory that graphs and pools hold, in bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class GraphSizes:
     """`private_bytes + shared_bytes == live_bytes + scratch_bytes`."""
 
     private_bytes: int
-    """Given to this graph's capture, and to no other graph of the pool."""
+    """Allocated by this graph's capture, and by no other graph of the pool."""
     live_bytes: int
-    """In tensors that are still in use: outputs, state."""
+    """In tensors that are still in use, such as outputs and state."""
     scratch_bytes: int
-    """Freed since, and written again by each replay."""
+    """Freed since the capture; each replay writes them again."""
     shared_bytes: int
-    """Given to another graph of the pool too."""
+    """Also allocated by another graph of the pool."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class PoolSizes:
     together are the reserved bytes of `torch.cuda.memory_stats()`."""
 
     private_bytes: int
-    """Taken from the device, and for nobody else."""
+    """Taken from the device, and private to this pool."""
     live_bytes: int
     """In blocks that are in use."""
     scratch_bytes: int
     """The rest: for the replays of its graphs, and for its next captures."""
     shared_bytes: int
-    """Of `private_bytes`, what more than one graph was given."""
+    """The part of `private_bytes` that more than one graph allocated."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PrivatePool:
 
     handle: tuple[int, int]
     name: str
-    """As it was given to `graph_pool_handle()`; may be empty."""
+    """The name passed to `graph_pool_handle()`; may be empty."""
     sizes: PoolSizes
 
 

@@ -1,4 +1,4 @@
-"""Devices and streams as the extension names them: an index, and the number of a stream."""
+"""Devices and streams in the extension's form: an index, and the number of a stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_device(what: str) -> ModuleType:
-    """The extension. Raises `FerroError` where no CUDA device is found; initialises CUDA."""
+    """Returns the extension and initialises CUDA. Raises `FerroError` without a CUDA device."""
     extension = _load.load()
     import torch
 
@@ -24,9 +24,9 @@ def require_device(what: str) -> ModuleType:
 
 
 def check_stream(stream: object) -> torch.cuda.Stream | None:
-    """Raises `FerroError` for what is neither a stream nor None."""
+    """Raises `FerroError` unless it is a stream or None."""
     import torch
 
     if stream is None or isinstance(stream, torch.cuda.Stream):
         return stream
-    raise FerroError(f"{stream!r} is no stream: expected a torch.cuda.Stream, or None")
+    raise FerroError(f"{stream!r} is not a stream: expected a torch.cuda.Stream, or None")

@@ -1,4 +1,4 @@
-"""Puts the simulated GPU in the place of the driver and the CUDA libraries."""
+"""Replaces the driver and the CUDA libraries by the simulated GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ferro_alloc.sim.cards import Card, find_card, parse_memory
 
 MODES = ("eager", "adversarial", "clock")
 PAGE = 2 << 20
-# What the Python processes that a program starts are told: the settings of its machine.
+# Passes the settings of the machine to the Python processes that a program starts.
 VARIABLE = "FERRO_ALLOC_SIM"
 
 
@@ -36,7 +36,7 @@ class Machine:
     values: bool
 
     def settings(self) -> str:
-        """Of the driver; `told` are those of another process."""
+        """Settings for the driver; `told` returns those for another process."""
         return f"card={self.card.figures()},devices={self.count},{self._rest()}"
 
     def told(self) -> str:
@@ -63,7 +63,7 @@ def machine(
     context: int | None = None,
     values: bool | None = None,
 ) -> Machine:
-    """With the arguments of `activate()`, and its errors."""
+    """Creates a machine, with the arguments and the errors of `activate()`."""
     size = parse_memory(memory) if isinstance(memory, str) else memory
     if size is not None and size < PAGE:
         raise FerroError(f"the memory is {size} bytes: expected at least a page of 2 MiB")
@@ -104,21 +104,22 @@ def activate(
 ) -> None:
     """Gives this process simulated GPUs, for its whole life. Call it before importing torch.
 
-    `gpu` names a card of `cards.CARDS`. `memory` is that of each device, in bytes or as in "24GiB";
-    None stands for the card's. `context` are the bytes that a context takes of it: None stands for
-    the card's, or for none where `memory` was given. `mode` is one of `MODES`, `seed` that of the
+    `gpu` names a card of `cards.CARDS`. `memory` is the memory of each device, in bytes or as in
+    "24GiB"; None means the card's. `context` is the number of bytes that a context takes of it;
+    None means the card's, or 0 with `memory`. `mode` is one of `MODES`, `seed` the seed of the
     adversarial order. Without `backing` device memory keeps no contents: copies check their
-    addresses, and reads give zeros.
+    addresses, and reads return zeros.
 
     With `values` PyTorch's operators on small tensors have real results, computed on the host, and
-    the program is warned where it takes others; None stands for: in mode "eager" with `backing`.
+    the program gets a warning when it reads other values; None means: in mode "eager" with
+    `backing`.
 
-    Python processes that this one starts have the same GPUs and share their memory, where
-    ferro_alloc is installed.
+    Python processes that this one starts have the same GPUs and share their memory, if ferro_alloc
+    is installed for them.
 
     A second call with the same arguments does nothing. Raises `FerroError`, with nothing changed,
-    when another machine is active, torch or CUDA is already loaded, the libraries are not built, or
-    an argument is wrong. A machine that the process inherited gives way to other arguments.
+    if another machine is active, torch or CUDA is already loaded, the libraries are not built, or
+    an argument is wrong. Other arguments replace a machine that the process inherited.
     """
     wanted = machine(gpu, count, memory, mode, seed, backing, context, values)
     if _active == wanted:
@@ -137,15 +138,15 @@ def activate(
 
 
 def preload() -> None:
-    """Loads the libraries alone, for a process that imports torch, uses no CUDA, and forks others:
-    each of these may then call `activate()` with arguments of its own."""
+    """Loads only the libraries, for a process that imports torch, uses no CUDA, and forks. Each
+    child may then call `activate()` with its own arguments."""
     global _preloaded
     _library.load()
     _preloaded = True
 
 
 def inherit() -> None:
-    """What `activate()` did in the process that started this one. Does nothing without one."""
+    """Repeats the `activate()` of the parent process. Does nothing without one."""
     global _inherited
     text = os.environ.get(VARIABLE, "")
     if text not in ("", "0") and _active is None:
@@ -175,7 +176,7 @@ def _adjust(torch: ModuleType) -> None:
 
 
 def _told_sharing(wanted: Machine) -> str:
-    """Where the process that started this one has the same machine: its memory."""
+    """Returns the parent's shared memory if the parent has the same machine, or else "new"."""
     try:
         told, sharing = _parse(os.environ.get(VARIABLE, ""))
     except FerroError:
@@ -184,8 +185,8 @@ def _told_sharing(wanted: Machine) -> str:
 
 
 def _parse(text: str) -> tuple[Machine, str]:
-    """`gpu=h100,count=2,memory=24GiB`, with the arguments of `activate()`, and who shares it; `1`
-    stands for the defaults."""
+    """Parses `gpu=h100,count=2,memory=24GiB`, with the arguments of `activate()`, and the shared
+    memory; `1` means the defaults."""
     pairs = [] if text == "1" else text.split(",")
     values = dict(pair.partition("=")[::2] for pair in pairs if pair)
     sharing = values.pop("sharing", "new")

@@ -1,9 +1,9 @@
-"""Copies of libcudart that wheels bring along, with the simulated GPU's in their place.
+"""Replaces the copies of libcudart in wheels by the simulated GPU's.
 
-auditwheel gives a library that it copies into a wheel a name of its own, and the wheel's modules
-ask for that name: `torchvision.libs/libcudart.faf08d9a.so.13`. The loader takes a loaded library
-whose soname is the one asked for. So each copy found gets a stand-in of that soname, an empty
-library that needs our `libcudart.so.13`. There is one runtime in the process, whatever its names.
+auditwheel copies a library into a wheel under a new name, and the wheel's modules ask for that
+name: `torchvision.libs/libcudart.faf08d9a.so.13`. The loader uses a loaded library whose soname is
+the requested name. So each copy gets a stand-in of that soname, an empty library that depends on
+the simulated `libcudart.so.13`. The process has one runtime under all names.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ import tempfile
 from pathlib import Path
 
 STAND_IN = "libcudart-stand-in.so"
-# As it is linked, by setup.py. As long as a file's name may be, and in the file once.
+# The soname with which setup.py links it: of the maximum length of a file name, and once in the
+# file.
 SONAME = b"libcudart." + b"x" * 242 + b".so"
 COPIES = "*.libs/libcudart*.so.13*"
 
 
 def find() -> list[str]:
-    """The names of those that this interpreter's packages have."""
+    """Returns the names of the copies in this interpreter's packages."""
     found = {copy.name for entry in sys.path if entry for copy in Path(entry).glob(COPIES)}
     return sorted(found)
 
 
 def renamed(library: bytes, soname: str) -> bytes:
-    """The stand-in with another soname. Offsets stay, as the rest of the name's place is zeros."""
+    """Returns the stand-in with another soname, padded with zeros so that offsets stay."""
     assert library.count(SONAME) == 1
     return library.replace(SONAME, soname.encode().ljust(len(SONAME), b"\0"))
 
 
 def stand_in(location: Path) -> None:
-    """Loads one for each copy. `location` has the simulated GPU's libraries, loaded already."""
+    """Loads one for each copy. `location` has the simulated GPU's libraries, already loaded."""
     names = find()
     if not names:
         return
     library = (location / STAND_IN).read_bytes()
-    # Some programs look for the path of their libcudart in the memory map, and open it once more.
+    # Some programs read the path of their libcudart from the memory map, and open it again.
     folder = Path(tempfile.mkdtemp(prefix="ferro_alloc-"))
     atexit.register(_remove, folder, os.getpid())
     for name in names:

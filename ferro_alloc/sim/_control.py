@@ -21,13 +21,14 @@ class CallCount:
     calls: int = 0
     failures: int = 0
     bytes: int = 0
-    # What the calls would have taken on an H100, by measured medians; 0 where none is known.
+    # The time of the calls on an H100, by measured medians; 0 if unknown.
     microseconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Physical memory of one device in bytes, its context included; `peak` of its whole life."""
+    """Physical memory of one device in bytes, including its context; `peak` is of its whole
+    life."""
 
     capacity: int
     allocated: int
@@ -40,17 +41,17 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class UncomputedRead:
-    """A place of the program that took values which the simulated GPU did not compute."""
+    """A place of the program that read values which the simulated GPU did not compute."""
 
     place: str
-    """As in "train.py:12"; empty where no line of Python called."""
+    """As in "train.py:12"; empty if no line of Python made the call."""
     operator: str
     count: int
 
 
 @dataclass(frozen=True)
 class LibraryFailure:
-    """A library of NVIDIA's that refused an operator, with the first line of what it said."""
+    """A library of NVIDIA that refused an operator, with the first line of its message."""
 
     library: str
     operator: str
@@ -59,7 +60,7 @@ class LibraryFailure:
 
 @dataclass(frozen=True)
 class Clock:
-    """Virtual time in seconds: the host's, and of it how long each device had work."""
+    """Virtual time in seconds: of the host, and how much of it each device had work."""
 
     host: float
     busy: tuple[float, ...]
@@ -85,9 +86,9 @@ def fault(
 ) -> None:
     """Makes calls of a driver function fail with a CUresult, until `clear_faults()`.
 
-    `call`: the one with this number, counted from 1 and from now. `after`: all but the first so
-    many. `at_least`: all that ask for so many bytes. One of the three must be given. A version
-    suffix of the function may be left out.
+    `call`: the call with this number, counted from now, starting with 1. `after`: all calls after
+    the first `after` ones. `at_least`: all calls for at least this many bytes. Exactly one of the
+    three must be given. A version suffix of the function may be omitted.
     """
     given = [
         (when, value)
@@ -95,7 +96,7 @@ def fault(
         if value is not None
     ]
     if len(given) != 1:
-        raise FerroError("a fault is due at one of: call, after, at_least")
+        raise FerroError("a fault needs exactly one of call, after and at_least")
     driver = _driver()
     when, value = given[0]
     if driver.ferro_sim_add_fault(function.encode(), when.encode(), value, result) != 0:
@@ -107,12 +108,12 @@ def clear_faults() -> None:
 
 
 def drain() -> None:
-    """Does all work that is queued, on all devices."""
+    """Performs all queued work, on all devices."""
     _driver().ferro_sim_drain()
 
 
 def pending() -> int:
-    """Operations that are queued and not done."""
+    """Returns the number of queued operations that are not done."""
     return int(_driver().ferro_sim_pending())
 
 
@@ -129,7 +130,7 @@ def memory() -> tuple[DeviceMemory, ...]:
 
 
 def report(ranges: bool = False) -> dict[str, Any]:
-    """Everything that the machine holds; with `ranges` also every mapped range."""
+    """Reports everything that the machine holds; with `ranges` also every mapped range."""
     driver = _driver()
     found: dict[str, Any] = json.loads(
         _library.text_of(lambda buffer, size: driver.ferro_sim_report(int(ranges), buffer, size))
@@ -138,7 +139,7 @@ def report(ranges: bool = False) -> dict[str, Any]:
 
 
 def clock() -> Clock:
-    """The time in mode "clock", from 0 at the start. Raises `FerroError` in the other modes."""
+    """Returns the time in mode "clock", from 0 at the start. Raises `FerroError` in other modes."""
     found = report()
     if not _activate.has_clock():
         raise FerroError('the simulated GPU has no clock: activate it with mode="clock"')
@@ -161,7 +162,7 @@ def kernels() -> tuple[str, ...]:
 
 
 def uncomputed_reads() -> tuple[UncomputedRead, ...]:
-    """In the order of their first times; empty before torch is imported."""
+    """In the order of their first occurrence; empty before torch is imported."""
     _driver()
     values = sys.modules.get("ferro_alloc.sim._values")
     return () if values is None else tuple(UncomputedRead(*read) for read in values.reads())

@@ -13,12 +13,12 @@ from ferro_alloc.sim import _bundled
 
 DRIVER = "libcuda.so.1"
 CUDA_LIBRARIES = (DRIVER, "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13")
-# Each needs only those before it.
+# Each depends only on those before it.
 LIBRARIES = (*CUDA_LIBRARIES, "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9")
 
 
 def folder() -> Path:
-    """Where the libraries are: `FERRO_SIM_LIB`, else in the package."""
+    """Returns the folder of the libraries: `FERRO_SIM_LIB`, or else in the package."""
     named = os.environ.get("FERRO_SIM_LIB")
     found = Path(named) if named else Path(__file__).with_name("lib")
     wanted = (*LIBRARIES, _bundled.STAND_IN)
@@ -32,9 +32,9 @@ def folder() -> Path:
 
 
 def check_free(location: Path) -> None:
-    """Raises `FerroError` when real CUDA libraries are in this process already.
+    """Raises `FerroError` if real CUDA libraries are already loaded in this process.
 
-    Those in `location` are the simulated GPU's: what a program preloads may have brought them.
+    Those in `location` are the simulated GPU's, which a preloaded library may have loaded.
     """
     lines = Path("/proc/self/maps").read_text().splitlines()
     loaded = {line.split(maxsplit=5)[-1] for line in lines}
@@ -48,7 +48,7 @@ def check_free(location: Path) -> None:
 
 @cache
 def load() -> ctypes.CDLL:
-    """The driver, its control functions declared. Loads all, visible to later libraries."""
+    """Loads all libraries, visible to later ones. Returns the driver with its control functions."""
     location = folder()
     check_free(location)
     handles = [ctypes.CDLL(str(location / name), mode=ctypes.RTLD_GLOBAL) for name in LIBRARIES]
@@ -79,8 +79,8 @@ def load() -> ctypes.CDLL:
 
 
 def text_of(fill: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str:
-    """What a control function writes into a buffer."""
-    # The text may grow between two calls, from another thread.
+    """Returns the text that a control function writes into a buffer."""
+    # Another thread may make the text grow between two calls.
     size = 0
     while True:
         buffer = ctypes.create_string_buffer(size + 1)

@@ -1,4 +1,4 @@
-"""What the simulated GPU could not do for a program, in lines for a person."""
+"""Describes in lines of text what the simulated GPU could not do for a program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from ferro_alloc.sim import _control
 
 MOST_NAMED = 8
-"""Places, kernels and functions in a line; the rest is counted."""
+"""Maximum number of places, kernels and functions in a line; the rest is counted."""
 OTHERWISE = "do it on the CPU"
 ADVICE = {
     "cuDNN": "set torch.backends.cudnn.enabled = False around it",
@@ -17,10 +17,10 @@ ADVICE = {
 
 
 def not_simulated() -> list[str]:
-    """The last line says which libraries and functions failed, and what to do about each library.
+    """Returns these lines; the last lists libraries and functions that failed, and what to do.
 
-    Lines before it list places that took values which nothing computed, and kernels that were
-    launched outside of PyTorch's operators and did nothing; there are none where nothing did.
+    Earlier lines, if any, list places that read values which nothing computed, and kernels that
+    were launched outside of PyTorch's operators and did nothing.
     """
     lines = []
     reads = _control.uncomputed_reads()
@@ -46,7 +46,7 @@ def not_simulated() -> list[str]:
     missing += [
         function
         for function in _control.unsupported()
-        # Why cuFFT and cuSOLVER fail: they have a libcudart of NVIDIA's linked into them.
+        # cuFFT and cuSOLVER fail because NVIDIA's libcudart is linked into them.
         if not ("libcudart in lib" in function and any(name in function for name in named))
     ]
     lines.append(f"not simulated: {_enumerate(missing) if missing else 'nothing was missed'}")

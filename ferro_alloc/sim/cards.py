@@ -1,8 +1,8 @@
-"""The cards that a simulated GPU can be. Needs neither torch nor the simulator.
+"""The cards that can be simulated. Needs neither torch nor the simulator.
 
-Memory is what the driver reports as total. It is exact where `measured`. Elsewhere it is the figure
-that PyTorch's out-of-memory messages quote for such cards, to 0.01 GiB; between versions of the
-driver it differs by up to 1 %.
+Memory is the total that the driver reports. Measured figures are exact. The others are the figures
+that PyTorch's out-of-memory messages quote for such cards, to 0.01 GiB; they differ by up to 1 %
+between versions of the driver.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ferro_alloc._errors import FerroError
 _MIB = 1 << 20
 
 LIBRARIES = 152 << 20
-"""Bytes that the driver keeps for kernels of PyTorch, cuBLAS and cuDNN beside the context.
+"""Bytes that the driver keeps for kernels of PyTorch, cuBLAS and cuDNN besides the context.
 
 Measured on an H100 with torch 2.11: 132 MiB after training in floats, 148 MiB with bfloat16, 152
-MiB with convolutions. The most of them stands for every card.
+MiB with convolutions. The largest applies to every card.
 """
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the cards of one compute capability have in common. Sizes are in bytes."""
+    """The common properties of cards with one compute capability. Sizes are in bytes."""
 
     major: int
     minor: int
     threads: int
-    """That one multiprocessor holds."""
+    """Threads of one multiprocessor."""
     shared_memory: int
-    """Of one multiprocessor."""
+    """Shared memory of one multiprocessor."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """By data sheets: GB/s of memory, links to host and peer; teraflops of 16, 32 and 64 bits."""
+    """From data sheets: GB/s of memory, links to host and peer; teraflops of 16, 32 and 64 bits."""
 
     memory: float
     half: float
@@ -53,7 +53,7 @@ class Card:
 
     key: str
     name: str
-    """As the driver gives it."""
+    """As the driver reports it."""
     memory: int
     architecture: Architecture
     multiprocessors: int
@@ -61,7 +61,7 @@ class Card:
     bus_bits: int
     speed: Speed
     measured_context: int | None = None
-    """What the driver keeps for a context, where that was measured."""
+    """Bytes that the driver keeps for a context, if measured."""
 
     @property
     def compute_capability(self) -> str:
@@ -69,7 +69,7 @@ class Card:
 
     @property
     def context(self) -> int:
-        """Measured, or estimated: 130 MiB, and an H100's other 489 MiB by its threads."""
+        """Measured, or estimated: 130 MiB plus an H100's other 489 MiB in proportion to threads."""
         if self.measured_context is not None:
             return self.measured_context
         threads = self.multiprocessors * self.architecture.threads
@@ -80,7 +80,7 @@ class Card:
         return "measured" if self.measured_context is not None else "estimate"
 
     def figures(self) -> str:
-        """As the simulator's setting `card` takes them."""
+        """Returns them in the form of the simulator's setting `card`."""
         a, s = self.architecture, self.speed
         fields = (
             *(self.key, self.name.replace(" ", "_"), self.memory, self.context, a.major, a.minor),
@@ -140,11 +140,11 @@ h200          |H200                   |139.80|Hopper   |132| 60|6144|4800 989 67
 b200          |B200                   |178.36|B200     |148|126|8192|8000 2250 75 37 55 750
 """
 
-# What was read on such a card: total memory, and what a context with its first kernel takes, in
-# bytes. The driver was 580.159.
+# Measured on such a card with driver 580.159: total memory, and the memory of a context with its
+# first kernel, in bytes.
 _MEASURED = {"h100": (85017493504, 648871936), "h200": (150109880320, 552402944)}
 
-# Other names, by which people know some of them.
+# Other common names of some cards.
 _ALIASES = {"a100": "a100-80", "v100": "v100-16", "rtx-a5000": "a5000", "rtx-a6000": "a6000"}
 
 
@@ -168,7 +168,7 @@ CARDS: tuple[Card, ...] = tuple(map(_card, _TABLE.strip().splitlines()))
 
 
 def plain_name(name: str) -> str:
-    """Without what people spell in many ways: case, blanks, hyphens, the maker's words."""
+    """Removes parts with many spellings: case, blanks, hyphens, words of the maker."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
     return re.sub(r"nvidia|geforce|tesla|rtx(?=\d)|gb$|sxm\d|hbm\d\w?", "", letters)
 
@@ -181,7 +181,7 @@ def _names() -> dict[str, Card]:
 
 
 def find_card(name: str) -> Card:
-    """By its key, or as people write it: `RTX 4090`, `rtx4090`, `H100`, `a100-40`, `L40S`.
+    """Finds a card by its key, or in other spellings: `RTX 4090`, `rtx4090`, `H100`, `L40S`.
 
     Raises `FerroError` with the nearest names and the list for an unknown one.
     """
@@ -202,7 +202,7 @@ SIZE_FORMS = "24GiB or 24g (2**30 bytes), 24GB (10**9 bytes), 24576MiB, or bytes
 def parse_memory(text: str) -> int:
     """Bytes of `24GiB`, `24g`, `24gi` (2**30 each), `24GB` (10**9 each), and so on with K, M, T.
 
-    Raises `FerroError` with the valid forms for anything else: a number alone has no unit.
+    Raises `FerroError` with the valid forms for any other text, such as a number without a unit.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:

@@ -1,7 +1,7 @@
-"""Memory snapshots: what holds the memory, and what another allocator would have taken.
+"""Memory snapshots: what holds the memory, and how much another allocator would have taken.
 
-`report()` writes the page of this process, `write()` that of any snapshot; see docs/who-holds-it.md
-and docs/what-would-have-helped.md.
+`report()` writes the page of this process, `write()` the page of any snapshot; see
+docs/who-holds-it.md and docs/what-would-have-helped.md.
 """
 
 from ferro_alloc.snapshots._findings import Findings, find

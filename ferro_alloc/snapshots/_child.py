@@ -1,6 +1,6 @@
-"""A process that takes one allocator through a plan on a simulated GPU: `-m` with a file.
+"""A process that replays a plan under one allocator on a simulated GPU: `-m` with a file.
 
-Its last line on stdout is JSON, the fields of `_replay.Outcome`.
+Its last line on stdout is JSON with the fields of `_replay.Outcome`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `replay` command: what would have helped a program whose snapshot is at hand."""
+"""The `replay` command: what would have helped the program of a snapshot."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m ferro_alloc replay",
         description=(
             "Replays a snapshot of torch.cuda.memory._dump_snapshot() under PyTorch's native "
-            "allocator, its expandable segments and ferro_alloc, on a simulated GPU, and says what "
-            "each would have taken. Needs no GPU."
+            "allocator, its expandable segments and ferro_alloc, on a simulated GPU, and reports "
+            "how much memory each would have taken. Needs no GPU."
         ),
         allow_abbrev=False,
     )
     parser.add_argument("snapshot", type=Path, help="the pickle")
     parser.add_argument("--device", type=int, help="one device only (default: all with events)")
-    parser.add_argument("--json", action="store_true", help="for machines, on stdout")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     parser.add_argument(
-        "--quick", action="store_true", help="the three allocators alone: no settings, no cards"
+        "--quick", action="store_true", help="only the three allocators: no settings, no cards"
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="a page of HTML to look at")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write a page of HTML")
     parser.add_argument(
-        "--before", type=Path, metavar="SNAPSHOT", help="another one, beside it in the report"
+        "--before", type=Path, metavar="SNAPSHOT", help="another one, side by side in the report"
     )
     return parser
 
 
 def main(argv: list[str]) -> int:
-    """The exit status: 0, 1 for a refusal in one sentence, 2 for a wrong command line."""
+    """Returns the exit status: 0, 1 for a refusal in one sentence, 2 for a wrong command line."""
     arguments = parser()
     parsed = arguments.parse_args(argv)
     if parsed.before is not None and parsed.report is None:

@@ -1,4 +1,4 @@
-"""What would have helped: a trace's replays, put beside what the program itself had."""
+"""What would have helped: a trace's replays, compared with the program itself."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NAMES = {
     "expandable": "expandable segments",
     "ferro_alloc": "ferro_alloc",
 }
-# Settings of the native allocator that are tried as well. max_split_size_mb is not among them: on a
-# card with plenty of memory it keeps blocks apart that nothing forces it to give back.
+# Settings of the native allocator that are also tried. max_split_size_mb is excluded: on a card
+# with plenty of memory it keeps blocks separate, and nothing makes it return them.
 TRIED = ("roundup_power2_divisions:8",)
-# Less than this of the recorded peak is no help.
+# A saving below this share of the recorded peak does not count.
 _WORTH_IT = 0.02
 
 
@@ -34,24 +34,24 @@ class Result:
     run: Run
     outcome: Outcome
     smallest_card: str | None
-    """None: it fits on none that is known, or that was not asked."""
+    """None: it fits on no known card, or the search was not requested."""
     flushes_there: int
-    """How often it emptied its cache on that card to go on."""
+    """How often it emptied its cache on that card."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What one device's trace says. `str()` of it is a text for people."""
+    """The findings of one device's trace. `str()` returns them as text."""
 
     trace: Trace
     recorded_peak: int
-    """Most bytes that the program held within the trace."""
+    """Maximum bytes that the program held within the trace."""
     peak_active: int
     peak_event: int
     state: State
     """At that peak."""
     results: list[Result]
-    """Of the three allocators, in the order of `ALLOCATORS`."""
+    """The replays of the three allocators, in the order of `ALLOCATORS`."""
     tried: list[Result]
     unknown: list[str]
 
@@ -62,18 +62,18 @@ class Findings:
 
     @property
     def deviation(self) -> float:
-        """Of that replay's peak from the recorded one, as a share of it."""
+        """Deviation of that replay's peak from the recorded one, as a share of it."""
         return self.own.outcome.peak_reserved_bytes / max(self.recorded_peak, 1) - 1
 
     @property
     def helpful(self) -> list[Result]:
-        """What would have taken less than the program did, the best first."""
+        """The replays that took less memory than the program, the best first."""
         least = self.own.outcome.peak_reserved_bytes - _WORTH_IT * self.recorded_peak
         found = [r for r in (*self.results, *self.tried) if r.outcome.peak_reserved_bytes < least]
         return sorted(found, key=lambda r: r.outcome.peak_reserved_bytes)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines; sizes in bytes."""
+        """Values for JSON; sizes in bytes."""
         return {
             "device": self.trace.device,
             "allocator": self.trace.allocator,
@@ -158,7 +158,7 @@ class Findings:
 
 
 def find(trace: Trace, *, tries: bool = True, cards: bool = True) -> Findings:
-    """Replays a trace. Four processes of about two seconds, and some more for `cards`."""
+    """Replays a trace in four processes of about two seconds, and some more for `cards`."""
     reserved, active = trace.reserved(), trace.active()
     peak = max(reserved)
     event = reserved.index(peak)
@@ -188,17 +188,17 @@ def find(trace: Trace, *, tries: bool = True, cards: bool = True) -> Findings:
 
 
 def usable(card: Card) -> int:
-    """Bytes that an allocator can have of a card: without a context and kernels of libraries."""
+    """Bytes of a card that an allocator can use: without the context and kernels of libraries."""
     return card.memory - card.context - LIBRARIES
 
 
 def _smallest_cards(
     trace: Trace, runs: Sequence[Run], outcomes: Sequence[Outcome]
 ) -> list[tuple[str | None, int]]:
-    """Of each run the card, and how often it emptied its cache there.
+    """Returns for each run the card, and how often the allocator emptied its cache there.
 
-    Below its peak an allocator may fit still: it empties its cache. That is tried, by bisection:
-    what fits is taken to fit on larger cards too.
+    An allocator may still fit on a card below its peak, by emptying its cache. Bisection tries
+    this, and assumes that a run which fits also fits on larger cards.
     """
     cards = sorted(CARDS, key=usable)
     found: list[tuple[str | None, int]] = []

@@ -14,25 +14,25 @@ from ferro_alloc._status import gib
 from ferro_alloc.snapshots._stacks import Stacks
 
 LEAST_MARKS = 3
-"""With fewer nothing can be told from a program that is still warming up."""
+"""With fewer marks a leak cannot be distinguished from warm-up."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A line of code that holds more from mark to mark."""
+    """A line of code whose memory grows from mark to mark."""
 
     device: int
     line: str
     frames: list[str]
     """The stack of one of its blocks, innermost first."""
     tag: str
-    """Of its blocks; empty for none, and where ferro_alloc did not make them."""
+    """The tag of its blocks; empty without one, or if ferro_alloc did not allocate them."""
     bytes_at_marks: list[int]
     blocks_at_marks: list[int]
 
     @property
     def grew_bytes(self) -> int:
-        """What stayed between the first mark and the last."""
+        """Growth from the first mark to the last."""
         return self.bytes_at_marks[-1] - self.bytes_at_marks[0]
 
     def __str__(self) -> str:
@@ -57,9 +57,9 @@ class _Holding:
 
 
 class LeakWatch:
-    """What lines of code hold at marks that the program sets. Not thread-safe.
+    """The memory that lines of code hold at marks of the program. Not thread-safe.
 
-    A mark looks at every block: a millisecond for some hundred blocks, and it waits for nothing.
+    A mark visits every block: a millisecond for some hundred blocks. It does not wait.
     """
 
     def __init__(self, declared: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class LeakWatch:
         return len(self._marks)
 
     def mark(self) -> None:
-        """Notes what is live now; set it at the same place of each step."""
+        """Records the live memory; call it at the same place of each step."""
         torch = _recording()
         stacks = Stacks()
         sums: defaultdict[tuple[int, int, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -97,11 +97,12 @@ class LeakWatch:
         self._marks.append(held)
 
     def found(self) -> list[Leak]:
-        """The lines that leak, the largest first; empty with fewer than `LEAST_MARKS` marks.
+        """Returns the lines that leak, the largest first; empty with fewer than `LEAST_MARKS`
+        marks.
 
-        What counts is what a line never went below again, from each mark on. It leaks where that
-        grew in at least half of the steps between marks, the last half included. So neither the
-        first steps of a program nor what comes and goes is a leak.
+        For each mark it computes the level below which a line never falls again. The line leaks if
+        that level grew in at least half of the steps between marks, including at least one in the
+        last half. So memory of the first steps is no leak, nor is memory that comes and goes.
         """
         if self.marks < LEAST_MARKS:
             return []
@@ -126,7 +127,7 @@ class LeakWatch:
 
 
 def leaks(*, declared: Sequence[str] = ()) -> LeakWatch:
-    """Begins to watch for leaks, with a first mark.
+    """Starts to watch for leaks, with a first mark.
 
         watch = ferro_alloc.leaks(declared=["kv_cache.py"])
         for batch in batches:
@@ -134,10 +135,10 @@ def leaks(*, declared: Sequence[str] = ()) -> LeakWatch:
             watch.mark()
         print(watch)
 
-    `declared` are parts of frames, as in `"kv_cache.py"` or `"cache.py:12"`, and tags, as in
-    `"kv cache"`: what was allocated under one may grow. Under any allocator, but tags are known
-    under ferro_alloc alone. Raises `FerroError` while no history is recorded, which
-    is what knows the lines.
+    `declared` has parts of frames, as in `"kv_cache.py"` or `"cache.py:12"`, and tags, as in `"kv
+    cache"`, whose memory may grow. It works under any allocator, but tags are known only under
+    ferro_alloc. Raises `FerroError` while no history is recorded, because the history has the
+    lines.
     """
     if isinstance(declared, str):
         raise TypeError(
@@ -159,14 +160,14 @@ def _grows(sizes: list[int]) -> bool:
 
 
 def _tags(device: int) -> dict[int, str]:
-    """By the address of the block."""
+    """The tags of live blocks, by their addresses."""
     extension = sys.modules.get("ferro_alloc._C")
     return {} if extension is None else dict(extension.tagged_blocks(device))
 
 
 def _recording() -> Any:
     torch: Any = sys.modules.get("torch")
-    # Before CUDA is initialised the native allocator has no device to ask, and crashes.
+    # Before CUDA is initialised the native allocator has no device, and would crash.
     initialised = torch is not None and torch.cuda.is_initialized()
     if not initialised or not torch._C._cuda_isHistoryEnabled():
         raise FerroError(

@@ -18,18 +18,18 @@ _lock = threading.Lock()
 _waiting: list[Path] = []
 _known: set[Path] = set()
 _observed: set[str] = set()
-"""Backends whose failures are told. PyTorch has no way to take an observer off."""
+"""Backends with an attached observer. PyTorch has no way to remove an observer."""
 
 
 def report_on_oom(path: str | Path) -> None:
     """Writes the report of `report()` when a request of this process runs out of memory.
 
-    Once for each path, at the first failure that the program is told of, before the error is
-    raised. `{pid}` in it becomes the number of the process, for programs of several. Under any
-    allocator. The time line and the lines of code need `_record_memory_history()`, as for
-    `report()`. What keeps the report from being written goes to the logger `ferro_alloc`, never
-    into the program's error. Raises `FerroError` where it is no path, or the folder does not exist.
-    Thread-safe. Does not initialise CUDA.
+    It writes once for each path, at the first failure that the program sees, before the error is
+    raised. `{pid}` becomes the number of the process, for programs with several processes. It works
+    under any allocator. The time line and the lines of code need `_record_memory_history()`, as for
+    `report()`. If the report cannot be written, the logger `ferro_alloc` gets the reason, and the
+    program's error stays the same. Raises `FerroError` for an invalid path, or if the folder does
+    not exist. Thread-safe. Does not initialise CUDA.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise FerroError(f"report_on_oom({path!r}): expected the path of a file to write")
@@ -43,7 +43,8 @@ def report_on_oom(path: str | Path) -> None:
 
 
 def report_where_asked() -> None:
-    """After `install()`: follows the new allocator, and takes the path of the environment."""
+    """Called after `install()`: observes the new allocator, and reads the path of the
+    environment."""
     path = os.environ.get(REPORT_ON_OOM)
     try:
         if path:
@@ -55,7 +56,7 @@ def report_where_asked() -> None:
 
 
 def follow() -> None:
-    """Observes the allocator that is in place once CUDA is initialised."""
+    """Observes the current allocator once CUDA is initialised."""
     import torch
 
     torch.cuda._lazy_call(lambda: _observe(torch))
@@ -71,7 +72,7 @@ def _observe(torch: Any) -> None:
 
 
 def _see_failure(torch: Any, device: int, requested: int, total: int, free: int) -> None:
-    """In the thread whose request failed, with Python's lock and none of the allocator's."""
+    """Runs in the thread whose request failed, with Python's lock and no lock of the allocator."""
     with _lock:
         paths = _waiting[:]
         _waiting.clear()
@@ -82,5 +83,5 @@ def _see_failure(torch: Any, device: int, requested: int, total: int, free: int)
             write(path, snapshot, pools=pools_in_force(torch), title=title)
             _log.warning("memory ran out: the report is in %s", path)
         except Exception as error:
-            # The program is to get its own error.
+            # The program must get its own error.
             _log.warning("memory ran out, and the report was not written: %s", error)

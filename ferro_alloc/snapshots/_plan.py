@@ -1,7 +1,7 @@
-"""A trace as steps that an allocator is asked to take: what a replay does, in order.
+"""A trace as the steps of a replay, in order.
 
-Blocks that wait for another stream are freed when the trace says that they were free, not when that
-was asked for: the replay's streams have no work that they could wait for.
+A block that waits for another stream is freed when the trace shows it as free, not when the program
+freed it: the replay's streams have no work to wait for.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ferro_alloc.snapshots._ranges import Range, joined
 from ferro_alloc.snapshots._trace import Allocator, Trace, rounded
 
 ALLOCATE, FREE, EMPTY, BEGIN = range(4)
-"""BEGIN: from here on peaks count; what comes before it sets up what the trace began with."""
+"""Peaks count from BEGIN on; earlier steps rebuild the memory at the start of the trace."""
 
 _MIB = 1 << 20
-# Of PyTorch's allocators: requests of up to 1 MiB are served from segments of 2 MiB, and a larger
-# block is split only where more than 1 MiB is left.
+# PyTorch's allocators serve requests of up to 1 MiB from segments of 2 MiB, and split a larger
+# block only if more than 1 MiB is left.
 _SMALL, _SMALL_SEGMENT = _MIB, 2 * _MIB
-# As many blocks are looked at behind one, to find where it ended.
+# Number of blocks behind one that are examined to find its end.
 _NEIGHBOURS = 64
 
 
@@ -36,7 +36,7 @@ class Plan:
     stream: array[int] = field(default_factory=lambda: array("h"))
     pool: array[int] = field(default_factory=lambda: array("h"))
     event: array[int] = field(default_factory=lambda: array("i"))
-    """The event that a step stands for; -1 before the first."""
+    """The event of a step; -1 before the first."""
     streams: list[int] = field(default_factory=lambda: [0])
     slots: int = 0
     pools: int = 1
@@ -55,8 +55,8 @@ class Plan:
 def plan(trace: Trace, target: Allocator) -> Plan:
     """The steps that take `target` through a trace.
 
-    Where `target` recorded it, the layout of the first moment is rebuilt as it was. For another
-    allocator that is unknown, and its blocks are asked for in the order of their addresses.
+    If `target` recorded the trace, the layout of the first moment is rebuilt. For another allocator
+    that layout is unknown, and its blocks are requested in the order of their addresses.
     """
     steps = Plan(slots=len(trace.blocks), pools=len(trace.pool_handles))
     blocks = trace.blocks
@@ -94,7 +94,7 @@ def _in_order(trace: Trace) -> Iterator[tuple[int, int, int]]:
             ends[died] = b
     emptied = set(trace.emptied)
     for event in range(trace.events):
-        # Where an address is handed out again without a free, both happen at once.
+        # If an address is handed out again without a free, both happen at once.
         if ends[event] >= 0:
             yield event, FREE, ends[event]
         if starts[event] >= 0:
@@ -105,10 +105,10 @@ def _in_order(trace: Trace) -> Iterator[tuple[int, int, int]]:
 
 @dataclass
 class _Piece:
-    """Of a segment, in bytes: a block, a gap, or a hole, which has no memory.
+    """A piece of a segment, in bytes: a block, a gap, or a hole, which has no memory.
 
-    A gap of at most 1 MiB between large blocks cannot be asked for: it is `narrow_gap` of the block
-    in front of it. Beside a hole it belongs to that, of which whole pages alone go.
+    A gap of at most 1 MiB between large blocks cannot be requested: it is the `narrow_gap` of the
+    block in front of it. Next to a hole it belongs to the hole, of which only whole pages go.
     """
 
     size: int
@@ -118,10 +118,11 @@ class _Piece:
 
 
 class _Layout:
-    """Rebuilds what PyTorch's own allocators held before the first event, at the same places.
+    """Rebuilds the memory of PyTorch's own allocators before the first event, at the same places.
 
     Each segment is filled from end to end with its blocks and with stand-ins for its gaps, one
-    segment after the other, so that best fit has one place for each. Then the stand-ins go.
+    segment after the other, so that best fit has only one place for each. Then the stand-ins are
+    freed.
     """
 
     def __init__(self, trace: Trace, steps: Plan, place: dict[int, int], first: list[int]) -> None:
@@ -143,8 +144,8 @@ class _Layout:
                 self._fill([r], r.address, self._pool_of(r), r.size == _SMALL_SEGMENT)
         else:
             self._fill_lines()
-        # Nothing else is free that a block of this size fits into. From the end on, so that no gap
-        # is in front of one.
+        # No other free memory fits a block of this size. The order is from the end, so that no gap
+        # is in front of a block.
         for slot, piece, pool in reversed(self._tight):
             self._free(slot)
             self._allocate(piece, pool)
@@ -163,7 +164,7 @@ class _Layout:
         for (_, pool, small), members in lines.items():
             held = joined([r for r in members if r.begin < 0])
             if held:
-                # Addresses in front of it where memory came later were there, too.
+                # The addresses in front of it, which got memory later, also existed.
                 self._fill(held, min(r.address for r in members), pool, small)
 
     def _is_small(self, r: Range) -> bool:
@@ -173,7 +174,7 @@ class _Layout:
         return all(rounded(self._trace.blocks.size[b]) <= _SMALL for b in self._blocks_in(r))
 
     def _pool_of(self, r: Range) -> int:
-        # Another segment may have come to the place of one that went.
+        # Another segment may have taken the place of a released one.
         if r.end < max(self._trace.events, 1):
             return 0
         for segment in self._trace.segments:
@@ -186,7 +187,7 @@ class _Layout:
         return self._first[low : bisect_left(self._addresses, r.address + r.size)]
 
     def _fill(self, ranges: list[Range], begin: int, pool: int, small: bool) -> None:
-        """From address `begin` on, one piece behind the other; `ranges` are in order."""
+        """Fills from address `begin` on, one piece after the other; `ranges` are in order."""
         stream = ranges[0].stream
         for piece in self._pieces(ranges, begin, small):
             if piece.block < 0:
@@ -218,7 +219,7 @@ class _Layout:
         return pieces
 
     def _extent(self, b: int, limit: int, small: bool) -> int:
-        """What a block takes of its segment: what was too little to split off belongs to it."""
+        """The bytes of its segment that a block takes, including a rest too small to split off."""
         blocks = self._trace.blocks
         if b in self._trace.extents:
             return self._trace.extents[b]
@@ -227,7 +228,7 @@ class _Layout:
             return size
         if limit - start - size <= _SMALL:
             return limit - start
-        # A block that was put behind it while it lived shows where its own place ended.
+        # A block that was placed behind it during its life shows where it ended.
         at = bisect_right(self._by_address, start + size, key=blocks.address.__getitem__)
         for other in self._by_address[at : at + _NEIGHBOURS]:
             distance = blocks.address[other] - start

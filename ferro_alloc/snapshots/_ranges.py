@@ -1,4 +1,4 @@
-"""What an allocator held of the card over the time of a trace: ranges with a begin and an end."""
+"""The memory that an allocator held during a trace: ranges with a begin and an end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Range:
-    """Addresses that had memory from event `begin` on and until event `end`."""
+    """Addresses that had memory from event `begin` until event `end`."""
 
     address: int
     size: int
@@ -21,7 +21,7 @@ class Range:
 
 @dataclass
 class Mapped:
-    """Disjoint ranges that have memory now, by address."""
+    """Disjoint ranges that now have memory, by address."""
 
     addresses: list[int] = field(default_factory=list)
     _ranges: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # size, stream, begin
@@ -32,7 +32,8 @@ class Mapped:
         self._ranges[address] = (size, stream, begin)
 
     def cut(self, address: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-        """Takes addresses out; yields address, size, stream and begin of what had memory there."""
+        """Removes addresses; yields address, size, stream and begin of each part that had
+        memory."""
         last = bisect_left(self.addresses, address + size)
         first = max(bisect_right(self.addresses, address) - 1, 0)
         for at in self.addresses[first:last]:
@@ -56,7 +57,7 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Change:
-    """An event in which memory came or went."""
+    """An event that added or removed memory."""
 
     event: int
     comes: bool
@@ -66,7 +67,7 @@ class Change:
 
 
 def at_the_start(changes: list[Change], at_the_end: Iterable[tuple[int, int, int]]) -> Mapped:
-    """What was held before the first event, by undoing the changes from the end backwards."""
+    """The memory held before the first event, found by undoing the changes from the end."""
     mapped = Mapped()
     for address, size, stream in at_the_end:
         mapped.add(address, size, stream, -1)
@@ -80,7 +81,7 @@ def at_the_start(changes: list[Change], at_the_end: Iterable[tuple[int, int, int
 
 
 def history(mapped: Mapped, changes: list[Change], end: int) -> list[Range]:
-    """Every range with its life; `mapped` is what is held before the first change."""
+    """Every range with its life; `mapped` is the memory held before the first change."""
     found = []
     for change in changes:
         if change.comes:
@@ -93,7 +94,7 @@ def history(mapped: Mapped, changes: list[Change], end: int) -> list[Range]:
 
 
 def joined(ranges: list[Range]) -> list[Range]:
-    """Neighbours of one moment as one range each, without their ends; `ranges` are in order."""
+    """Merges adjacent ranges of one moment, without their ends; `ranges` are in order."""
     found: list[Range] = []
     for r in ranges:
         if found and found[-1].address + found[-1].size == r.address:

@@ -1,4 +1,4 @@
-"""A history that is cheap enough to be left on."""
+"""A history that is cheap enough to stay on."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ SAMPLE_BYTES = 1 << 20
 
 
 def record_history(*, max_entries: int = ENTRIES, sample_bytes: int = SAMPLE_BYTES) -> None:
-    """Records the history of CUDA memory, with stacks of a sample of requests.
+    """Records the history of CUDA memory, with stacks for a sample of requests.
 
-    The same as `torch.cuda.memory._record_memory_history(context="alloc", stacks="python",
-    max_entries=max_entries, skip_actions=["free_requested"])`, but for the stacks, whose taking
-    costs most. Under ferro_alloc one request for each `sample_bytes` bytes of a thread has a stack,
-    on average and at random, as in a heap profiler: practically all large ones, and few small ones.
-    0: all. Under another allocator all have one. Sampling ends with the next call of
+    It equals `torch.cuda.memory._record_memory_history(context="alloc", stacks="python",
+    max_entries=max_entries, skip_actions=["free_requested"])`, except for the stacks, which are the
+    largest cost. Under ferro_alloc one request for each `sample_bytes` bytes of a thread has a
+    stack, on average and at random, as in a heap profiler: nearly all large requests, and few small
+    ones. With 0 all have one, and under another allocator too. Sampling ends with the next call of
     `_record_memory_history`, the history with
     `torch.cuda.memory._record_memory_history(enabled=None)`. Initialises CUDA.
 
-    Raises `FerroError` for numbers that are none.
+    Raises `FerroError` for invalid numbers.
     """
     for name, value, least in (("max_entries", max_entries, 1), ("sample_bytes", sample_bytes, 0)):
         if not isinstance(value, int) or value < least:
@@ -31,7 +31,7 @@ def record_history(*, max_entries: int = ENTRIES, sample_bytes: int = SAMPLE_BYT
         context="alloc",
         stacks="python",
         max_entries=max_entries,
-        # Where a block waits for another stream, its end is that of the wait.
+        # If a block waits for another stream, it ends with the wait.
         skip_actions=["free_requested"],
     )
     if torch.cuda.get_allocator_backend() == "ferro_alloc":

@@ -1,4 +1,4 @@
-"""Replays a trace under allocators, each in a process of its own on a simulated GPU."""
+"""Replays a trace under allocators, each in a separate process on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ferro_alloc.snapshots._plan import Plan, plan
 from ferro_alloc.snapshots._trace import Allocator, Trace
 
 PLENTY = 4 << 40
-"""Bytes of memory of a simulated GPU on which nothing runs out."""
+"""Memory of a simulated GPU on which no replay runs out, in bytes."""
 _OURS_ALONE = ("expandable_segments", "backend")
 _SWITCHES = ("FERRO_ALLOC", "FERRO_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-# The simulated GPU uses one core, and so does what it is asked.
+# Each replay uses one core.
 _AT_ONCE = max(min(os.cpu_count() or 1, 4), 1)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One replay that is asked for."""
+    """One requested replay."""
 
     allocator: Allocator
     settings: str = ""
-    """Of PYTORCH_CUDA_ALLOC_CONF, but for expandable_segments."""
+    """Settings of PYTORCH_CUDA_ALLOC_CONF, except expandable_segments."""
     memory_bytes: int = PLENTY
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. `failed_at_event`: out of memory there, -1: it went through."""
+    """The result. `failed_at_event` is the event that ran out of memory; -1: it completed."""
 
     peak_reserved_bytes: int
     peak_active_bytes: int
@@ -46,7 +46,7 @@ class Outcome:
     """How often the allocator ran short, emptied its cache and tried again."""
     failed_at_event: int
     samples: list[tuple[int, int]]
-    """Event and reserved bytes after it, some hundred of them."""
+    """Some hundred pairs of an event and the reserved bytes after it."""
 
     @property
     def fits(self) -> bool:
@@ -54,13 +54,14 @@ class Outcome:
 
 
 def kept_settings(settings: str) -> str:
-    """Those of the program that a replay keeps: all but the choice of the allocator."""
+    """The program's settings that a replay keeps: all except the choice of the allocator."""
     pairs = (pair.strip() for pair in settings.split(","))
     return ",".join(p for p in pairs if p and p.partition(":")[0].strip() not in _OURS_ALONE)
 
 
 def replay(trace: Trace, runs: Sequence[Run]) -> list[Outcome]:
-    """The outcomes of the runs, in their order. Two seconds each, and one for a million events."""
+    """Returns the outcomes in the order of the runs. Takes two seconds each, plus one for a million
+    events."""
     with tempfile.TemporaryDirectory(prefix="ferro-replay-") as folder:
         files: dict[Allocator, Path] = {}
         for run in runs:
@@ -79,7 +80,7 @@ def _run(run: Run, path: Path) -> Outcome:
         env["PYTORCH_CUDA_ALLOC_CONF"] = ",".join(filter(None, (run.settings, expandable)))
     elif run.settings:
         env["PYTORCH_CUDA_ALLOC_CONF"] = run.settings
-    # The package may be a checkout that only this process's path leads to.
+    # The package may be a checkout that is only in this process's path.
     package = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH"))))
     words = ["-m", "ferro_alloc.snapshots._child", str(path), run.allocator, f"{run.memory_bytes}b"]

@@ -1,7 +1,7 @@
-"""Writes the report: one file of HTML that needs no network, with the data of a snapshot in it.
+"""Writes the report: one file of HTML that contains the data of a snapshot and needs no network.
 
-Numbers travel as columns of fixed width, deflated and in base64; the browser undoes both. The page
-(html/) sums them up for whatever moment is asked for, by the rules of `_state.py`.
+Numbers are stored as columns of fixed width, deflated and in base64; the browser decodes them. The
+page (html/) sums them up for the chosen moment, by the rules of `_state.py`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _LEVEL = 6
 
 
 def report(path: str | Path, *, before: Snapshot | str | Path | None = None) -> None:
-    """Writes what holds this process's CUDA memory into one file of HTML.
+    """Writes a report of this process's CUDA memory into one file of HTML.
 
-    Call `torch.cuda.memory._record_memory_history()` early: the time line, and the lines of code,
-    are as long as what it recorded. Without it the page shows the moment of the call. `before` is
-    a snapshot, or the file of one, to stand beside it. Under ferro_alloc it names graph pools with
-    what they hold. Raises `FerroError` where CUDA was not used. Initialises nothing.
+    Call `torch.cuda.memory._record_memory_history()` early: the time line and the lines of code
+    cover only its recording. Without it the page shows the moment of the call. `before` is a
+    snapshot, or the file of one, shown side by side. Under ferro_alloc the report names graph pools
+    with their memory. Raises `FerroError` if CUDA was not used. Initialises nothing.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
-        raise FerroError("there is no CUDA memory to report: nothing of this process used CUDA yet")
+        raise FerroError("there is no CUDA memory to report: this process has not used CUDA yet")
     write(path, torch.cuda.memory._snapshot(), before=before, pools=pools_in_force(torch))
 
 
@@ -56,9 +56,10 @@ def write(
 ) -> None:
     """Writes the report of a snapshot, the dictionary of `torch.cuda.memory._snapshot()`.
 
-    `before`: another one beside it. `findings`: replays, whose curves the time line shows. `pools`:
-    of each device what its pools hold. `kind_of`: the kind of a request by its frames, instead of
-    the rule of thumb. Raises `FerroError` for what is no snapshot or cannot be written.
+    `before`: another snapshot, shown side by side. `findings`: replays, whose curves the time line
+    shows. `pools`: the memory of each device's pools. `kind_of`: the kind of a request by its
+    frames, instead of the heuristic. Raises `FerroError` for an invalid snapshot, or if the report
+    cannot be written.
     """
     snapshots = [("", _trace.checked(snapshot))]
     if before is not None:
@@ -168,7 +169,7 @@ def _curves(found: Findings | None) -> list[dict[str, Any]]:
 
 
 def _packed(data: array[Any]) -> str:
-    """Deflated, the n-th bytes of all numbers together: neighbours have the same high bytes."""
+    """Groups the n-th bytes of all numbers and deflates: neighbours have the same high bytes."""
     raw, width = data.tobytes(), data.itemsize
     planes = b"".join(raw[n::width] for n in range(width))
     return base64.b64encode(zlib.compress(planes, _LEVEL)).decode("ascii")
@@ -178,7 +179,7 @@ def _page(title: str, views: list[dict[str, Any]]) -> str:
     folder = files("ferro_alloc.snapshots") / "html"
     page = (folder / "page.html").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    # `</` would end the element that the data is in.
+    # `</` would end the element that contains the data.
     data = json.dumps(views, separators=(",", ":")).replace("</", "<\\/")
     parts = {
         "TITLE": html.escape(title),
@@ -192,7 +193,8 @@ def _page(title: str, views: list[dict[str, Any]]) -> str:
 
 
 def pools_in_force(torch: Any) -> dict[int, list[dict[str, Any]]]:
-    """Of each device what its private pools hold, for `write()`; of ferro_alloc's alone."""
+    """Returns the memory of each device's private pools, for `write()`; only ferro_alloc's
+    pools."""
     from ferro_alloc.allocator import is_installed
 
     if not is_installed():

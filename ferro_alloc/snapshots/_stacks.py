@@ -1,4 +1,4 @@
-"""Stacks of a snapshot: the line of code that asked, its kind, and the frames that are shown."""
+"""Stacks of a snapshot: the requesting line of code, its kind, and the frames to show."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MAKES_PARAMETERS = re.compile(r"^(_apply|to|cuda|convert|reset_parameters|_load
 
 
 def python_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Those of Python files, innermost first."""
+    """The frames of Python files, innermost first."""
     return [frame for frame in frames if _FILE_OF_PYTHON.search(frame["filename"])]
 
 
 def line_of(frames: Sequence[Frame]) -> str:
-    """The innermost line outside of libraries, else the innermost of Python, as `file.py:12 f`."""
+    """The innermost line outside of libraries, or else of Python, as in `file.py:12 f`."""
     found = python_frames(frames)
     if not found:
         return NO_LINE
@@ -42,7 +42,7 @@ def line_of(frames: Sequence[Frame]) -> str:
 
 
 def shown(frames: Sequence[Frame]) -> list[str]:
-    """The frames that a person reads, innermost first."""
+    """The frames to show, innermost first."""
     return [
         f"{_short(frame['filename'])}:{frame['line']} {frame['name']}"
         for frame in python_frames(frames)[:_MOST_FRAMES]
@@ -50,10 +50,10 @@ def shown(frames: Sequence[Frame]) -> list[str]:
 
 
 def kind_of(frames: Sequence[Frame]) -> str:
-    """What a request was for, told by who asked: one of `KINDS`.
+    """The kind of a request by its frames: one of `KINDS`.
 
-    A rule of thumb: the frames say that an optimizer, a module or the backward pass asked, not what
-    became of the tensor.
+    This is a heuristic: the frames show that an optimizer, a module or the backward pass made the
+    request, but not the later use of the tensor.
     """
     in_module = in_backward = accumulates = False
     for frame in frames:
@@ -77,16 +77,16 @@ def kind_of(frames: Sequence[Frame]) -> str:
 
 
 def _short(file: str) -> str:
-    """The last two parts of a path, which tell files apart without saying whose machine it was."""
+    """The last two parts of a path, which distinguish files without revealing the machine."""
     return "/".join(file.split("/")[-2:])
 
 
 class Stacks:
-    """Each stack once, by number. 0 is the empty one. Not thread-safe."""
+    """Stores each stack once, by number. 0 is the empty stack. Not thread-safe."""
 
     def __init__(self) -> None:
-        # A snapshot shares the dictionaries of its frames, so most stacks are known by identity.
-        # The lists are kept, or else another could get the same identity.
+        # A snapshot shares the dictionaries of its frames, so most stacks are found by identity.
+        # The lists are kept, because otherwise another list could get the same identity.
         self._by_identity: dict[tuple[int, ...], int] = {}
         self._by_text: dict[tuple[str, str, tuple[str, ...]], int] = {}
         self._kept: list[Sequence[Frame]] = []

@@ -1,4 +1,5 @@
-"""What a device held at one moment of a trace, what of it was free, and what kept it from use."""
+"""A device's memory at one moment of a trace: held, free, and the blocks that strand free
+memory."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ class Place:
     reserved: int
     active: int
     stranded: int
-    """Free, in units with a live byte. A unit is what goes back to the driver as a whole: a segment
-    of the native allocator, a page of the others."""
+    """Free, in units with a live byte. A unit is memory that goes back to the driver as a whole: a
+    segment of the native allocator, a page of the others."""
     cached: int
-    """Free, in units without one."""
+    """Free, in units without a live byte."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A line of code whose live blocks keep free bytes from use; a unit's bytes are shared among
-    its blocks by their sizes."""
+    """A line of code whose live blocks strand free bytes; a unit's free bytes are attributed to its
+    blocks in proportion to their sizes."""
 
     line: str
     blocks: int
@@ -82,7 +83,8 @@ def kind_of_range(trace: Trace, address: int, size: int, stream: int) -> str:
 
 
 def state_at(trace: Trace, event: int) -> State:
-    """After an event. One pass over the blocks, and a sort of those that live."""
+    """Returns the state after an event. Takes one pass over the blocks, and a sort of the live
+    ones."""
     blocks = trace.blocks
     live = [
         b
@@ -98,7 +100,7 @@ def state_at(trace: Trace, event: int) -> State:
             continue
         kind = kind_of_range(trace, r.address, r.size, r.stream)
         unit = unit_of(trace, r.size, kind)
-        # The block that begins before a range may reach into it, where pages came one by one.
+        # A block that begins before a range may reach into it, if pages were mapped one by one.
         low = max(bisect_left(addresses, r.address) - 1, 0)
         inside = live[low : bisect_left(addresses, r.address + r.size)]
         shares: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -22,17 +22,18 @@ Allocator = Literal["native", "expandable", "ferro_alloc"]
 
 _MIB = 1 << 20
 ROUNDING = 512
-"""Blocks are of whole multiples of it, under each of the allocators."""
+"""Block sizes are multiples of it, under each of the allocators."""
 _COMES = {"segment_alloc": True, "segment_map": True, "segment_free": False, "segment_unmap": False}
 _OUR_NOTE = "ferro_alloc: "
 
 
 @dataclass
 class Blocks:
-    """A column for each fact; a block's number is its place. Sizes in bytes, lives in events.
+    """A column for each fact; a block's number is its index. Sizes are in bytes, lives in events.
 
-    A block is in use after event `e` where `born <= e < requested`, and waits for another stream
-    where `requested <= e < died`. -1: before the first event; the number of events: after the last.
+    A block is in use after event `e` if `born <= e < requested`, and waits for another stream if
+    `requested <= e < died`. -1 means before the first event; the number of events means after the
+    last.
     """
 
     address: array[int] = field(default_factory=lambda: array("Q"))
@@ -63,7 +64,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Segment:
-    """Of the moment of the snapshot."""
+    """A segment at the moment of the snapshot."""
 
     address: int
     size: int
@@ -74,43 +75,43 @@ class Segment:
 
 @dataclass
 class Trace:
-    """What a snapshot says of one device."""
+    """The trace of one device in a snapshot."""
 
     device: int
     allocator: Allocator
     settings: str
-    """Of PYTORCH_CUDA_ALLOC_CONF where it was recorded."""
+    """The value of PYTORCH_CUDA_ALLOC_CONF in the recorded process."""
     events: int
     times: array[int]
-    """Of each event, in microseconds since the first."""
+    """Time of each event, in microseconds since the first."""
     blocks: Blocks
     ranges: list[Range]
     segments: list[Segment]
     stacks: Stacks
     tags: list[str]
-    """0 stands for none."""
+    """Tag 0 means no tag."""
     pool_names: dict[tuple[int, int], str]
     extents: dict[int, int]
-    """Bytes that a block of the last moment takes, what was too little to split off among them."""
+    """Bytes that a block of the last moment takes, including a rest too small to split off."""
     emptied: list[int]
-    """Events with which memory went back to the driver, the first of each run."""
+    """Events that returned memory to the driver, the first of each run."""
     failures: list[tuple[int, int]]
-    """Out-of-memory errors: event, bytes that were asked for."""
+    """Out-of-memory errors: event and requested bytes."""
     missing_ends: int = 0
     """Blocks whose address was handed out again without a free."""
 
     @property
     def born_before(self) -> int:
-        """Blocks that were there before the first event."""
+        """The number of blocks from before the first event."""
         return sum(1 for event in self.blocks.born if event < 0)
 
     @cached_property
     def pools(self) -> array[int]:
-        """Of each block the place of its pool in `pool_handles`; 0 is the default pool.
+        """The index of each block's pool in `pool_handles`; 0 is the default pool.
 
-        Events do not name the pool, but segments of the last moment do: a block belongs to the one
-        at its address, if it was in use after that came. Of a pool without memory at the end
-        nothing is known.
+        Events do not name the pool, but segments of the last moment do: a block belongs to the
+        segment at its address, if it was in use after the segment was created. A pool without
+        memory at the end is unknown.
         """
         private = [segment for segment in self.segments if segment.pool != (0, 0)]
         if not private:
@@ -140,11 +141,11 @@ class Trace:
         return self.times[-1] / 1e6 if self.events else 0.0
 
     def reserved(self) -> array[int]:
-        """Bytes held after each event; of a snapshot without events one number."""
+        """Bytes held after each event; one number for a snapshot without events."""
         return reserved_after(self.ranges, max(self.events, 1))
 
     def active(self) -> array[int]:
-        """Bytes of blocks after each event, those that wait for another stream among them."""
+        """Bytes of blocks after each event, including those that wait for another stream."""
         return self._sum_until(self.blocks.died)
 
     def allocated(self) -> array[int]:
@@ -171,15 +172,15 @@ class Trace:
 
 
 def rounded(size: int) -> int:
-    """The block that a request for so many bytes gets."""
+    """The block size of a request for `size` bytes."""
     return max((size + ROUNDING - 1) // ROUNDING, 1) * ROUNDING
 
 
 def load(path: str | Path) -> Snapshot:
     """The snapshot in a file of `torch.cuda.memory._dump_snapshot()`.
 
-    Raises `FerroError` for a file that is none. Only plain values are read: a pickle that would run
-    code is refused.
+    Raises `FerroError` for any other file. Reads only plain values: a pickle that would run code is
+    refused.
     """
     try:
         with Path(path).open("rb") as file:
@@ -194,35 +195,35 @@ def load(path: str | Path) -> Snapshot:
     except OSError as error:
         raise FerroError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:
-        raise FerroError(f"{path} is no pickle of a snapshot: {error}") from error
+        raise FerroError(f"{path} is not a pickle of a snapshot: {error}") from error
     return checked(snapshot, str(path))
 
 
 class _PlainValues(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot names nothing")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, but snapshots have plain values")
 
 
 def checked(snapshot: Any, name: str = "the snapshot") -> Snapshot:
-    """Raises `FerroError` unless it has what a snapshot has."""
+    """Raises `FerroError` unless it has the keys of a snapshot."""
     if not isinstance(snapshot, Mapping) or not {"segments", "device_traces"} <= set(snapshot):
         found = sorted(map(str, snapshot))[:5] if isinstance(snapshot, Mapping) else type(snapshot)
         raise FerroError(
-            f"{name} is no memory snapshot: expected a dictionary with segments and device_traces, "
-            f"as torch.cuda.memory._dump_snapshot() writes it, and found {found}"
+            f"{name} is not a memory snapshot: expected a dictionary with segments and "
+            f"device_traces, as torch.cuda.memory._dump_snapshot() writes it, and found {found}"
         )
     return snapshot
 
 
 def devices(snapshot: Snapshot) -> list[int]:
-    """Those with memory or events."""
+    """The devices with memory or events."""
     held = {segment["device"] for segment in snapshot["segments"]}
     traced = {index for index, trace in enumerate(snapshot["device_traces"]) if trace}
     return sorted(held | traced)
 
 
 def read(snapshot: Snapshot, device: int) -> Trace:
-    """What the snapshot says of one device. A second for a million events, 300 bytes for each."""
+    """Reads the trace of one device. Takes a second for a million events, 300 bytes for each."""
     traces = snapshot["device_traces"]
     entries = traces[device] if device < len(traces) else []
     segments = [s for s in snapshot["segments"] if s["device"] == device]
@@ -263,7 +264,8 @@ def read(snapshot: Snapshot, device: int) -> Trace:
             if block is None:
                 block = waiting.pop(address, None)
             if block is None:
-                # It was there before the first event. The stack of a free may be its own.
+                # The block is older than the first event. The stack of a free may be that of the
+                # free itself.
                 block = blocks.add(address, entry["size"], entry["stream"], 0, 0, -1, count)
             blocks.requested[block] = min(blocks.requested[block], event)
             if action == "free_requested":
@@ -274,7 +276,7 @@ def read(snapshot: Snapshot, device: int) -> Trace:
             comes = _COMES[action]
             address, size, stream = entry["addr"], entry["size"], entry["stream"]
             changes.append(Change(event, comes, address, size, stream))
-            # From torch 2.15 on it has a place of its own.
+            # From torch 2.15 on the note has a separate field.
             note = entry.get("internal_metadata") or entry.get("user_metadata", "")
             is_ours = is_ours or note.startswith(_OUR_NOTE)
             if not comes:
@@ -316,7 +318,7 @@ def read(snapshot: Snapshot, device: int) -> Trace:
 def _emptied(
     allocator: Allocator, returned: list[tuple[int, bool]], entries: list[Mapping[str, Any]]
 ) -> list[int]:
-    """The first events of runs in which memory went back because somebody wanted it."""
+    """The first events of runs in which memory went back because the program requested it."""
     found, last = [], -2
     for event, has_our_note in returned:
         entry = entries[event]
@@ -331,7 +333,7 @@ def _emptied(
 
 
 def _is_asked_for(entry: Mapping[str, Any]) -> bool:
-    """ferro_alloc moves pages and gives them back by itself; a program does by `empty_cache()`."""
+    """ferro_alloc moves and returns pages by itself; a program returns them by `empty_cache()`."""
     return any(frame["name"] == "empty_cache" for frame in entry.get("frames", ()))
 
 
@@ -343,7 +345,7 @@ def _add_survivors(
     stacks: Stacks,
     count: int,
 ) -> dict[int, int]:
-    """Blocks of the last moment that no event made were there before the first; returns extents."""
+    """Adds blocks of the last moment that no event made: they are older. Returns extents."""
     extents = {}
     for segment in segments:
         for block in segment["blocks"]:
@@ -371,8 +373,8 @@ def _allocator(
     entries: list[Mapping[str, Any]],
 ) -> Allocator:
     mapped = [c.size for c in changes if entries[c.event]["action"] == "segment_map"]
-    # The notes are not there where the program said something itself. PyTorch maps 2 MiB, or
-    # multiples of 20 unless it is told another size.
+    # The notes are missing if the program set metadata itself. PyTorch maps 2 MiB, or multiples of
+    # 20 unless another size is set.
     has_own_size = "large_segment_size" in settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
     in_pages = any(size > 2 * _MIB and size % (20 * _MIB) for size in mapped)
     if is_ours or (in_pages and not has_own_size):

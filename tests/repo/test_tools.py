@@ -27,7 +27,7 @@ SLOW = """\
 import time
 for number in range(12):
     print("line", number, flush=True)
-    time.sleep(0.4)
+    time.sleep(0.2)
 """
 
 
@@ -57,10 +57,10 @@ def test_what_moves_slowly_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
         [sys.executable, "-c", SLOW], stdout=log.open("w"), start_new_session=True
     )
     began = time.monotonic()
-    patient = Patience(process.pid, lambda: log.stat().st_size, idle_s=3)
+    patient = Patience(process.pid, lambda: log.stat().st_size, idle_s=1.5)
     wrong = patience.wait(process, patient, lambda: seen.append(log.stat().st_size))
     assert (wrong, process.returncode) == ("", 0)
-    assert time.monotonic() - began > 3
+    assert time.monotonic() - began > 1.5
     assert seen[-1] > seen[0] > 0
 
 
@@ -250,6 +250,19 @@ def test_libraries_that_a_test_compiles_are_read(test: str, source: str) -> None
     assert any(name.startswith(source) for name in found)
 
 
+def test_tests_without_the_extension_do_not_read_it() -> None:
+    marked = [path for path in ROOT.glob("tests/python/*/test_*.py") if is_marked(path)]
+    assert len(marked) > 5
+    for path in marked:
+        found = names_of(unchanged.read_by(path))
+        assert not any(name.startswith("ferro_alloc/_C.") for name in found if "pyi" not in name)
+        assert {"ferro_alloc/_C.pyi", "ferro_alloc/sim/lib/libcuda.so.1"} < found
+
+
+def is_marked(path: Path) -> bool:
+    return unchanged.NO_EXTENSION in path.read_text()
+
+
 def test_a_test_of_the_repository_reads_everything() -> None:
     found = names_of(unchanged.read_by(ROOT / "tests/repo/test_docs.py"))
     assert {"README.md", "docs/testing.md", "Makefile", "csrc/ferro/base/bytes.h"} < found
@@ -339,6 +352,33 @@ def test_a_program_is_a_process_of_its_own(tmp_path: Path, start_anew: bool) -> 
     assert done.stderr == "aside\n"
 
 
+IMPORTS = """\
+import subprocess, sys
+import torch
+try:
+    import ferro_alloc._C
+    print("imported")
+except ImportError:
+    print("refused")
+if sys.argv[1:] == []:
+    subprocess.run([sys.executable, *sys.argv, "child"])
+"""
+
+
+@pytest.mark.no_extension
+@pytest.mark.parametrize("start_anew", [False, True], ids=["forked", "started"])
+def test_programs_without_the_extension_cannot_import_it(tmp_path: Path, start_anew: bool) -> None:
+    done = programs.run_simulated(
+        [write(tmp_path, IMPORTS)], {"memory": "1GiB"}, start_anew=start_anew
+    )
+    assert done.stdout.split() == ["refused"] * 2, done.stderr
+
+
+def test_other_programs_can_import_it(tmp_path: Path) -> None:
+    done = programs.run_simulated([write(tmp_path, IMPORTS)], {"memory": "1GiB"})
+    assert done.stdout.split() == ["imported"] * 2, done.stderr
+
+
 def test_programs_leave_nothing_to_the_next(tmp_path: Path) -> None:
     first = "import os, torch\nos.environ['FERRO_LEFT'] = '1'\ntorch.left = 1\nos.chdir('/')\n"
     second = (
@@ -380,10 +420,43 @@ def test_what_decides_before_a_program_begins_starts_it_anew(tmp_path: Path) -> 
     for env, loaded in (
         ({"FERRO_ALLOC_CONF": "page_size_mb:4"}, True),
         ({"FERRO_ALLOC": "0"}, False),
-        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, False),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, False),
     ):
         done = programs.run_simulated([path], {"memory": "1GiB"}, env)
         assert done.stdout == f"{loaded}\n", env
+
+
+def test_what_torch_reads_while_it_is_loaded_is_in_force_in_forked_programs(tmp_path: Path) -> None:
+    text = (
+        "import sys; print('torch' in sys.modules)\n"
+        "import torch\n"
+        "x = torch.empty(1, device='cuda')\n"
+        "print(torch.cuda.memory._snapshot()['allocator_settings']['expandable_segments'])\n"
+    )
+    for env, expandable in (
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, True),
+        ({}, False),
+    ):
+        done = programs.run_simulated([write(tmp_path, text)], {"memory": "1GiB"}, env)
+        assert done.stdout == f"True\n{expandable}\n", done.stderr
+
+
+@pytest.mark.parametrize("destructors", [False, True])
+def test_what_a_program_loads_ends_with_it(tmp_path: Path, destructors: bool) -> None:
+    """Only the destructors of what the fork server has loaded may be left out."""
+    source, library = tmp_path / "ends.cpp", tmp_path / "ends.so"
+    source.write_text('struct S { ~S() { __builtin_puts("destroyed"); } } s;')
+    subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)
+    text = (
+        f"import atexit, ctypes, sys\nctypes.CDLL({str(library)!r})\n"
+        "class Kept:\n    def __del__(self): print('deleted')\n"
+        "kept = Kept()\natexit.register(print, 'at exit')\nsys.exit(5)\n"
+    )
+    machine = {"memory": "1GiB"}
+    path = write(tmp_path, text)
+    done = programs.run_simulated([path], machine, destructors=destructors)
+    assert done.returncode == 5
+    assert done.stdout == "at exit\ndeleted\ndestroyed\n"
 
 
 def test_jobs_follow_the_machine() -> None:

@@ -19,7 +19,7 @@ bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 
 
 bool enable_barrier() { return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
 
-// Every thread of the process passes a full memory barrier between call and return.
+// Every thread of the process executes a full memory barrier between call and return.
 bool barrier_in_all_threads() {
   return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
          (enable_barrier() && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));

@@ -1,24 +1,24 @@
 // A spin lock that is biased to the first thread that takes it: that thread locks and unlocks with
-// plain loads and stores, without an atomic exchange, until another thread comes.
+// plain loads and stores, without an atomic exchange, until a second thread takes the lock.
 //
-// The first other thread revokes the bias, for good: it pays for a barrier in every thread of the
-// process (membarrier, microseconds), and from then on this is a SpinMutex. There is no way back,
-// because a thread that read the bias before it was revoked may write to `inside_` at any later
-// time; and threads that take turns, as the two of forward and backward passes do, would revoke
-// more than they win. In a loop a lock and its unlock take 1.8 ns, those of a SpinMutex 13.6; in an
-// allocation and its release, which wait for other memory meanwhile, 45.0 ns become of 46.0.
+// The second thread revokes the bias permanently: it pays for a barrier in every thread of the
+// process (membarrier, microseconds), and from then on this is a SpinMutex. The bias cannot return,
+// because a thread that read it before the revocation may write to `inside_` at any later time.
+// Threads that alternate, such as those of forward and backward passes, would also lose more by
+// revoking than they gain. In a loop, a lock and its unlock take 1.8 ns instead of a SpinMutex's
+// 13.6; in an allocation and its release, which also wait for memory, 46.0 ns drops to 45.0.
 //
-// Exclusion is that of Dekker, with one side's barrier moved to the other:
+// Mutual exclusion is Dekker's, with one side's barrier moved to the other:
 //   owner: inside_ = kEntering; bias_ still mine? then kInside, else kOutside and the spin lock;
 //   other: takes the spin lock, bias_ = kRevoked, barrier in all threads, waits for kOutside.
-// Either the owner's store is seen by the other, or the owner sees that its bias is gone.
-// Invariants: bias_ changes under shared_ only, and is given at the first lock of all; the thread
-// that is inside by bias has inside_ == kInside, any other one holds shared_; when bias_ is
+// Either the other thread sees the owner's store, or the owner sees the revocation.
+// Invariants: bias_ changes under shared_ only, and the first lock of all sets it; a thread that is
+// inside by bias has inside_ == kInside, any other thread inside holds shared_; when bias_ is
 // kRevoked and shared_ is free, no thread is inside.
 //
-// Not recursive. In a forked child it is as it was, and so stays held if a thread that the
-// child lacks was inside. Under ThreadSanitizer, which knows of no such barrier, and where the
-// kernel has none, no bias is given.
+// Not recursive. A forked child inherits the state, so the lock stays held if a thread that the
+// child lacks was inside. Without membarrier in the kernel, and under ThreadSanitizer, which does
+// not model it, the lock has no bias.
 #pragma once
 
 #include "ferro/base/check.h"
@@ -50,10 +50,10 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
       shared_.unlock();
     }
   }
-  // May fail although the lock is free, when its owner is just about to give it up.
+  // May fail while the lock is free, if the owner of the bias is just leaving it.
   bool try_lock() FERRO_TRY_ACQUIRE(true) { return enter_by_bias() || try_lock_shared(); }
 
-  // The same, and leaves the bias of another thread alone: false where there is one.
+  // Like try_lock, but returns false instead of revoking another thread's bias.
   bool try_lock_without_revoking() FERRO_TRY_ACQUIRE(true) FERRO_NO_THREAD_SAFETY_ANALYSIS {
     if (enter_by_bias()) {
       return true;
@@ -61,12 +61,12 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
     return bias_.load(std::memory_order_relaxed) == kRevoked && shared_.try_lock();
   }
 
-  // For tests: does a thread lock it without an exchange?
+  // For tests: whether some thread locks without an atomic exchange.
   bool is_biased() const {
     const std::uintptr_t bias = bias_.load(std::memory_order_relaxed);
     return bias != kNotGiven && bias != kRevoked;
   }
-  // Whether this process can revoke a bias, and so may give one.
+  // Whether this process can revoke a bias; only then may a lock be biased.
   static bool can_bias();
 
  private:
@@ -74,8 +74,7 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
   static constexpr std::uintptr_t kRevoked = 1;
   enum Inside : std::uint8_t { kOutside, kEntering, kInside };
 
-  // Differs between threads that live at the same time. One that follows a dead owner at the same
-  // address inherits its bias, which is as good.
+  // Unique among live threads. It is harmless that a thread inherits the bias of a dead one.
   static std::uintptr_t this_thread() {
 #if defined(__x86_64__)
     std::uintptr_t pointer = 0;
@@ -94,7 +93,7 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
     }
     FERRO_ASSERT(inside_.load(std::memory_order_relaxed) == kOutside);
     inside_.store(kEntering, std::memory_order_relaxed);
-    // Keeps the compiler's order; the processor's is what `revoke` forces.
+    // Orders the compiler only; the barrier of the revocation orders the processor.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (bias_.load(std::memory_order_acquire) == me) [[likely]] {
       inside_.store(kInside, std::memory_order_relaxed);
@@ -106,13 +105,13 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
 
   void lock_shared() FERRO_NO_THREAD_SAFETY_ANALYSIS;
   bool try_lock_shared() FERRO_NO_THREAD_SAFETY_ANALYSIS;
-  // With shared_ held: gives the bias that was never given, or revokes that of another thread.
-  // False without patience: that thread is inside, and keeps it.
+  // Sets the bias if it was never set, or revokes another thread's. The caller holds shared_.
+  // Returns false, without patience only, if that thread is inside; its bias then stays.
   enum class Patience : std::uint8_t { kWaits, kNone };
   bool settle_bias(Patience patience);
 
   std::atomic<std::uintptr_t> bias_;
-  std::atomic<Inside> inside_{kOutside};  // written by the owner of the bias alone
+  std::atomic<Inside> inside_{kOutside};  // only the owner of the bias writes it
   SpinMutex shared_;
 };
 

@@ -1,4 +1,4 @@
-// Byte arithmetic. Units: every `std::size_t` and `Bytes` below is a number of bytes.
+// Byte arithmetic. Every `std::size_t` below is a number of bytes.
 #pragma once
 
 #include <bit>

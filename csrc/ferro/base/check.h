@@ -1,6 +1,5 @@
-// Checks of broken invariants. They are for mistakes inside ferro_alloc, never for user errors or
-// for refusals of the driver.
-//  - FERRO_CHECK: always on; for conditions whose loss would hand out wrong memory.
+// Checks of invariants. A failed check is a bug in ferro_alloc, not a user's or the driver's error.
+//  - FERRO_CHECK: always on; for conditions whose violation could hand out wrong memory.
 //  - FERRO_ASSERT: debug builds only; for the hit path.
 // A failed check throws `InternalError`, so that a program can still save its work.
 #pragma once

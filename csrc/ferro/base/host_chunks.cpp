@@ -29,7 +29,7 @@ std::byte* map_huge() {
     munmap(memory, before);
   }
   munmap(memory + before + kHuge, kHuge - before);
-  // Where the system refuses, its pages are small ones.
+  // If the system refuses, the chunk consists of small pages.
   madvise(memory + before, kHuge, MADV_HUGEPAGE);
   return memory + before;
 }

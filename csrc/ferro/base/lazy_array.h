@@ -1,5 +1,5 @@
-// A fixed array of zero-initialised elements that costs host memory only where it was touched. For
-// tables that are as long as an address range but used in a few places.
+// A fixed-size array of zeroed elements that uses host memory only where it was touched: for sparse
+// tables as long as an address range.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ class LazyArray {
   std::size_t size() const { return size_; }
 
  private:
-  // A process may have some 65,000 mappings, and small arrays are many.
+  // Small arrays are numerous, and a process is limited to about 65,000 mappings.
   bool is_small() const { return size_ * sizeof(T) < 64 * 1024; }
 
   T* data_ = nullptr;

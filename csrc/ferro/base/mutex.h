@@ -35,7 +35,7 @@ class FERRO_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// For slow paths that call back into code that may come here again on the same thread.
+// For slow paths whose callbacks may take the lock again on the same thread.
 class FERRO_CAPABILITY("mutex") RecursiveMutex {
  public:
   void lock() FERRO_ACQUIRE() { mutex_.lock(); }
@@ -46,8 +46,8 @@ class FERRO_CAPABILITY("mutex") RecursiveMutex {
   std::recursive_mutex mutex_;
 };
 
-// Waiting for a spin lock: a bounded spin and then a yield at each turn, because the holder may be
-// on a slow path that talks to the driver.
+// Waits for a spin lock: spins a bounded number of times, then yields each time, because the holder
+// may be on a slow path that calls the driver.
 class SpinWait {
  public:
   void once() {
@@ -71,7 +71,7 @@ class SpinWait {
   int spins_ = 0;
 };
 
-// For hit paths of some tens of nanoseconds: one exchange when free.
+// For hit paths of tens of nanoseconds: one atomic exchange when free.
 class FERRO_CAPABILITY("mutex") SpinMutex {
  public:
   void lock() FERRO_ACQUIRE() {

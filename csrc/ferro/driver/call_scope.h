@@ -1,4 +1,4 @@
-// Private to the driver layer: the surroundings of a driver call, and its raw types.
+// Private to the driver layer: the session of a driver call, and conversions to raw types.
 #pragma once
 
 #include "ferro/driver/driver.h"
@@ -10,7 +10,7 @@ namespace ferro {
 inline CUdeviceptr raw(DevicePtr ptr) { return static_cast<CUdeviceptr>(address_of(ptr)); }
 inline CUstream raw(StreamId stream) { return reinterpret_cast<CUstream>(stream); }
 
-// A session for one call, unless the thread is in one of that context already.
+// Opens a session for one call, unless the thread's innermost session has this context already.
 class Driver::CallScope {
  public:
   explicit CallScope(Driver& driver) : CallScope(driver, driver.context()) {}

@@ -1,10 +1,10 @@
-// The kinds of driver calls that are counted, for statistics and tests.
+// The driver calls that are counted, for statistics and tests.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// One row a kind: its constant, and its name as a member, in status() and in reports.
+// One row per kind: its constant, and its name as a member, in status() and in reports.
 // clang-format off
 #define FERRO_DRIVER_CALLS(X)    \
   X(kReserve, reserve)           \
@@ -30,7 +30,7 @@ enum class DriverCall : std::uint8_t {
 #undef FERRO_DRIVER_CALL_CONSTANT
 };
 
-// How many there were of each kind.
+// The number of calls of each kind.
 struct DriverCalls {
 #define FERRO_DRIVER_CALL_MEMBER(constant, name) std::uint64_t name = 0;
   FERRO_DRIVER_CALLS(FERRO_DRIVER_CALL_MEMBER)

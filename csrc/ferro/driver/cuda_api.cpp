@@ -6,8 +6,8 @@ namespace ferro {
 namespace {
 
 LoadedCudaApi load() {
-  // RTLD_GLOBAL is not wanted: the symbols are for this table only. The library is never closed,
-  // because allocations live until the process ends.
+  // RTLD_LOCAL: only this table needs the symbols. The library is never closed, because allocations
+  // live until the process ends.
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return {nullptr, "no CUDA driver: libcuda.so.1 could not be loaded"};

@@ -1,10 +1,10 @@
 // The table of CUDA driver functions that ferro_alloc uses.
 //
-// One row a function: the member's name and the exported symbol with its oldest acceptable
-// version suffix. `load_cuda_api()` fills the table from libcuda.so.1 at run time, so nothing links
-// against the driver and the package imports without one. The simulated GPU (csrc/sim) fills the
-// same table. Rows under "tests" are used only by the contract suite, the rest by `Driver`. A driver
-// may lack the rows of the second list, which are null then.
+// One row per function: the member's name and the exported symbol with its oldest acceptable
+// version suffix. `load_cuda_api()` fills the table from libcuda.so.1 at run time, so the package
+// imports without a driver. The simulated GPU (csrc/sim) fills the same table. Only the contract
+// suite uses the rows under "tests"; `Driver` uses the others. A member of the second list is null
+// if the driver lacks the function.
 #pragma once
 
 #include <cuda.h>
@@ -39,7 +39,6 @@
   X(mem_set_access, cuMemSetAccess)                                            \
   X(mem_export, cuMemExportToShareableHandle)                                  \
   X(mem_import, cuMemImportFromShareableHandle)                                \
-  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   X(mem_host_alloc, cuMemHostAlloc)                                            \
   X(mem_free_host, cuMemFreeHost)                                              \
   /* events and streams */                                                     \
@@ -52,13 +51,13 @@
   X(stream_is_capturing, cuStreamIsCapturing)                                  \
   X(stream_get_capture_info, cuStreamGetCaptureInfo_v3)                        \
   X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode)           \
-  /* captured work, and values in the order of a stream */                     \
+  /* captured work, and stream-ordered writes */                               \
   X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2)                \
   X(memset_d8_async, cuMemsetD8Async)                                          \
   X(memset_d16_async, cuMemsetD16Async)                                        \
   X(memset_d32_async, cuMemsetD32Async)                                        \
   X(stream_write_value64, cuStreamWriteValue64_v2)                             \
-  /* what nodes of graphs are given */                                         \
+  /* parameters of graph nodes */                                              \
   X(graph_get_nodes, cuGraphGetNodes)                                          \
   X(graph_node_get_type, cuGraphNodeGetType)                                   \
   X(graph_kernel_node_get_params, cuGraphKernelNodeGetParams_v2)               \
@@ -66,11 +65,12 @@
   X(graph_memset_node_get_params, cuGraphMemsetNodeGetParams)                  \
   X(graph_child_node_get_graph, cuGraphChildGraphNodeGetGraph)                 \
   X(kernel_get_function, cuKernelGetFunction)                                  \
-  /* tests: work to order, capture and replay */                               \
+  /* tests: ordering, capture and replay of work */                            \
   X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
   X(ctx_synchronize, cuCtxSynchronize)                                         \
   X(event_destroy, cuEventDestroy_v2)                                          \
   X(stream_synchronize, cuStreamSynchronize)                                   \
+  X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
   X(stream_end_capture, cuStreamEndCapture)                                    \
   X(graph_instantiate, cuGraphInstantiateWithFlags)                            \
@@ -103,19 +103,19 @@
 
 namespace ferro {
 
-// Plain function pointers; a filled table has no null member but those of the second list.
+// Function pointers. In a filled table, only members of the second list may be null.
 struct CudaApi {
 #define FERRO_CUDA_API_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;
   FERRO_CUDA_API(FERRO_CUDA_API_MEMBER)
   FERRO_CUDA_API_OPTIONAL(FERRO_CUDA_API_MEMBER)
 #undef FERRO_CUDA_API_MEMBER
 
-  // Where the system shows a process the channels of a fabric that it may use.
+  // The directory of the fabric channels that this process may use.
   const char* fabric_channels = "/dev/nvidia-caps-imex-channels";
 };
 
-// The table of the process's libcuda.so.1. On failure `api` is null and `why` is one sentence: no
-// driver library, or a driver too old, with the missing function. Thread-safe; loaded once.
+// The table of the process's libcuda.so.1. On failure `api` is null and `why` is one sentence: the
+// library is missing, or the driver too old: it lacks the named function. Thread-safe; loaded once.
 struct LoadedCudaApi {
   const CudaApi* api = nullptr;
   std::string why;

@@ -124,7 +124,7 @@ bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
 bool Driver::promises(CUdevice_attribute attribute) {
   int supported = 0;
   const CUresult result = api_.device_get_attribute(&supported, attribute, device_);
-  // Older drivers do not know the later ones.
+  // Older drivers do not know newer attributes.
   if (result != CUDA_ERROR_INVALID_VALUE) {
     expect(result, "cuDeviceGetAttribute");
   }
@@ -284,11 +284,6 @@ PageHandle Driver::import_page(ForeignKind kind, const void* shared) {
            "cuMemImportFromShareableHandle");
   }
   return PageHandle{handle};
-}
-
-void Driver::copy(DevicePtr to, DevicePtr from, std::size_t bytes) {
-  const CallScope scope(*this);
-  expect(api_.memcpy_dtod_async(raw(to), raw(from), bytes, nullptr), "cuMemcpyDtoDAsync", bytes);
 }
 
 bool Driver::has_virtual_memory() const {

@@ -1,17 +1,15 @@
-// Everything the allocator asks of one GPU, and nothing else: the door.
+// The allocator's only access to one GPU.
 //
 // Contract of every function:
 //  - it may be called from any thread, with any current context and while captures run: it makes
 //    the device's primary context current and relaxes the thread's capture mode for its duration;
 //  - sizes are positive multiples of `granularity()`;
-//  - running out of device memory is a value; any other refusal throws `DriverError` and has
-//    changed nothing; functions marked noexcept report failure as a value;
-//  - nothing calls back into the allocator, so holding its locks is safe.
-// The primary context is created by the first call that needs it, so an unused device stays
-// untouched. Thread-safe.
+//  - running out of device memory is a return value; any other refusal throws `DriverError` and
+//    changes nothing; functions marked noexcept return failure as a value;
+//  - it never calls back into the allocator, so the caller may hold the allocator's locks.
+// The first call that needs the primary context creates it; an unused device has none. Thread-safe.
 //
-// Context and capture mode are changed and restored around every call, or once around many, for
-// which there is `Driver::Session`.
+// A call changes and restores context and capture mode; a `Driver::Session` does it once for many.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -21,16 +19,14 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace ferro {
 
-// What cuMemImportFromShareableHandle can be given.
+// The kinds of handles that `Driver::import_page` accepts.
 enum class ForeignKind { kDescriptor, kFabric };
 
 class Driver {
@@ -49,100 +45,96 @@ class Driver {
   // Does not create a context.
   std::size_t total_memory() const;
   MemoryInfo memory_info();
-  // Reserves addresses without memory behind them; none when the address space is exhausted. From
-  // `wish` on when they are free, else anywhere.
+  // Reserves addresses without memory: at `wish` if they are free there, else anywhere. None when
+  // the address space is exhausted.
   std::optional<DevicePtr> reserve(std::size_t bytes, std::size_t alignment,
                                    DevicePtr wish = kNull);
   bool unreserve(DevicePtr base, std::size_t bytes) noexcept;
-  // Creates one handle of physical memory; none when the device is full. It can be exported, also
-  // over a fabric, and reached by network cards, where the device allows that.
+  // Creates one handle of physical memory; none when the device is full. Where the device allows
+  // it, the handle can be exported, also over a fabric, and network cards can access it.
   std::optional<PageHandle> create(std::size_t bytes);
   bool release(PageHandle handle) noexcept;
   Status map(DevicePtr at, std::size_t bytes, PageHandle handle);
   // Gives this device and its peers read and write access to mapped pages.
   Status set_access(DevicePtr at, std::size_t bytes);
-  // From now on `set_access` means this device too. What is mapped already needs `grant`.
-  // False: it was so already.
+  // Later calls of `set_access` include the peer; pages mapped before need `grant`. False if the
+  // peer was added before.
   bool add_peer(DeviceId peer);
   void remove_peer(DeviceId peer);
   bool has_peers();
-  // Gives one device access to mapped pages, beside those that have it.
+  // Gives one more device access to mapped pages.
   void grant(DevicePtr at, std::size_t bytes, DeviceId to);
-  // Does the device have pages, addresses and mappings at all?
+  // Whether the device supports virtual memory management.
   bool has_virtual_memory() const;
-  // Removes the mappings of whole pages. False: the driver refused and they are as before.
+  // Removes the mappings of whole pages. False if the driver refused; the mappings then stay.
   bool unmap(DevicePtr at, std::size_t bytes) noexcept;
 
   // Sharing between processes.
-  // Whether new pages can be exported as descriptors; settled by the first page.
+  // Whether new pages can be exported as descriptors; the first page settles the answer.
   bool exports() { return (handle_traits() & kDescriptor) != 0; }
-  // A file descriptor of the page, which the caller closes; it keeps the memory, as a mapping does.
+  // Returns a file descriptor of the page, which the caller closes. The open descriptor keeps the
+  // memory alive, as a mapping does.
   int export_page(PageHandle handle);
-  // A page of another process: `shared` holds a descriptor (int), which stays the caller's, or a
-  // CUmemFabricHandle.
+  // Imports a page of another process. `shared` points to a descriptor (int), which the caller
+  // keeps, or to a CUmemFabricHandle.
   PageHandle import_page(ForeignKind kind, const void* shared);
-  // Copies behind all work of the legacy default stream; the host does not wait.
-  void copy(DevicePtr to, DevicePtr from, std::size_t bytes);
 
-  // Ordering. Events carry no time. An event belongs to the context that it was created in, and can
-  // be recorded on streams of that context only; anybody may query it or wait for it.
-  // That of a stream, which may be of another device.
+  // Ordering. Events carry no time. An event belongs to the context in which it was created. Only
+  // streams of that context can record it; any context may query it or wait for it.
+  // The context of a stream, which may belong to another device.
   ContextId context_of(StreamId stream);
   EventId create_event() { return create_event(own_context()); }
   EventId create_event(ContextId context);
   ContextId own_context() { return to_id(context()); }
-  // False: the stream captures, and the event may belong to the graph, or the stream is of another
-  // context than the event, which `*other` is then; the event can be recorded again, and nothing else.
-  // Disturbs no capture, but for those that a legacy stream implies.
+  // Records the event on the stream. False if the stream captures, because the event may then be
+  // part of the graph, or if the stream belongs to another context than the event, which `*other`
+  // then receives. After false, the event can only be recorded again. Disturbs no capture that began
+  // before.
   [[nodiscard]] bool record(EventId event, StreamId stream, ContextId* other = nullptr);
-  // Records the event behind all work that any stream of this device's context was given so far. The
-  // event belongs to that context.
-  // False: a stream of the context captures. The driver invalidates every capture of the context
-  // then, in any mode and of any thread, so the caller must know that none runs. The event is as it
-  // was. Throws DriverError otherwise, also where `has_context_points()` is false.
+  // Records the event after all work that the streams of this device's context have received so
+  // far. The event must belong to that context.
+  // False, with the event unchanged, if a stream of the context captures. The driver then
+  // invalidates every capture of the context, in any mode and on any thread, so the caller must
+  // know that none runs. Throws DriverError otherwise, also without `has_context_points()`.
   [[nodiscard]] bool record_context(EventId event);
-  // Does the driver have cuCtxRecordEvent (since CUDA 12.5)?
+  // Whether the driver has cuCtxRecordEvent (since CUDA 12.5).
   bool has_context_points() const { return api_.ctx_record_event != nullptr; }
-  // Has all work before the event's last record finished?
+  // Whether all work before the event's last record has finished.
   bool is_complete(EventId event);
-  // The host waits.
+  // The host waits for the event.
   void wait(EventId event);
-  // The host waits no longer than that; false: some event was not complete by then. A thread of its
-  // own waits on until they are, and keeps them alive.
-  using Events = std::vector<EventId>;
-  [[nodiscard]] bool wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most);
-  // What the stream is given from now on comes behind the event's last record; the host does not
-  // wait. False: the stream captures, where an event from outside cannot be waited for.
+  // Later work of the stream waits for the event's last record; the host does not. False if the
+  // stream captures, because a capture cannot wait for an event from outside it.
   [[nodiscard]] bool stream_wait(EventId event, StreamId stream);
-  // Adds to a capture: the next work of `stream` comes behind the work of `other` so far. Both are in
-  // that capture. `event` can be recorded again afterwards.
+  // Orders the next work of `stream` after the work of `other` so far. Both streams are in the same
+  // capture. `event` can be recorded again afterwards.
   void join_in_capture(EventId event, StreamId other, StreamId stream);
-  // Does the stream capture, or any blocking stream of the device, if it is the legacy stream?
-  // Disturbs no capture.
+  // Whether the stream captures; for the legacy stream, whether any blocking stream of the device
+  // does. Disturbs no capture.
   bool captures(StreamId stream);
-  // The host waits for all work that any stream of the device was given. Captures live on: unlike
-  // cuCtxSynchronize the free of pinned host memory, which waits too, is allowed beside them.
+  // The host waits for all work that the streams of the device have received. Captures survive: it
+  // frees pinned host memory, which waits too but, unlike cuCtxSynchronize, is allowed meanwhile.
   void wait_for_device();
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
   // The number of nodes in the graph that the stream is capturing into; 0 if it is not capturing.
   std::size_t captured_nodes(StreamId stream);
-  // The nodes that a node of a graph comes directly after.
+  // The direct dependencies of a graph node.
   std::vector<GraphNodeId> nodes_before(GraphNodeId node);
-  // What may be addresses among all that the nodes of the stream's capture were given so far, also
-  // those of child graphs: each aligned word of the arguments of kernels, and where copies and fills
-  // begin. Ascending, each once. Without the bodies of conditional nodes, which no driver tells; and
-  // without kernels where the driver does not say how large their arguments are.
+  // Possible addresses in the parameters of all nodes of the stream's capture so far, including
+  // child graphs: each aligned word of kernel arguments, and the start addresses of copies and
+  // fills. Ascending, without duplicates. Excludes the bodies of conditional nodes, which the
+  // driver does not reveal, and kernels if the driver does not report the size of their arguments.
   std::vector<DevicePtr> captured_words(StreamId stream);
 
-  // Writes the lowest 1, 2, 4 or 8 bytes of `bits`, in the order of the stream; the host does not
-  // wait and keeps nothing for it.
+  // Writes the lowest 1, 2, 4 or 8 bytes of `bits` in the order of the stream; the host does not
+  // wait and need not keep the value.
   void write(DevicePtr at, std::uint64_t bits, std::size_t bytes, StreamId stream);
 
   // This device's primary context if this object has used it, else null.
   CUcontext context_if_created() const { return context_.load(std::memory_order_acquire); }
 
-  // Since construction.
+  // The calls since construction.
   DriverCalls calls() const;
 
  private:
@@ -150,15 +142,16 @@ class Driver {
 
   CUcontext context();
   CUmemAllocationProp page_properties() const;
-  // What a handle can do beside carrying memory.
+  // Optional capabilities of a handle.
   enum HandleTrait : unsigned { kDescriptor = 1, kFabric = 2, kRdma = 4 };
-  // As the device promises; once a handle was created, as it keeps. A device without a channel to
-  // a fabric promises one all the same. It is not tried there: compute-sanitizer would report that.
+  // The traits that the device promises; after the first handle, those that work. A device promises
+  // fabric handles even without a channel to a fabric. They are not tried then, because
+  // compute-sanitizer would report the failure.
   unsigned handle_traits();
   bool promises(CUdevice_attribute attribute);
   CUresult create_handle(PageHandle* out, std::size_t bytes, unsigned traits);
-  // Containers forbid descriptors that the device could make, and a channel to a fabric need not
-  // work: what the device keeps is found out once, by as many tries as it takes.
+  // Creates the first handle with as many of the promised traits as work, and settles the traits: a
+  // container may forbid descriptors, and a channel to a fabric may fail.
   CUresult create_first(PageHandle* out, std::size_t bytes, unsigned promised);
   static ContextId to_id(CUcontext context) {
     return ContextId{reinterpret_cast<std::uint64_t>(context)};
@@ -190,16 +183,15 @@ class Driver {
   std::array<std::atomic<std::uint64_t>, kDriverCallKinds> calls_{};
 };
 
-// One change of context and capture mode for all calls of this driver by this thread while the
-// object lives, rather than one for each: a request that needs pages makes some twenty. The thread
-// may use other drivers meanwhile. To code of others it is as if it had the device's context
-// current and a relaxed capture mode; a callback into a program goes into a `SessionBreak`.
-// May be nested. It is nothing as long as the device is unused, which it does not change by itself.
-// Throws DriverError when the context is refused.
+// While it lives, context and capture mode are changed once for all calls of this thread to this
+// driver, not for each: a request that needs pages makes about twenty. The thread may use other
+// drivers meanwhile. Foreign code would run with the device's context current and a relaxed capture
+// mode, so a callback into the program runs in a `SessionBreak`. Sessions nest. On an unused device
+// a session has no effect. Throws DriverError if the driver refuses the context.
 class Driver::Session {
  public:
   explicit Session(Driver& driver) : Session(driver, driver.context_if_created()) {}
-  // In a context that may be of another device than the driver's; null: nothing.
+  // The context may belong to another device than the driver's; null has no effect.
   Session(Driver& driver, CUcontext context);
   ~Session() {
     if (context_ != nullptr) {
@@ -217,7 +209,7 @@ class Driver::Session {
   CUresult enter() noexcept;
   void leave() noexcept;
 
-  // Of this thread, innermost; null outside of all.
+  // The innermost session of this thread; null outside all sessions.
   static constinit thread_local Session* current_;
 
   const CudaApi& api_;
@@ -228,8 +220,8 @@ class Driver::Session {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// Gives the thread back the context and capture mode that it had before its sessions, if it is in
-// any, while the object lives. What begins meanwhile is as if it were in none.
+// While it lives, the thread has the context and capture mode from before its sessions, if any.
+// Sessions that begin meanwhile behave as if the thread were in none.
 class Driver::SessionBreak {
  public:
   SessionBreak();

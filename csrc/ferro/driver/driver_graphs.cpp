@@ -1,4 +1,4 @@
-// Captures, graphs, and values that are written in the order of a stream.
+// Captures, graphs and stream-ordered writes.
 #include "ferro/base/check.h"
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
@@ -24,7 +24,7 @@ CaptureFrontier Driver::capture_frontier(StreamId stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
   const CUgraphNode* nodes = nullptr;
-  const CUgraphEdgeData* edges = nullptr;  // asked for, because some edges are not told without
+  const CUgraphEdgeData* edges = nullptr;  // required: the driver reports some edges only with it
   std::size_t count = 0;
   expect(api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, &nodes, &edges, &count),
          "cuStreamGetCaptureInfo");
@@ -143,7 +143,7 @@ void Driver::add_kernel_words(CUgraphNode kernel, std::vector<DevicePtr>* words)
   }
 }
 
-// Without copies: a value travels in the command, where a copy would need its source until it ran.
+// Uses fills, not copies: a fill carries its value, but a copy needs its source until it runs.
 void Driver::write(DevicePtr at, std::uint64_t bits, std::size_t bytes, StreamId stream) {
   const CallScope scope(*this);
   const CUstream target = raw(stream);
@@ -157,13 +157,13 @@ void Driver::write(DevicePtr at, std::uint64_t bits, std::size_t bytes, StreamId
              "cuMemsetD16Async");
       return;
     case 8: {
-      // In place of two fills: an update takes 1.7 us, not 2.9 (H200).
+      // Instead of two fills: an update takes 1.7 us, not 2.9 (H200).
       const CUresult result = api_.stream_write_value64(target, raw(at), bits, 0);
       if (result != CUDA_ERROR_NOT_SUPPORTED) {
         expect(result, "cuStreamWriteValue64");
         return;
       }
-      break;  // some virtual GPUs
+      break;  // some virtual GPUs lack it
     }
     default:
       FERRO_CHECK(bytes == 4);

@@ -1,12 +1,6 @@
-// Events, streams and what captures: the order of work.
+// The order of work: events, streams and captures.
 #include "ferro/driver/call_scope.h"
 #include "ferro/driver/driver.h"
-
-#include <future>
-#include <memory>
-#include <system_error>
-#include <thread>
-#include <utility>
 
 namespace ferro {
 namespace {
@@ -31,10 +25,16 @@ EventId Driver::create_event(ContextId context) {
 
 bool Driver::record(EventId event, StreamId stream, ContextId* other) {
   const CallScope scope(*this);
+  // An event of a capture cannot be waited for once the capture has ended, which another thread may do
+  // before the second question below.
+  if (captures(stream)) {
+    return false;
+  }
   count(DriverCall::kEventRecord);
   const CUresult result = api_.event_record(raw(event), raw(stream));
   if (result == CUDA_ERROR_INVALID_HANDLE) {
-    // Only now: a stream of another device is rare, and each record would pay for the question.
+    // Queried only after the failure: streams of other devices are rare, and a query before each
+    // record would cost time.
     if (const ContextId context = context_of(stream); context != own_context()) {
       if (other != nullptr) {
         *other = context;
@@ -43,7 +43,7 @@ bool Driver::record(EventId event, StreamId stream, ContextId* other) {
     }
   }
   expect(result, "cuEventRecord");
-  // Asked afterwards, because another thread may begin a capture at any moment.
+  // Queried after the record, because another thread may begin a capture at any moment.
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return api_.stream_is_capturing(raw(stream), &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -80,34 +80,11 @@ void Driver::wait(EventId event) {
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
 }
 
-bool Driver::wait(std::shared_ptr<const Events> events, std::chrono::milliseconds at_most) {
-  const CallScope scope(*this);
-  count(DriverCall::kEventWait);
-  const auto result = std::make_shared<std::promise<CUresult>>();
-  std::future<CUresult> over = result->get_future();
-  try {
-    std::thread([&api = api_, context = context(), events = std::move(events), result] {
-      CUresult outcome = api.ctx_set_current(context);
-      for (std::size_t i = 0; i < events->size() && outcome == CUDA_SUCCESS; ++i) {
-        outcome = api.event_synchronize(raw((*events)[i]));
-      }
-      result->set_value(outcome);
-    }).detach();
-  } catch (const std::system_error&) {
-    return false;
-  }
-  if (over.wait_for(at_most) != std::future_status::ready) {
-    return false;
-  }
-  expect(over.get(), "cuEventSynchronize");
-  return true;
-}
-
 bool Driver::captures(StreamId stream) {
   const CallScope scope(*this);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult asked = api_.stream_is_capturing(raw(stream), &status);
-  // So the legacy stream answers while a blocking stream of its context captures.
+  // The driver's answer for the legacy stream while a blocking stream of its context captures.
   if (asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return true;
   }
@@ -149,8 +126,8 @@ CaptureInfo Driver::capture_info(StreamId stream) {
   cuuint64_t id = 0;
   const CUresult result =
       api_.stream_get_capture_info(raw(stream), &status, &id, nullptr, nullptr, nullptr, nullptr);
-  // The legacy default stream cannot be asked while another stream of its context captures. It is
-  // not capturing itself, and ordering against it has to wait until that capture is over.
+  // The driver refuses to query the legacy default stream while another stream of its context
+  // captures. It does not capture itself, but ordering against it must wait for the capture's end.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return {CaptureStatus::kActive, 0};
   }

@@ -1,4 +1,4 @@
-// The one exception of the driver boundary.
+// The only exception type of the driver layer.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,9 @@
 
 namespace ferro {
 
-// A refusal by the driver other than out of memory. `what()` names the call, the CUDA error, the
-// size where there is one, and the device. The state of the allocator is what it was before.
-// `code()` is the driver's number of the error; 0 where it refused no call, but what it offers will
-// not do.
+// A refusal of the driver other than out of memory. `what()` names the call, the CUDA error, the
+// size if there is one, and the device. The state of the allocator is unchanged. `code()` is the
+// driver's error number; 0 if no call failed but the device's properties are unsuitable.
 class DriverError : public std::runtime_error {
  public:
   DriverError(std::string call, std::string error_name, int code, std::size_t bytes, int device)

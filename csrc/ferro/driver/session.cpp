@@ -1,5 +1,5 @@
-// The context and the capture mode in which driver calls are made. The mode matters because event
-// queries are refused, and invalidate the capture, while any thread captures in global mode.
+// The context and capture mode of driver calls. The mode is relaxed, because while any thread
+// captures in global mode the driver otherwise refuses event queries and invalidates the capture.
 #include "ferro/driver/driver.h"
 
 namespace ferro {
@@ -49,7 +49,7 @@ void Driver::SessionBreak::resume(Session* session) {
     return;
   }
   resume(session->outer_);
-  // Where the context is gone meanwhile, the next call in it says so.
+  // If the context no longer exists, the next call reports the error.
   static_cast<void>(session->enter());
   Session::current_ = session;
 }

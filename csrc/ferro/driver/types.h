@@ -1,5 +1,5 @@
-// Strong types for what the driver hands out. Below the adapter a device address is never a `void*`
-// and a stream never a `cudaStream_t`.
+// Strong types for the driver's objects. Below the adapter a device address is never a `void*` and
+// a stream never a `cudaStream_t`.
 #pragma once
 
 #include <compare>
@@ -12,7 +12,7 @@ namespace ferro {
 
 using DeviceId = int;
 
-// An address on the device. `kNull` is never handed out.
+// An address on the device. `kNull` is never a valid one.
 enum class DevicePtr : std::uint64_t {};
 inline constexpr DevicePtr kNull{0};
 
@@ -27,9 +27,9 @@ constexpr std::size_t distance(DevicePtr from, DevicePtr to) {
 
 // A CUstream as a number. 0 is the legacy default stream, a valid key on every device.
 enum class StreamId : std::uint64_t {};
-// Comes after the work of all blocking streams of its device, and before what they get next.
+// Its work is ordered after earlier and before later work of all blocking streams of its device.
 inline constexpr StreamId kLegacyStream{0};
-// By either of its handles: null and CU_STREAM_LEGACY.
+// The legacy stream has two handles: null and CU_STREAM_LEGACY.
 constexpr bool is_legacy(StreamId stream) {
   return stream == kLegacyStream || stream == StreamId{1};
 }
@@ -38,7 +38,7 @@ constexpr bool is_legacy(StreamId stream) {
 enum class PageHandle : std::uint64_t {};
 inline constexpr PageHandle kNoPage{0};
 
-// A CUcontext as a number: of one device, with the streams and events that were made in it.
+// A CUcontext as a number. It belongs to one device and owns the streams and events created in it.
 enum class ContextId : std::uint64_t {};
 
 // A CUevent as a number; 0 is none.
@@ -48,7 +48,7 @@ inline constexpr EventId kNoEvent{0};
 // A CUgraphNode as a number.
 enum class GraphNodeId : std::uint64_t {};
 
-// What a call that may run out of device memory returns.
+// The result of a call that may run out of device memory.
 enum class [[nodiscard]] Status{kOk, kOutOfMemory};
 
 struct MemoryInfo {
@@ -56,7 +56,7 @@ struct MemoryInfo {
   std::size_t total_bytes = 0;
 };
 
-// A capture that was invalidated keeps its stream until it is ended.
+// A stream stays in an invalidated capture until the program ends the capture.
 enum class CaptureStatus : std::uint8_t { kNone, kActive, kInvalidated };
 constexpr bool is_capturing(CaptureStatus status) { return status != CaptureStatus::kNone; }
 
@@ -66,8 +66,8 @@ struct CaptureInfo {
   std::uint64_t id = 0;
 };
 
-// The nodes that the next work of a capturing stream comes directly after; `capture` is 0, and there
-// are none, when no capture is active.
+// The nodes on which the next work of a capturing stream depends directly. When no capture is
+// active, `capture` is 0 and `nodes` is empty.
 struct CaptureFrontier {
   std::uint64_t capture = 0;
   std::vector<GraphNodeId> nodes;

@@ -103,7 +103,8 @@ namespace {
 // The cost row of each function id, looked up once.
 const Cost& cost_of(FunctionId id) {
   static const Cost kFree{};
-  static std::vector<const Cost*> rows;
+  // Never destroyed: PyTorch destroys events while the process ends.
+  static auto& rows = *new std::vector<const Cost*>();
   while (rows.size() <= id) {
     const std::string_view name = function_name(rows.size());
     const Cost* found = &kFree;

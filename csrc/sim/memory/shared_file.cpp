@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <random>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -17,6 +18,26 @@ namespace {
 constexpr char kMagic[16] = "ferro_sim_pages";
 constexpr std::size_t kNotePage = 4 * kKiB;
 
+// A driver keeps no descriptor of what a process shares, so the simulator's own do not count: they move
+// beyond the soft limit, if there is room up to the hard one.
+int move_aside(int descriptor) {
+  // The kernel's table of descriptors has a row for each number.
+  constexpr rlim_t kMostFiles = 1 << 16;
+  rlimit before{};
+  if (descriptor < 0 || getrlimit(RLIMIT_NOFILE, &before) != 0 || before.rlim_cur > kMostFiles) {
+    return descriptor;
+  }
+  const rlimit raised{before.rlim_max, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &raised);
+  const int moved = fcntl(descriptor, F_DUPFD_CLOEXEC, static_cast<int>(before.rlim_cur));
+  setrlimit(RLIMIT_NOFILE, &before);
+  if (moved < 0) {
+    return descriptor;
+  }
+  close(descriptor);
+  return moved;
+}
+
 std::uint64_t random_id() {
   std::random_device source;
   return (std::uint64_t{source()} << 32) | source();
@@ -25,7 +46,7 @@ std::uint64_t random_id() {
 }  // namespace
 
 std::optional<SharedFile> SharedFile::create(std::size_t bytes, int device) {
-  const int descriptor = memfd_create("ferro_sim_pages", MFD_CLOEXEC);
+  const int descriptor = move_aside(memfd_create("ferro_sim_pages", MFD_CLOEXEC));
   if (descriptor < 0) {
     return std::nullopt;
   }
@@ -61,7 +82,7 @@ std::optional<SharedFile> SharedFile::read(int descriptor) {
 }
 
 std::optional<SharedFile> SharedFile::adopt(int descriptor) {
-  return read(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  return read(move_aside(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)));
 }
 
 std::optional<SharedFile> SharedFile::open(int process, int descriptor, std::uint64_t id) {

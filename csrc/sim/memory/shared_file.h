@@ -1,7 +1,8 @@
 // Pages that several processes map: a memory file with the pages' bytes, and after them one host
 // page that says what they are. Whoever holds a descriptor of it, or has it mapped, keeps the bytes.
 //
-// Owns one descriptor. Not thread-safe.
+// Owns one descriptor, which counts towards the soft limit of the process only where that is the hard
+// one too. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -44,9 +44,7 @@ namespace ferro::testing {
 namespace known {
 inline constexpr bool kRejectionsStay = false;
 inline constexpr bool kSharedPagesBeyondLimit = false;
-inline constexpr bool kGoneStreamIsAskedByExport = false;
 inline constexpr bool kGoneStreamIsAskedByFree = false;
-inline constexpr bool kSharingLeavesOldMappings = false;
 }  // namespace known
 
 class DeviceModel {
@@ -302,7 +300,6 @@ class DeviceModel {
   // Sharing.
   void check_shared(std::uint64_t address, const Block& block);
   void check_peer();
-  bool removes_old_mappings();
   void check_places(const std::vector<SegmentView>& segments);
   bool may_go();
 

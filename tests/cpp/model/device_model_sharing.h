@@ -13,14 +13,8 @@ inline void DeviceModel::operator()(const Export& i) {
   }
   const auto found = nth_live(i.block);
   Block& block = found->second;
-  if (known::kGoneStreamIsAskedByExport && block.stream == kGone) {
-    return;
-  }
   const DevicePtr ptr{found->first};
   Span& span = *addresses().find(ptr);
-  if (known::kSharingLeavesOldMappings && !removes_old_mappings()) {
-    return;
-  }
   const auto calls = [] {
     return std::array{SimGpu::calls("cuCtxSynchronize"), SimGpu::calls("cuMemMap"),
                       SimGpu::calls("cuMemUnmap"), SimGpu::calls("cuMemCreate")};
@@ -28,12 +22,8 @@ inline void DeviceModel::operator()(const Export& i) {
   const auto calls_before = calls();
   SharedRange range;
   std::optional<ExportResult> result;
-  guarded([&] {
-    result = device_->export_block(span, ptr, device_->await_exchange(span, ptr, {}), &range);
-  });
-  if (traffic_.captures() != 0) {
-    expect(calls() == calls_before, "under a capture nothing is exchanged or waited for");
-  }
+  guarded([&] { result = device_->export_block(span, ptr, &range); });
+  expect(calls() == calls_before, "no handle is exchanged, and nothing is waited for");
   if (!result) {
     return;
   }
@@ -42,26 +32,14 @@ inline void DeviceModel::operator()(const Export& i) {
     case ExportResult::kNotExportable:
       expect(false, "a live block can be shared");
       return;
-    case ExportResult::kCapturing:
+    case ExportResult::kBorrowed:
       expect((traffic_.captures() != 0 || block.exposed) && !block.shared,
-             "a capture forbids it, the first time");
-      return;
-    case ExportResult::kOutOfMemory:
-      // A handle at either end may reach beyond the block.
-      expect(fault_struck() || (!block.shared && budget() < device_->report().held_bytes() +
-                                                                block.size + 16 * kPageBytes),
-             "only without room for a copy");
-      return;
-    case ExportResult::kBusy:
-      expect(false, "the device comes to rest");
-      return;
-    case ExportResult::kKept:
-      expect(!block.shared, "as few as the first time");
+             "a capture lends the block its memory");
       return;
     case ExportResult::kOk:
       break;
   }
-  expect(!range.units.empty() && range.units.size() <= 16, "few units");
+  expect(!range.units.empty(), "it lies on handles");
   if (!block.shared) {
     block.shared = Shared{range, {}};
     std::uint64_t at = address_of(range.begin);
@@ -81,12 +59,6 @@ inline void DeviceModel::operator()(const Export& i) {
   check_shared(found->first, block);
 }
 
-// Of pages that moved or were lent. False: some are needed still, or a fault struck.
-inline bool DeviceModel::removes_old_mappings() {
-  guarded([&] { device_->stale().remove_passed(); });
-  return device_->stale().count() == 0;
-}
-
 // What was said when it was shared still holds.
 inline void DeviceModel::check_shared(std::uint64_t address, const Block& block) {
   const Shared& shared = *block.shared;
@@ -99,7 +71,7 @@ inline void DeviceModel::check_shared(std::uint64_t address, const Block& block)
              "a shared block keeps its handles");
     }
     expect(unit.descriptor >= 0 && fcntl(unit.descriptor, F_GETFD) >= 0 &&
-               device_->exports().descriptor(unit.id) == unit.descriptor,
+               device_->exports().contains(unit.id),
            "its descriptors are open");
     at += unit.bytes;
   }

@@ -1,8 +1,10 @@
 // How many file descriptors this process may have open.
 #pragma once
 
+#include <cstddef>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <vector>
 
 namespace ferro {
 
@@ -11,6 +13,20 @@ inline rlim_t next_descriptor() {
   const int next = dup(STDIN_FILENO);
   close(next);
   return static_cast<rlim_t>(next);
+}
+
+// With this as the limit so many more can be opened.
+inline rlim_t limit_with_room_for(std::size_t descriptors) {
+  rlim_t limit = 0;
+  std::vector<int> opened;
+  for (std::size_t i = 0; i < descriptors; ++i) {
+    opened.push_back(dup(STDIN_FILENO));
+    limit = static_cast<rlim_t>(opened.back()) + 1;
+  }
+  for (const int descriptor : opened) {
+    close(descriptor);
+  }
+  return limit;
 }
 
 // The most descriptors that this process may open, until the end of the scope.

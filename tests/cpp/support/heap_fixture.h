@@ -127,7 +127,7 @@ class HeapFixture : public ::testing::Test {
   StaleMappings stale_;
   HeapList with_free_pages_{HeapList::kWithFreePages};
   HeapList with_pending_{HeapList::kWithPending};
-  ExportTable exports_;
+  ExportTable exports_{driver_};
   AddressIndex addresses_;
   DeviceStats stats_;
   ObserverSlot observer_;

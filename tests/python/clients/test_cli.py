@@ -80,7 +80,7 @@ def test_conf_stands_in_for_the_environment(tmp_path: Path, run_program: RunProg
         (["run", "-m"], "expected one argument", 2),
         (["run", "missing.py"], "there is no file 'missing.py'", 2),
         (["run", "--unknown", "x.py"], "unrecognized arguments: --unknown", 2),
-        (["run", "--conf", "nonsense:1", __file__], "'nonsense' is no option", 1),
+        (["run", "--conf", "nonsense:1", __file__], "'nonsense' is not an option", 1),
         (["walk"], "invalid choice", 2),
     ],
 )

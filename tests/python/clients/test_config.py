@@ -102,7 +102,7 @@ def test_a_refused_setting_is_named_with_its_value_and_what_it_may_be(text: str,
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("page_size:2", "'page_size' is no option of ferro_alloc: expected page_size_mb, "),
+        ("page_size:2", "'page_size' is not an option of ferro_alloc: expected page_size_mb, "),
         ("page_size_mb", "'page_size_mb' is not of the form key:value, as in page_size_mb:2"),
         ("page_size_mb:2,page_size_mb:4", "'page_size_mb' is given twice, as 2 and as '4'"),
     ],

@@ -36,7 +36,7 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize("devices", ["", "0"])
+@pytest.mark.parametrize("devices", ["", pytest.param("0", marks=pytest.mark.long)])
 def test_sizes_need_no_device(run_program: RunProgram, devices: str) -> None:
     done = run_program(ASK, env={"CUDA_VISIBLE_DEVICES": devices})
     assert json.loads(done.stdout) == FOUND

@@ -55,13 +55,37 @@ def python(folder: Path, program: str, site: Path, **env: str) -> Completed:
     return start(sys.executable, str(script), site=site, check=True, **env)
 
 
-@pytest.mark.parametrize("value", ["1", "true", "ON", " yes "])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("value", "is_on"),
+    [(value, True) for value in ("1", "true", "ON", " yes ", "strict")]
+    + [(value, False) for value in ("", "0", "false", "Off", " no", "2")],
+)
+def test_values(monkeypatch: pytest.MonkeyPatch, value: str, is_on: bool) -> None:
+    monkeypatch.setenv(_variable.NAME, value)
+    read = _variable.value()
+    assert (read in (*_variable.ON, _variable.STRICT)) == is_on
+    assert (read in _variable.OFF or _variable.what_is_wrong(read) != "") != is_on
+
+
+@pytest.mark.parametrize(
+    "value", ["1", *(pytest.param(value, marks=LONG) for value in ("true", "ON", " yes "))]
+)
 def test_on(tmp_path: Path, site_folder: Path, value: str) -> None:
     done = python(tmp_path, SIMULATED + SHOW, site_folder, FERRO_ALLOC=value)
     assert (done.stdout, done.stderr) == (ON, "")
 
 
-@pytest.mark.parametrize("env", [{}, *({"FERRO_ALLOC": v} for v in ("", "0", "false", "Off"))])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"FERRO_ALLOC": "0"},
+        *(pytest.param({"FERRO_ALLOC": v}, marks=LONG) for v in ("", "false", "Off")),
+    ],
+)
 def test_off(tmp_path: Path, site_folder: Path, env: Mapping[str, str]) -> None:
     done = python(tmp_path, SIMULATED + SHOW, site_folder, **env)
     assert (done.stdout, done.stderr) == (OFF, "")
@@ -111,7 +135,7 @@ def test_half_uninstalled_prints_nothing(
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
-@pytest.mark.parametrize("value", ["", "1"])
+@pytest.mark.parametrize("value", [pytest.param("", marks=LONG), "1"])
 def test_without_the_extension_python_starts_as_ever(
     tmp_path: Path, site_folder: Path, value: str
 ) -> None:
@@ -153,7 +177,11 @@ def test_the_programs_own_choice_comes_first(tmp_path: Path, site_folder: Path) 
     ("settings", "said"),
     [
         ({"FERRO_ALLOC_CONF": "page_size:2"}, "ferro_alloc: FERRO_ALLOC_CONF: 'page_size' is no"),
-        ({}, "ferro_alloc: ferro_alloc cannot be installed on this machine: no CUDA driver"),
+        pytest.param(
+            {},
+            "ferro_alloc: ferro_alloc cannot be installed on this machine: no CUDA driver",
+            marks=LONG,
+        ),
     ],
 )
 def test_a_refusal_is_one_line_and_the_program_goes_on(
@@ -169,7 +197,7 @@ def test_a_refusal_is_one_line_and_the_program_goes_on(
     )
     assert done.stdout == OFF
     assert done.stderr.startswith(said)
-    assert done.stderr.endswith("; the program goes on with PyTorch's own allocator\n")
+    assert done.stderr.endswith("; the program continues with PyTorch's own allocator\n")
     assert done.stderr.count("\n") == 1
 
 
@@ -178,7 +206,11 @@ def test_a_refusal_is_one_line_and_the_program_goes_on(
     [
         ({"FERRO_ALLOC_CONF": "page_size:2"}, "ValueError: FERRO_ALLOC_CONF: 'page_size' is no"),
         ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "FerroError: ferro_alloc would be installed and"),
-        ({}, "FerroError: ferro_alloc cannot be installed on this machine: no CUDA driver"),
+        pytest.param(
+            {},
+            "FerroError: ferro_alloc cannot be installed on this machine: no CUDA driver",
+            marks=LONG,
+        ),
     ],
 )
 def test_strict_ends_the_program_where_it_cannot_be_installed(
@@ -198,13 +230,16 @@ def test_strict_is_on_where_all_is_well(tmp_path: Path, site_folder: Path) -> No
 
 
 STARTUP = "import ferro_alloc\nprint(ferro_alloc.status().startup)\n"
+# The same without torch, which the status needs.
+DESCRIBED = "from ferro_alloc import _variable\nprint(_variable.describe())\n"
 
 
 def test_status_says_whether_the_variable_has_an_effect(tmp_path: Path, site_folder: Path) -> None:
-    def said(site: Path, value: str) -> str:
-        return python(tmp_path, STARTUP, site, FERRO_ALLOC=value).stdout.strip()
+    def said(site: Path, value: str, program: str = DESCRIBED) -> str:
+        return python(tmp_path, program, site, FERRO_ALLOC=value).stdout.strip()
 
-    assert said(site_folder, "1") == "FERRO_ALLOC is '1': installs it when torch is imported"
+    on = "FERRO_ALLOC is '1': installs it when torch is imported"
+    assert said(site_folder, "1", STARTUP) == said(site_folder, "1") == on
     assert said(site_folder, "0") == ""
     assert said(site_folder, "2") == "FERRO_ALLOC is '2': expected 1, 0 or strict; it stays off"
     if not (Path(sysconfig.get_paths()["purelib"]) / "ferro_alloc.pth").exists():
@@ -213,7 +248,7 @@ def test_status_says_whether_the_variable_has_an_effect(tmp_path: Path, site_fol
         assert "pip install --no-build-isolation ." in without
 
 
-@pytest.mark.long
+@LONG
 def test_spawned_children_inherit_the_variable(tmp_path: Path, site_folder: Path) -> None:
     program = (
         SIMULATED + "import sys, torch, ferro_alloc\nimport torch.multiprocessing as mp\n"
@@ -255,9 +290,9 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 @pytest.mark.parametrize(
     ("launch", "program"),
     [
-        (["-m", "launch"], ["show.py"]),
-        pytest.param(["-m", "launch"], ["-m", "show"], marks=pytest.mark.long),
-        pytest.param([*ALONE, "-m", "launch"], ["show.py"], marks=pytest.mark.long),
+        pytest.param(["-m", "launch"], ["show.py"], marks=LONG),
+        pytest.param(["-m", "launch"], ["-m", "show"], marks=LONG),
+        pytest.param([*ALONE, "-m", "launch"], ["show.py"], marks=LONG),
         ([*ALONE, "-m", "launch"], ["-m", "show"]),
     ],
 )
@@ -270,7 +305,9 @@ def test_under_torchrun(
     assert sorted(done.stdout.splitlines()) == [f"{i} True ['--lr', '1']" for i in range(2)]
 
 
-@pytest.mark.parametrize(("options", "expected"), [([], False), (["--children"], True)])
+@pytest.mark.parametrize(
+    ("options", "expected"), [pytest.param([], False, marks=LONG), (["--children"], True)]
+)
 def test_children_of_a_launched_program(
     launcher: Path, site_folder: Path, options: list[str], expected: bool
 ) -> None:

@@ -5,68 +5,66 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ferro_alloc import _top
 from tests import programs
-from tests.programs import ROOT, clean_environment
+from tests.programs import ROOT
 from tools.gpu import gpu_count
 
 pytestmark = pytest.mark.skipif(gpu_count() > 0, reason="this machine has an NVIDIA GPU")
 
-# Does what it is told, a line each, and says what it found.
+# Does what it is told, a line each, and says what it found. Arguments: two pipes.
 PROGRAM = """\
 import json, os, sys
-import ferro_alloc, ferro_alloc.sim
-ferro_alloc.sim.activate(memory="4GiB")
+import ferro_alloc
 ferro_alloc.install()
 import torch
 from ferro_alloc import graphs
 known = globals()
-for line in sys.stdin:
-    print(json.dumps(eval(line, known)), flush=True)
+with open(sys.argv[1]) as told, open(sys.argv[2], "w") as answers:
+    print(os.getpid(), file=answers, flush=True)
+    for line in told:
+        print(json.dumps(eval(line, known)), file=answers, flush=True)
 """
 
 
 class Program:
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=clean_environment(),
-            cwd=ROOT,
-            text=True,
+    def __init__(self, folder: Path) -> None:
+        script, *pipes = (folder / name for name in ("program.py", "told", "answers"))
+        script.write_text(PROGRAM)
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        self._runner = threading.Thread(
+            target=programs.run_simulated, args=([script, *pipes], {"memory": "4GiB"})
         )
-        self.pid = self._process.pid
+        self._runner.start()
+        self._told, self._answers = pipes[0].open("w"), pipes[1].open()
+        self.pid = int(self._answers.readline())
 
     def do(self, line: str) -> Any:
         self.ask(line)
-        return json.loads(self._pipe(self._process.stdout).readline())
+        return json.loads(self._answers.readline())
 
     def ask(self, line: str) -> None:
-        pipe = self._pipe(self._process.stdin)
-        pipe.write(line + "\n")
-        pipe.flush()
+        self._told.write(line + "\n")
+        self._told.flush()
 
     def end(self) -> None:
-        self._pipe(self._process.stdin).close()
-        self._process.wait()
-
-    @staticmethod
-    def _pipe(pipe: IO[str] | None) -> IO[str]:
-        assert pipe is not None
-        return pipe
+        self._told.close()
+        self._runner.join()
+        self._answers.close()
 
 
 @pytest.fixture
-def program() -> Iterator[Program]:
-    made = Program()
+def program(tmp_path: Path) -> Iterator[Program]:
+    made = Program(tmp_path)
     yield made
     made.end()
 
@@ -189,7 +187,7 @@ def test_peers_that_do_not_read_hold_up_nobody(program: Program) -> None:
 
 @pytest.mark.parametrize("text", ["ferro_alloc 1 1", "nonsense", "", "ferro_alloc 2 1\ndevice 0"])
 def test_another_form_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="what it tells is not understood"):
+    with pytest.raises(ValueError, match="its report cannot be read"):
         _top.parse(text)
 
 
@@ -202,7 +200,7 @@ def test_nobody_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(_top, "processes", list)
     assert _top.main(["--once", "--interval", "0.01"]) == 0
     assert capsys.readouterr().out == (
-        "no process of yours runs under ferro_alloc and has used a GPU\n"
+        "none of your processes runs under ferro_alloc and has used a GPU\n"
     )
     assert _top.main(["--once", "--json", "--interval", "0.01"]) == 0
     assert capsys.readouterr().out == "[]\n"

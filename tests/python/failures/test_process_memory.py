@@ -72,6 +72,7 @@ def test_each_process_has_its_line(tmp_path: Path, run_simulated: RunSimulated) 
     )
 
 
+@pytest.mark.long
 def test_an_nvml_that_fails_is_left_out(tmp_path: Path, run_simulated: RunSimulated) -> None:
     fake_nvml(tmp_path, init=9)
     assert lines_with(tmp_path, run_simulated) == "\n"

@@ -68,7 +68,7 @@ EXITS = {
     ("state", "order"), [(state, order) for state, orders in EXITS.items() for order in orders]
 )
 def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, state: str, order: str) -> None:
-    ended = run_simulated("torch_exit.py", state, order, memory="256MiB")
+    ended = run_simulated("torch_exit.py", state, order, memory="256MiB", destructors=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 

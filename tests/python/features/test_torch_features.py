@@ -63,7 +63,7 @@ def test_graphs_as_late_as_streams_allow(program: str) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str) -> None:
-    ended = run_simulated("torch_exit.py", "ferro", order, memory="1GiB")
+    ended = run_simulated("torch_exit.py", "ferro", order, memory="1GiB", destructors=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 

@@ -10,9 +10,15 @@ OFTEN = ("allocate", "free", "replay", "capture", "allocate_in_pool", "resize", 
 EACH = ("toggle_install", "toggle_caching", "history", "checkpoint", "snapshot", "thread")
 
 
-@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.long)])
-def test_memory_is_what_the_model_says(seed: int) -> None:
-    found = fuzzed("--seed", str(seed), "--steps", "50000", "--seconds", "15")
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(11, 20_000), pytest.param(11, 50_000, marks=LONG), pytest.param(12, 50_000, marks=LONG)],
+)
+def test_memory_is_what_the_model_says(seed: int, steps: int) -> None:
+    found = fuzzed("--seed", str(seed), "--steps", str(steps), "--seconds", "15")
     assert found["good"], f"seed {seed}: stopped at step {found['steps']}"
     assert found["steps"] > 1000
     assert all(found["done"][name] > 10 for name in OFTEN)

@@ -55,7 +55,7 @@ CAPTURES: dict[str, Any] = {
         [1, 1, 1, 1, 1, 1],
         [
             "FerroError",
-            "'local' is no capture mode: expected one of 'global', 'thread_local', 'relaxed'",
+            "'local' is not a capture mode: expected one of 'global', 'thread_local', 'relaxed'",
         ],
         "FerroError",
     ],

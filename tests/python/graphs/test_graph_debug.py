@@ -104,7 +104,7 @@ def test_a_misuse_is_an_error_of_the_package() -> None:
     error = GraphMisuseError(MisuseKind.OVERLAP, "graph 1", None, "graph 2")
     assert isinstance(error, FerroError)
     assert (error.graph, error.partner, error.address, error.bytes) == ("graph 1", "graph 2", 0, 0)
-    assert "graph 1 is launched beside graph 2" in str(error)
+    assert "graph 1 is launched while graph 2" in str(error)
     assert error.allocated_at == error.freed_at == ()
 
 

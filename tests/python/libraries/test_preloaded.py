@@ -22,7 +22,9 @@ def build(folder: Path, *options: str) -> dict[str, str]:
     return {"LD_PRELOAD": str(library)}
 
 
-@pytest.mark.parametrize("allocator", ["native", "segments", "pages"])
+@pytest.mark.parametrize(
+    "allocator", [pytest.param("native", marks=pytest.mark.long), "segments", "pages"]
+)
 def test_plain_memory_comes_from_the_runtime(
     allocator: str, run_simulated: RunSimulated, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import RunProgram, RunSimulated
 
+pytestmark = pytest.mark.no_extension
+
 Found = list[dict[str, Any]]
 TRAIN = """\
 import os
@@ -75,23 +77,6 @@ def test_queued_collectives_keep_the_order_of_their_streams(
 ) -> None:
     done = run_simulated("sim_ranks.py", "2", "order", count=2, mode=mode)
     assert json.loads(done.stdout.splitlines()[-1]) == [{"wrong": 0}] * 2
-
-
-@pytest.mark.long
-def test_ranks_train_as_one_process_does(run_simulated: RunSimulated) -> None:
-    reserved = {}
-    for allocator in ("native", "ferro_alloc"):
-        done = run_simulated("sim_ranks.py", "4", "training", allocator, count=4)
-        every: Found = json.loads(done.stdout.splitlines()[-1])
-        assert len(every) == 4
-        for found in every:
-            assert found["data parallel"] == pytest.approx(found["alone"], rel=1e-4)
-            assert found["sharded"] == pytest.approx(found["alone"], rel=1e-4)
-            assert found["unknown"] == []
-            assert found["not simulated"] == ["not simulated: nothing was missed"]
-        reserved[allocator] = [found["reserved"] for found in every]
-    assert len({*reserved["native"]}) == 1
-    assert max(reserved["ferro_alloc"]) <= reserved["native"][0]
 
 
 def test_a_rank_that_does_not_take_part_is_an_error(run_simulated: RunSimulated) -> None:

@@ -10,6 +10,9 @@ from tests.python.torch_programs import simulated
 pytest.importorskip("vllm", reason="vllm is not installed: make test-clients")
 
 REFUSED = "invalid argument"
+# Blocks of 16 KiB in two pages: small and large tensors have pages apart, so each stream may hold
+# two that are used in part.
+PAGES_USED_IN_PART = 256
 
 
 @pytest.mark.parametrize("how", ["eager", "compiled", "asleep"])
@@ -18,7 +21,7 @@ def test_engine(how: str) -> None:
     native, pages = sides["native"].value, sides["pages"].value
     rounds = 3 if how == "asleep" else 1
     assert native["generated"] == pages["generated"] == [[8] * 4] * rounds
-    assert pages["blocks"] >= native["blocks"] > 1000
+    assert pages["blocks"] + PAGES_USED_IN_PART >= native["blocks"] > 1000
     if how == "asleep":
         assert all(
             value[f"frees at level {level}"] for value in (native, pages) for level in (1, 2)
@@ -35,7 +38,7 @@ def test_engine_in_a_process_of_its_own() -> None:
     assert pages["elsewhere"]
     assert (native["backend"], pages["backend"]) == ("native", "ferro_alloc")
     assert pages["engine_reserved"] <= native["engine_reserved"]
-    assert pages["blocks"] >= native["blocks"] > 1000
+    assert pages["blocks"] + PAGES_USED_IN_PART >= native["blocks"] > 1000
 
 
 def test_serve_answers_and_says_how_many_blocks_there_are() -> None:
@@ -50,7 +53,7 @@ def test_serve_answers_and_says_how_many_blocks_there_are() -> None:
         assert (value["tokens"], value["status"]) == (8, 0), name
         assert len(value["graphs_gib"]) == 2, name
         assert value["blocks"] > 1000, name
-    assert ours["blocks"] >= native["blocks"]
+    assert ours["blocks"] + PAGES_USED_IN_PART >= native["blocks"]
     assert ours["graphs_gib"] <= native["graphs_gib"]
     # `top` sees what the graphs' pools hold. vLLM counts whatever was taken while it captured.
     assert native["pools"] is None

@@ -23,6 +23,8 @@ MIB = 1 << 20
 LARGEST = 24
 READ = LARGEST // 2
 """The largest that the side stream reads. In MiB."""
+STEP = 12_345
+"""Bytes from the pattern of a round to the next one's."""
 SLEEP = 2_000_000
 """In cycles of the GPU: about a millisecond."""
 
@@ -39,11 +41,14 @@ def empty(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-patterns = torch.arange(1, ROUNDS + 1, dtype=torch.uint8).repeat_interleave(READ * MIB)
-patterns = patterns.view(ROUNDS, -1).pin_memory()
+# The patterns of the rounds are windows of the same random bytes, no two of which are alike. They
+# are made sooner than bytes for each round.
+drawn_bytes = random.Random(0).randbytes(READ * MIB + ROUNDS * STEP)
+random_bytes = torch.frombuffer(bytearray(drawn_bytes), dtype=torch.uint8).pin_memory()
 noise = torch.full((LARGEST * MIB,), 0xFF, dtype=torch.uint8).pin_memory()
 if captured:
-    patterns, noise = patterns.cuda(), noise.cuda()
+    random_bytes, noise = random_bytes.cuda(), noise.cuda()
+patterns = [random_bytes[number * STEP :][: READ * MIB] for number in range(ROUNDS)]
 results = [empty(READ * MIB) for _ in range(8 if captured else ROUNDS)]
 
 

@@ -40,7 +40,9 @@ arguments.add_argument(
     help="programs without record_stream; what waits for uses of freed memory on other streams",
 )
 arguments.add_argument("--orderly-drops", action="store_true")
-arguments.add_argument("--stop-when-caught", action="store_true")
+arguments.add_argument(
+    "--stop-when-caught", action="store_true", help="at the first wrong read, if in turns"
+)
 arguments.add_argument("--mutant", help="library and name of a planted fault, as in path:name")
 arguments.add_argument("--judge-log", type=Path)
 options = arguments.parse_args()
@@ -140,7 +142,8 @@ def run_program(seed: int) -> seeded_run.Tally:
         planner = seeded_late.LatePlanner if options.late_waits else plan.Planner
         program = planner(seed, options.steps, shape)
         observer = log_step if options.judge_log else None
-        return seeded_run.run_in_turns(program, executor, shape.threads, observer)
+        stop = options.stop_when_caught
+        return seeded_run.run_in_turns(program, executor, shape.threads, observer, stop)
     alone = threading.RLock()
     boxes = [queue.SimpleQueue() for _ in range(parallel)]
     programs = []

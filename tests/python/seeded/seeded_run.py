@@ -296,8 +296,12 @@ def run_in_turns(
     executor: Executor,
     threads: int,
     after_step: Callable[[ops.Operation, object], None] | None = None,
+    stop_when_caught: bool = False,
 ) -> Tally:
-    """Several threads, one at a time: the order of all operations is that of the program."""
+    """Several threads, one at a time: the order of all operations is that of the program.
+
+    With `stop_when_caught` the first wrong read ends it.
+    """
     workers = Workers(threads)
     try:
         for number, step in enumerate(program.steps()):
@@ -310,6 +314,8 @@ def run_in_turns(
                 break
             if after_step is not None:
                 after_step(operation, executor.answer)
+            if stop_when_caught and executor.tally.failed:
+                break
     finally:
         workers.stop()
     return executor.tally

@@ -11,6 +11,8 @@ from tests.programs import Completed
 from tests.python.torch_programs import result_of, simulated
 
 LAYOUTS = ("native", "pages", "segments")
+LONG = pytest.mark.long
+SEEDS = [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)]
 
 
 def assert_right(done: Completed) -> None:
@@ -18,11 +20,11 @@ def assert_right(done: Completed) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_late_waits_with_copies(run_simulated: RunSimulated, layout: str) -> None:
-    for seed in range(3):
-        words = ("late_wait_example.py", layout, "copies")
-        turn = {"FERRO_SIM_TURN": "0.001"}
-        assert_right(run_simulated(*words, env=turn, mode="adversarial", seed=seed))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_late_waits_with_copies(run_simulated: RunSimulated, layout: str, seed: int) -> None:
+    words = ("late_wait_example.py", layout, "copies")
+    turn = {"FERRO_SIM_TURN": "0.001"}
+    assert_right(run_simulated(*words, env=turn, mode="adversarial", seed=seed))
 
 
 @pytest.mark.gpu
@@ -36,14 +38,13 @@ IN_PLACE = ("eager", "captured")
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", IN_PLACE)
-def test_waits_where_memory_lies(layout: str, kind: str) -> None:
-    moved = 0
-    for seed in (1, 4):
-        words = ("late_in_place.py", layout, kind, str(seed))
-        result = simulated(*words, turn="0.001", mode="adversarial", seed=seed)
-        assert result["wrong"] == 0
-        moved += result["moved"]
-    assert layout != "pages" or moved > 0
+@pytest.mark.parametrize("seed", [1, pytest.param(4, marks=LONG)])
+def test_waits_where_memory_lies(layout: str, kind: str, seed: int) -> None:
+    words = ("late_in_place.py", layout, kind, str(seed))
+    result = simulated(*words, turn="0.001", mode="adversarial", seed=seed)
+    assert result["wrong"] == 0
+    # With the other seed the captured one moves none.
+    assert layout != "pages" or seed != 1 or result["moved"] > 0
 
 
 def test_waits_where_memory_lies_that_are_left_out_show() -> None:
@@ -62,7 +63,32 @@ def test_waits_where_memory_lies_on_a_gpu(run_program: RunProgram, layout: str, 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_waits_between_the_graphs_of_a_pool(layout: str, when: str) -> None:
-    for seed in range(3):
-        words = ("late_between_graphs.py", layout, when)
-        assert simulated(*words, turn="0.001", mode="adversarial", seed=seed)["wrong"] == 0
+@pytest.mark.parametrize("seed", SEEDS)
+def test_waits_between_the_graphs_of_a_pool(layout: str, when: str, seed: int) -> None:
+    words = ("late_between_graphs.py", layout, when)
+    assert simulated(*words, turn="0.001", mode="adversarial", seed=seed)["wrong"] == 0
+
+
+CAPTURES = ("announced", "silent")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_waits_of_unknown_streams_beside_captures(layout: str, capture: str) -> None:
+    words = ("late_beside_captures.py", layout, capture, "copies")
+    result = simulated(*words, turn="0.001", mode="adversarial", seed=1)
+    assert result["wrong"] == 0
+    assert result["graph_is_right"]
+    assert layout != "pages" or result["served"] == 12
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_waits_of_unknown_streams_beside_captures_on_a_gpu(
+    run_program: RunProgram, layout: str, capture: str
+) -> None:
+    result = result_of(run_program("late_beside_captures.py", layout, capture, "kernels"))
+    assert result["wrong"] == 0
+    assert result["graph_is_right"]
+    assert layout != "pages" or result["served"] == 12

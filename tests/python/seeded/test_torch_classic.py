@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,10 +70,8 @@ def test_every_number_is_natives(run_simulated: RunSimulated, name: str) -> None
         ended = run_simulated("classic.py", allocator, *arguments, env=env, memory="1GiB")
         return [json.loads(line) for line in ended.stdout.splitlines()]
 
-    with ThreadPoolExecutor(2) as both:
-        ours, native = both.map(lines, ("segments", "native"))
-
-    (*ours, our_end), (*native, native_end) = ours, native
+    *ours, our_end = lines("segments")
+    *native, native_end = lines("native")
     names = native_end["names"]
     assert len(ours) == len(native) == case.steps
     for step, (found, expected) in enumerate(zip(ours, native, strict=True)):

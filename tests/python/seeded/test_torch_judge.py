@@ -25,6 +25,7 @@ SAME = (
 EXTRAS = ("history", "own_pools", "sharing", "uncached")
 RARE = ("checkpoints", "clones", "metadata", "peers", "raw", "resets", "scalars", "snapshots")
 LONG = pytest.mark.long
+PROGRAMS = pytest.mark.parametrize("programs", [1, pytest.param(4, marks=LONG)])
 LIMITS = "limits"
 """Failures are counted by the one allocator that serves, so they don't go with switches."""
 
@@ -64,11 +65,15 @@ def assert_same(native: Run, ferro: Run) -> None:
     [EXTRAS, pytest.param((*EXTRAS, *RARE), marks=LONG)],
     ids=["extras", "rare_calls"],
 )
-def test_switching_shows_in_no_count(tmp_path: Path, extras: tuple[str, ...]) -> None:
+@PROGRAMS
+def test_switching_shows_in_no_count(
+    tmp_path: Path, extras: tuple[str, ...], programs: int
+) -> None:
     """Blocks of the other allocator have the sizes that it gives; their numbers agree."""
-    words = ("--threads", "2", "--seed", "61", "--programs", "3", "--extras", "switches", *extras)
+    many = ("--seed", "61", "--programs", str(programs))
+    words = ("--threads", "2", *many, "--extras", "switches", *extras)
     native, ferro = (run(tmp_path, allocator, *words) for allocator in ("native", "ferro"))
-    assert len(native.steps) == len(ferro.steps) > 5_000
+    assert len(native.steps) == len(ferro.steps) > 1_600 * programs
     assert "Switch" in ferro.column("operation")
     assert_same(native, ferro)
 
@@ -76,22 +81,16 @@ def test_switching_shows_in_no_count(tmp_path: Path, extras: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(("--threads", "1", "--seed", "11", "--programs", "3"), marks=LONG),
-        ("--threads", "3", "--seed", "21", "--programs", "3"),
-        ("--threads", "2", "--seed", "31", "--programs", "3", "--without", "empty_cache"),
-        pytest.param(
-            ("--threads", "2", "--seed", "41", "--programs", "3", "--extras", *EXTRAS), marks=LONG
-        ),
-        pytest.param(
-            ("--threads", "2", "--seed", "51", "--programs", "4", "--extras", *RARE), marks=LONG
-        ),
+        pytest.param(("--threads", "1", "--seed", "11"), marks=LONG),
+        ("--threads", "3", "--seed", "21"),
+        ("--threads", "2", "--seed", "31", "--without", "empty_cache"),
+        pytest.param(("--threads", "2", "--seed", "41", "--extras", *EXTRAS), marks=LONG),
+        pytest.param(("--threads", "2", "--seed", "51", "--extras", *RARE), marks=LONG),
         (
             "--threads",
             "2",
             "--seed",
             "71",
-            "--programs",
-            "3",
             "--extras",
             *EXTRAS,
             *RARE,
@@ -100,11 +99,13 @@ def test_switching_shows_in_no_count(tmp_path: Path, extras: tuple[str, ...]) ->
     ],
     ids=["one_thread", "three_threads", "full_cache", "extras", "rare_calls", "every_call"],
 )
+@PROGRAMS
 def test_native_and_ferro_agree_after_every_operation(
-    tmp_path: Path, words: tuple[str, ...]
+    tmp_path: Path, words: tuple[str, ...], programs: int
 ) -> None:
+    words = ("--programs", str(programs), *words)
     native, ferro = (run(tmp_path, allocator, *words) for allocator in ("native", "ferro"))
-    assert len(native.steps) == len(ferro.steps) > 5_000
+    assert len(native.steps) == len(ferro.steps) > 1_600 * programs
     assert_same(native, ferro)
 
     # Requests are rounded alike, and native sometimes hands out a little more.

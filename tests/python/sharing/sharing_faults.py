@@ -1,6 +1,7 @@
 """What a program is told when memory cannot be shared, and that the memory is unharmed."""
 
 import json
+import os
 import resource
 from functools import partial
 from typing import Any
@@ -9,10 +10,9 @@ from tests.python.feature_checks import MIB, error_of, filled, words
 
 import torch
 
-import ferro_alloc
 from ferro_alloc import _C, sim
 
-UNKNOWN, OUT_OF_MEMORY, NOT_SUPPORTED = 999, 2, 801
+UNKNOWN, NOT_SUPPORTED = 999, 801
 SIZE = 80 * MIB
 results: dict[str, Any] = {}
 
@@ -29,14 +29,28 @@ def is_intact(tensor: torch.Tensor, tag: int) -> bool:
     return bool(torch.equal(tensor.cpu(), words(tag, 4 * tensor.numel())))
 
 
-def with_fault(function: str, lasting: bool, result: int) -> list[Any]:
+def without_descriptors() -> tuple[str, str]:
+    """The first time, when the process has no socket yet."""
+    tensor = filled(SIZE, 4)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    following = os.dup(0)
+    os.close(following)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (following, limits[1]))
+    error = error_of(partial(share, tensor))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    del tensor
+    torch.cuda.empty_cache()
+    return error
+
+
+results["no descriptors at all"] = without_descriptors()
+
+
+def with_fault(function: str) -> list[Any]:
     """The error of sharing, whether the bytes are still right, and whether it works afterwards."""
     tensor = filled(SIZE, 5)
     torch.cuda.synchronize()
-    if lasting:
-        sim.fault(function, after=0, result=result)
-    else:
-        sim.fault(function, call=1, result=result)
+    sim.fault(function, after=0, result=UNKNOWN)
     kind, text = error_of(partial(share, tensor))
     sim.clear_faults()
     _C.check_invariants(0)
@@ -50,12 +64,16 @@ def with_fault(function: str, lasting: bool, result: int) -> list[Any]:
     return [kind, text, intact, intact_again]
 
 
-for name in ("cuMemExportToShareableHandle", "cuCtxRecordEvent", "cuMemcpyDtoDAsync"):
-    results[f"{name} unknown"] = with_fault(name, False, UNKNOWN)
-for name in ("cuMemCreate", "cuMemMap"):
-    results[f"{name} out of memory"] = with_fault(name, True, OUT_OF_MEMORY)
-# Once, while the pages are exchanged; later calls find the first part done.
-results["cuMemUnmap out of memory"] = with_fault("cuMemUnmap", True, UNKNOWN)
+filled(MIB, 1).untyped_storage()._share_cuda_()  # PyTorch records an event for the first one
+for name in (
+    "cuMemExportToShareableHandle",
+    "cuCtxRecordEvent",
+    "cuMemcpyDtoDAsync",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemUnmap",
+):
+    results[name] = with_fault(name)
 
 tensor = filled(SIZE, 6)
 side = torch.cuda.Stream()
@@ -65,15 +83,6 @@ with torch.cuda.stream(side):
     results["under a capture"] = error_of(lambda: share(tensor))
     graph.capture_end()
 del graph
-
-scattered = [torch.empty(2 * MIB, dtype=torch.uint8, device="cuda") for _ in range(100)]
-del scattered
-tensor = filled(SIZE, 6)
-files = resource.getrlimit(resource.RLIMIT_NOFILE)
-with ferro_alloc.pin(tensor):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (32, files[1]))
-    results["pinned, with few descriptors"] = error_of(lambda: share(tensor))
-    resource.setrlimit(resource.RLIMIT_NOFILE, files)
 
 
 def open_changed(change: Any) -> tuple[str, str]:

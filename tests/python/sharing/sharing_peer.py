@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import queue
+import resource
 import sys
 import threading
 import time
@@ -44,7 +45,26 @@ HELD: dict[str, Any] = {}
 
 
 def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    """Those that count: the simulated driver's own lie beyond the soft limit, if that is lower."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sum(int(entry.name) < soft for entry in Path("/proc/self/fd").iterdir())
+
+
+def limit_descriptors(spare: int) -> None:
+    """From now on this process may open so many more."""
+    opened = [os.dup(0) for _ in range(spare)]
+    for each in opened:
+        os.close(each)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 1, hard))
+
+
+def error_of_opening(shared: Any) -> tuple[str, str]:
+    try:
+        torch.UntypedStorage._new_shared_cuda(*shared)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
 
 
 def filled(size: int, tag: int, device: str = "cuda") -> torch.Tensor:
@@ -144,6 +164,23 @@ class Commands:
         return open_descriptors()
 
     @staticmethod
+    def limit(spare: int) -> bool:
+        limit_descriptors(spare)
+        return True
+
+    error_of_opening = staticmethod(error_of_opening)
+
+    @staticmethod
+    def error_of_opening_without_room(shared: Any) -> tuple[str, str]:
+        """With room for a connection alone."""
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit_descriptors(1)
+        try:
+            return error_of_opening(shared)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    @staticmethod
     def mapped() -> int:
         """Ranges of device memory that this process has mapped, whoever they belong to."""
         from ferro_alloc import sim
@@ -158,6 +195,9 @@ class Commands:
 def serve(commands: Any, answers: Any) -> None:
     torch.set_num_threads(1)
     torch.zeros(1, device="cuda")
+    # Each command ends with a collection, which need not look at torch again.
+    gc.collect()
+    gc.freeze()
     answers.put("ready")
     while (command := commands.get()) is not None:
         name, arguments = command

@@ -86,30 +86,23 @@ def refusals() -> Result:
 
 
 @pytest.mark.parametrize(
-    "function", ["cuMemExportToShareableHandle", "cuCtxRecordEvent", "cuMemcpyDtoDAsync"]
+    "function", ["cuCtxRecordEvent", "cuMemcpyDtoDAsync", "cuMemCreate", "cuMemMap", "cuMemUnmap"]
 )
-def test_a_refusal_while_sharing_names_the_driver_call(function: str) -> None:
-    kind, text, intact, again = refusals()[f"{function} unknown"]
-    assert kind == "AcceleratorError"
-    assert f"ferro_alloc: {function} failed with CUDA_ERROR_UNKNOWN" in text
-    assert (intact, again) == (True, True)
-
-
-@pytest.mark.parametrize("function", ["cuMemCreate", "cuMemMap", "cuMemUnmap"])
-def test_without_room_for_a_copy_a_block_is_shared_as_it_is(function: str) -> None:
-    kind, _, intact, again = refusals()[f"{function} out of memory"]
+def test_a_driver_that_has_no_room_does_not_matter(function: str) -> None:
+    """Nothing is copied, created, mapped or waited for."""
+    kind, _, intact, again = refusals()[function]
     assert (kind, intact, again) == ("", True, True)
+
+
+def test_a_refusal_while_sharing_names_the_driver_call() -> None:
+    kind, text, intact, again = refusals()["cuMemExportToShareableHandle"]
+    assert kind == "AcceleratorError"
+    assert "ferro_alloc: cuMemExportToShareableHandle failed with CUDA_ERROR_UNKNOWN" in text
+    assert (intact, again) == (True, True)
 
 
 def test_under_a_capture_a_block_is_shared_as_it_is() -> None:
     assert refusals()["under a capture"][0] == ""
-
-
-def test_too_few_descriptors_for_handles_that_stay() -> None:
-    kind, text = refusals()["pinned, with few descriptors"]
-    assert kind == "RuntimeError"
-    assert "more memory handles than half of the file descriptors" in text
-    assert "or the program pinned them. Raise ulimit -n" in text
 
 
 def test_a_device_that_exports_nothing() -> None:
@@ -127,6 +120,26 @@ def test_handles_that_cannot_be_opened() -> None:
     }.items():
         kind, text = refusals()[name]
         assert (kind, reason in text) == ("RuntimeError", True), (name, text)
+
+
+def test_without_a_socket_descriptors_that_are_not_kept_are_asked_for_in_vain() -> None:
+    kind, text = refusals()["no descriptors at all"]
+    assert kind == "RuntimeError"
+    assert "memory handles cannot be shared: half of the file descriptors" in text
+    assert "was refused (socket: Too many open files). Raise ulimit -n." in text
+
+
+@cache
+def with_few_descriptors(pidfd: str) -> Result:
+    return simulated("sharing_limits.py", "ferro", pidfd, memory="2GiB")
+
+
+@pytest.mark.parametrize("name", checks_of("sharing_limits.py"))
+@pytest.mark.parametrize("pidfd", ["allow", "refuse"])
+def test_sharing_with_few_descriptors(pidfd: str, name: str) -> None:
+    found = with_few_descriptors(pidfd)[name]
+    assert "error" not in found, found["error"]
+    assert found["value"] is True
 
 
 @cache

@@ -12,6 +12,8 @@ from ferro_alloc.fit._runs import Question, find_place, largest
 from ferro_alloc.sim.cards import CARDS, find_card, parse_memory
 from tests.conftest import RunProgram
 
+pytestmark = pytest.mark.no_extension
+
 PROPERTIES = """\
 import json, os, sys
 from ferro_alloc import sim

@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import RunProgram, RunSimulated
 from tests.python.sim.test_sim_command import SIMULATE
 
+pytestmark = pytest.mark.no_extension
+
 TIMES = """\
 import json, torch
 from ferro_alloc import sim

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import RunProgram, RunSimulated
+
+pytestmark = pytest.mark.no_extension
 
 SIMULATE = """\
 import sys

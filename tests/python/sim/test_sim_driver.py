@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.conftest import RunSimulated
+
+pytestmark = pytest.mark.no_extension
 
 NEWER = """\
 import ctypes

@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
+from ferro_alloc.__main__ import main
+from ferro_alloc.fit import _runs
 from ferro_alloc.sim.cards import LIBRARIES, find_card
-from tests.conftest import RunProgram
 from tests.programs import Completed
+from tests.python.commands import ForkedChildren, command
 from tests.python.sim import fit_programs as programs
 
-SIMULATE = """\
-import sys
-from ferro_alloc.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 H100_TAKES = find_card("h100").context + LIBRARIES
@@ -28,16 +25,22 @@ Simulate = Callable[..., tuple[Completed, Result]]
 
 
 @pytest.fixture
-def simulate(run_program: RunProgram, tmp_path: Path) -> Simulate:
-    """Runs a program under options of the command: what came out, and the result for machines."""
+def simulate(tmp_path: Path) -> Simulate:
+    """Runs a program under options of the command: what came out, and the result for machines.
+
+    Torch is loaded before. The test of three allocators in one table starts each like a user.
+    """
 
     def run(
-        program: str, *options: str, arguments: tuple[str, ...] = (), env: Mapping[str, str] = {}
+        program: str,
+        *options: str,
+        arguments: tuple[str, ...] = (),
+        env: Mapping[str, str] = {},
     ) -> tuple[Completed, Result]:
         script, found = tmp_path / "train.py", tmp_path / "result.json"
         script.write_text(program)
         words = ("simulate", *options, "--json", str(found), str(script), *arguments)
-        done = run_program(SIMULATE, *words, check=False, env={"FERRO_ALLOC": "", **env})
+        done = command(*words, env=env)
         return done, json.loads(found.read_text())
 
     return run
@@ -191,22 +194,18 @@ def test_children_have_the_choice_of_values(simulate: Simulate) -> None:
     assert [run["verdict"] for run in result["runs"]] == 3 * ["fits"]
 
 
-def test_values_without_memory_that_keeps_them_are_refused(
-    run_program: RunProgram, tmp_path: Path
-) -> None:
+def test_values_without_memory_that_keeps_them_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(VALUES)
-    done = run_program(SIMULATE, "simulate", "--no-backing", "--values", str(script), check=False)
+    done = command("simulate", "--no-backing", "--values", str(script))
     assert done.returncode == 1
     assert "values need memory that keeps them" in done.stderr
 
 
-def test_json_goes_to_stdout_behind_the_programs_own(
-    run_program: RunProgram, tmp_path: Path
-) -> None:
+def test_json_goes_to_stdout_behind_the_programs_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(programs.RESETS)
-    done = run_program(SIMULATE, "simulate", "--gpu", "RTX 4090", "--json", "-", str(script))
+    done = command("simulate", "--gpu", "RTX 4090", "--json", "-", str(script))
     own, result = done.stdout.splitlines()
     assert own == f"{3 * GIB} {3 * GIB}"
     assert json.loads(result)["card"]["key"] == "rtx-4090"
@@ -222,13 +221,19 @@ def test_three_allocators_in_one_table(simulate: Simulate) -> None:
     assert peaks[2] <= peaks[0]
 
 
-def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(simulate: Simulate) -> None:
-    done, result = simulate(programs.RESETS, "--compare", "--memory", "3g")
-    assert done.returncode == 12
+def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, found = tmp_path / "train.py", tmp_path / "result.json"
+    script.write_text(programs.RESETS)
+    monkeypatch.setattr(_runs, "subprocess", ForkedChildren)
+    words = ["simulate", "--compare", "--memory", "3g", "--json", str(found), str(script)]
+    assert main(words) == 12
+    result = json.loads(found.read_text())
     needs = [run["needs_bytes"] for run in result["runs"]]
     # Expandable segments grow by 20 MiB.
     assert all(0 <= need - 3 * GIB - H100_TAKES <= 24 * MIB for need in needs)
-    assert "it fits under none of them" in done.stderr
+    assert "it fits under none of them" in capsys.readouterr().err
 
 
 @pytest.mark.long

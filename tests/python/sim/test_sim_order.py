@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import RunSimulated
 
+pytestmark = pytest.mark.no_extension
+
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 

@@ -59,7 +59,16 @@ def compiled(allocator: str) -> Result:
     return simulated("sim_compile.py", allocator, start_anew=True)
 
 
-@pytest.mark.parametrize("allocator", SIMULATED_ALLOCATORS)
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "allocator",
+    [
+        pytest.param(name, marks=LONG) if name == "expandable" else name
+        for name in SIMULATED_ALLOCATORS
+    ],
+)
 def test_compiled_models_replay_graphs(allocator: str) -> None:
     result = compiled(allocator)
     assert result["unsupported"] == []
@@ -68,7 +77,7 @@ def test_compiled_models_replay_graphs(allocator: str) -> None:
     assert result["graph_launches"] >= 2 * 3 * 2 + 5 + 2
 
 
-@pytest.mark.parametrize("allocator", ["native", "expandable"])
+@pytest.mark.parametrize("allocator", ["native", pytest.param("expandable", marks=LONG)])
 def test_compiled_models_reserve_no_more_than_under(allocator: str) -> None:
     ferro, other = compiled("ferro_alloc"), compiled(allocator)
     assert ferro["graph_launches"] == other["graph_launches"]

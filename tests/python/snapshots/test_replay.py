@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from ferro_alloc import FerroError
+from ferro_alloc.__main__ import main
 from ferro_alloc.sim.cards import CARDS
-from ferro_alloc.snapshots import _findings, _trace
+from ferro_alloc.snapshots import _findings, _replay, _trace
 from ferro_alloc.snapshots._findings import Findings, find, usable
 from ferro_alloc.snapshots._replay import Outcome, Run, kept_settings
 from ferro_alloc.snapshots._state import state_at
 from tests import programs
-from tests.conftest import RunProgram
 from tests.programs import find_program
+from tests.python.commands import ForkedChildren, command
 
 SETTINGS = {"native": "", "expandable": "expandable_segments:True", "ferro_alloc": ""}
 
@@ -84,7 +85,7 @@ def test_replays_of_a_whole_trace_have_the_peaks_of_programs(record: Record) -> 
     ],
 )
 def test_a_trace_that_begins_in_the_middle_starts_from_the_layout_of_its_first_moment(
-    allocator: str, seed: int, record: Record
+    allocator: str, seed: int, record: Record, forked_replays: None
 ) -> None:
     path, own = record(allocator, seed, 300)
     findings = found(path)
@@ -134,22 +135,24 @@ def test_state_adds_up(record: Record) -> None:
         assert pinned == pytest.approx(state.stranded, abs=len(state.pins))
 
 
-REPLAY = """\
-import sys
-from ferro_alloc.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
+@pytest.fixture
+def forked_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_replay, "subprocess", ForkedChildren)
 
 
-def test_command_says_what_would_have_helped(record: Record, run_program: RunProgram) -> None:
+def test_command_says_what_would_have_helped(
+    record: Record, forked_replays: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, own = record("native", 1, 0)
-    (findings,) = json.loads(run_program(REPLAY, "replay", str(path), "--json").stdout)
+    assert main(["replay", str(path), "--json"]) == 0
+    (findings,) = json.loads(capsys.readouterr().out)
     assert findings["recorded_peak_reserved_bytes"] == own["reserved"]
     assert findings["replay_of_its_own_deviates"] == pytest.approx(0, abs=0.02)
     assert findings["helpful"][:2] == ["ferro_alloc", "expandable segments"]
     assert [result["smallest_card"] for result in findings["results"][:3]] == ["rtx-3070"] * 3
     assert findings["pins"][0]["line"].endswith("recorded_program.py:27 empty")
-    text = run_program(REPLAY, "replay", str(path), "--quick").stdout
+    assert main(["replay", str(path), "--quick"]) == 0
+    text = capsys.readouterr().out
     assert "what would have helped" in text
     assert "recorded_program.py:27 empty" in text
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in text
@@ -163,9 +166,9 @@ class RunsCode:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"no pickle", "is no pickle of a snapshot"),
-        (pickle.dumps([1, 2]), "is no memory snapshot: expected a dictionary"),
-        (pickle.dumps(RunsCode()), "a snapshot names nothing"),
+        (b"no pickle", "is not a pickle of a snapshot"),
+        (pickle.dumps([1, 2]), "is not a memory snapshot: expected a dictionary"),
+        (pickle.dumps(RunsCode()), "snapshots have plain values"),
     ],
 )
 def test_what_is_no_snapshot_is_refused_in_one_sentence(
@@ -178,10 +181,10 @@ def test_what_is_no_snapshot_is_refused_in_one_sentence(
     assert capsys.readouterr().out == ""
 
 
-def test_a_snapshot_without_events_is_refused(tmp_path: Path, run_program: RunProgram) -> None:
+def test_a_snapshot_without_events_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.pickle"
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
-    done = run_program(REPLAY, "replay", str(path), check=False)
+    done = command("replay", str(path), start_anew=True)
     assert done.returncode == 1
     assert "_record_memory_history()" in done.stderr
 

@@ -171,5 +171,5 @@ def test_report_without_memory_is_refused(tmp_path: Path) -> None:
         write(tmp_path / "report.html", {"segments": [], "device_traces": []})
     with pytest.raises(FerroError, match="cannot be written to"):
         write(tmp_path / "missing" / "report.html", made_up(100))
-    with pytest.raises(FerroError, match="is no memory snapshot"):
+    with pytest.raises(FerroError, match="is not a memory snapshot"):
         _trace.checked({})

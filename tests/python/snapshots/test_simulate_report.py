@@ -7,33 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RunProgram
 from tests.programs import Completed
+from tests.python.commands import command
 from tests.python.sim import fit_programs as programs
 from tests.python.snapshots.pages import kinds_at_peak, views_of
 
-COMMAND = """\
-import sys
-from ferro_alloc.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
 MIB = 1 << 20
 
 
-def simulate(run_program: RunProgram, folder: Path, program: str, *options: str) -> Completed:
+def simulate(folder: Path, program: str, *options: str) -> Completed:
     script = folder / "train.py"
     script.write_text(program)
-    words = ("simulate", *options, str(script))
-    return run_program(COMMAND, *words, check=False, env={"FERRO_ALLOC": ""})
+    return command("simulate", *options, str(script))
 
 
 @pytest.mark.parametrize("allocator", ["native", "expandable", "ferro_alloc"])
-def test_report_has_the_peak_and_the_kinds_of_the_run(
-    allocator: str, run_program: RunProgram, tmp_path: Path
-) -> None:
+def test_report_has_the_peak_and_the_kinds_of_the_run(allocator: str, tmp_path: Path) -> None:
     page, found = tmp_path / "memory.html", tmp_path / "result.json"
     options = ("--allocator", allocator, "--report", str(page), "--json", str(found))
-    done = simulate(run_program, tmp_path, programs.TRAIN, *options)
+    done = simulate(tmp_path, programs.TRAIN, *options)
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith(f"report: {page}\n")
     (view,) = views_of(page)
@@ -52,10 +44,10 @@ def test_report_has_the_peak_and_the_kinds_of_the_run(
     assert "simulated NVIDIA H100 80GB HBM3" in page.read_text()
 
 
-def test_report_shows_the_request_that_failed(run_program: RunProgram, tmp_path: Path) -> None:
+def test_report_shows_the_request_that_failed(tmp_path: Path) -> None:
     page = tmp_path / "memory.html"
     options = ("--memory", "2GiB", "--report", str(page))
-    done = simulate(run_program, tmp_path, programs.RUNS_OUT_IN_FORWARD, *options)
+    done = simulate(tmp_path, programs.RUNS_OUT_IN_FORWARD, *options)
     assert done.returncode == 12
     (view,) = views_of(page)
     assert len(view["failures"]) == 1
@@ -63,19 +55,17 @@ def test_report_shows_the_request_that_failed(run_program: RunProgram, tmp_path:
 
 
 @pytest.mark.long
-def test_what_cannot_be_written_is_said_at_once_or_at_the_end(
-    run_program: RunProgram, tmp_path: Path
-) -> None:
-    done = simulate(run_program, tmp_path, "import torch\n", "--report", str(tmp_path / "page"))
+def test_what_cannot_be_written_is_said_at_once_or_at_the_end(tmp_path: Path) -> None:
+    done = simulate(tmp_path, "import torch\n", "--report", str(tmp_path / "page"))
     assert done.returncode == 0
     assert "no report: the program used no CUDA memory" in done.stderr
     missing = str(tmp_path / "missing" / "page.html")
-    done = simulate(run_program, tmp_path, "raise SystemExit(5)\n", "--report", missing)
+    done = simulate(tmp_path, "raise SystemExit(5)\n", "--report", missing)
     assert done.returncode == 1
     assert "there is no folder" in done.stderr
-    done = simulate(run_program, tmp_path, programs.TRAIN, "--report", str(tmp_path))
+    done = simulate(tmp_path, programs.TRAIN, "--report", str(tmp_path))
     assert done.returncode == 0
     assert "no report: the report cannot be written" in done.stderr
-    done = simulate(run_program, tmp_path, "1\n", "--compare", "--report", "page.html")
+    done = simulate(tmp_path, "1\n", "--compare", "--report", "page.html")
     assert done.returncode == 2
-    assert "--report is of one run" in done.stderr
+    assert "--report describes one run" in done.stderr

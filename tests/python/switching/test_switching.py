@@ -60,7 +60,7 @@ def test_with_the_classic_layout() -> None:
 @pytest.mark.parametrize("last", ["ferro", "native"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str, last: str) -> None:
-    ended = run_simulated("switching_exit.py", order, last, memory="1GiB")
+    ended = run_simulated("switching_exit.py", order, last, memory="1GiB", destructors=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 

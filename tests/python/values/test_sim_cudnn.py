@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import RunProgram, RunSimulated
 
+pytestmark = pytest.mark.no_extension
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 STORED = BENCHMARKS / "results" / "workspaces_gpu.json"
 MODES = pytest.mark.parametrize("activate", [{}, {"mode": "adversarial", "values": True}], ids=str)

@@ -11,6 +11,8 @@ import pytest
 from tests.conftest import RunProgram, RunSimulated
 from tests.python.sim.test_sim_command import SIMULATE
 
+pytestmark = pytest.mark.no_extension
+
 LATE = {"mode": "adversarial", "seed": 3, "values": True}
 MODES = pytest.mark.parametrize(
     "activate", [{}, LATE, {"mode": "clock", "values": True}], ids=["eager", "adversarial", "clock"]

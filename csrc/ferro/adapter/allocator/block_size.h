@@ -1,4 +1,4 @@
-// Policy: how many bytes a block for a request has. Pure.
+// Policy: the size of the block that serves a request. Pure.
 //
 // PyTorch's rule: the next multiple of 512, or, where `roundup_power2_divisions` is set for the
 // size, the next of `divisions` equal steps between two powers of two.
@@ -22,8 +22,8 @@ constexpr std::size_t block_size(std::size_t bytes, std::size_t divisions) {
   return align_up(bytes, kBlockAlignment);
 }
 
-// PyTorch keeps a number of divisions for each power of two from 1 MiB to 32 GiB, the first for what
-// is smaller and the last for what is larger too. Which of the `count` is that for `bytes` > 0?
+// PyTorch has a number of divisions for each power of two from 1 MiB to 32 GiB. The first also
+// applies to smaller sizes, the last to larger ones. Returns the index for `bytes` > 0.
 constexpr std::size_t divisions_index(std::size_t bytes, std::size_t count) {
   const auto power = static_cast<std::size_t>(std::bit_width(bytes / kMiB));
   return std::min(power > 0 ? power - 1 : 0, count - 1);

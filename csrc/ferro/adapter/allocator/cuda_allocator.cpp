@@ -1,6 +1,5 @@
-// The way in and out: allocation, frees, life cycle. The cache with its numbers, pools and graphs,
-// histories and sharing are in files of their own; what is sent elsewhere is in
-// cuda_allocator_routing.cpp.
+// Allocation, frees and the life cycle. The cache and its statistics, pools and graphs, histories,
+// and sharing have separate files; cuda_allocator_routing.cpp has requests that go elsewhere.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 
 #include "ferro/adapter/allocator/block_size.h"
@@ -29,8 +28,8 @@ using c10::cuda::CUDACachingAllocator::RecordContext;
 // pointer alone, on any thread, with any current device.
 void delete_block(void* ptr) { installed_allocator()->free(ptr); }
 
-// PyTorch never destroys the streams of its own, whose ids are odd (c10/cuda/CUDAStream.cpp); those
-// of programs (ExternalStream) go when they want.
+// PyTorch never destroys its own streams, whose ids are odd (c10/cuda/CUDAStream.cpp). A program
+// may destroy its streams (ExternalStream) at any time.
 bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
   const cudaStream_t handle = reinterpret_cast<cudaStream_t>(static_cast<std::uint64_t>(stream));
   if (handle == nullptr || handle == cudaStreamLegacy) {
@@ -52,7 +51,7 @@ AllocatorConfig with_current_rules(AllocatorConfig config) {
   return config;
 }
 
-// A free cannot fail because somebody who watches it did.
+// A free must not fail because a tracker failed.
 void warn_of_tracker_failure() {
   if (const std::exception_ptr failure = take_tracker_failure()) {
     try {
@@ -78,8 +77,8 @@ KnownStreams::Slot& current_stream(c10::DeviceIndex device) {
   return slot;
 }
 
-// Does somebody look at what this thread allocates and frees: a profiler, perhaps, or a tracer? The
-// first is what c10::memoryProfilingEnabled asks, without the call around it.
+// Whether a profiler or a tracer observes this thread's allocations and frees. The first test is
+// that of c10::memoryProfilingEnabled, without the call around it.
 bool is_profiled_or_traced() {
   return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr ||
          c10::impl::GPUTrace::get_trace() != nullptr;
@@ -94,7 +93,7 @@ void set_installed_allocator(CudaAllocator* allocator) {
 }
 
 CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-                              const AllocatorConfig& config, MemoryShortageCallback on_shortage,
+                              const Settings& config, MemoryShortageCallback on_shortage,
                               Serving serving)
     : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
       graphs(core),
@@ -103,8 +102,8 @@ CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, Addres
       has_pages(config.layout == Layout::kPages && core.driver().has_virtual_memory()),
       grows(has_pages ? serving : Serving::kPrevious) {}
 
-// cudaGetDevice serialises all threads and costs up to 930 ns in one that never set a device; the
-// current context costs 8 ns. PyTorch allocates under a device guard, which makes the two agree.
+// cudaGetDevice serialises all threads and costs up to 930 ns in a thread that never set a device;
+// the current context costs 8 ns. PyTorch allocates under a device guard, so the two agree.
 c10::DeviceIndex CudaAllocator::current_device() const {
   if (device_count_.load(std::memory_order_relaxed) == 1) {
     return 0;
@@ -160,7 +159,7 @@ void CudaAllocator::init(int device_count) {
   if (serves()) {
     ExpandableSetting::instance().say(has_pages());
   }
-  // Without it all works but `top`.
+  // If it cannot start, only `top` does not work.
   (void)status_server_.start();
 }
 
@@ -196,7 +195,7 @@ void CudaAllocator::add_devices(int device_count) {
 
 bool CudaAllocator::initialized() { return device_count() > 0; }
 
-// The hit path: what is unusual leaves it early, so that the rest keeps to registers.
+// The hit path. Unusual cases leave it early, so that the rest stays in registers.
 void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& stream,
                                  std::size_t bytes) {
   Device& owner = device(index);
@@ -246,7 +245,7 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
   if (owner.router.any() || follow_route(owner, index) != Route::kOurs) {
     return allocate_routed(owner, index, stream.handle, request);
   }
-  // Most often somebody only looks on.
+  // Most often only an observer is attached.
   Heap* arena = stream.arenas[is_large(request.size)];
   if (arena != nullptr) {
     const DevicePtr ptr = arena->allocate_hit(request.size, bytes, request.context);
@@ -289,7 +288,7 @@ void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const 
                                    StreamId stream, const Request& request) {
   const AllocateResult result = allocate_quietly(owner, index, pool, stream, request);
   void* ptr = to_void_ptr(result.ptr);
-  if (addresses_.find(result.ptr) != nullptr) {  // else the other one has announced it
+  if (addresses_.find(result.ptr) != nullptr) {  // else the previous allocator has announced it
     announce(owner, index, ptr, result.size);
   }
   return ptr;
@@ -318,7 +317,7 @@ void CudaAllocator::free_unusually(Span* span, void* ptr) {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
   }
   const bool observed = observed_.load(std::memory_order_relaxed);
-  // Asked before the free, after which another thread may release the heap.
+  // Read before the free, after which another thread may release the heap.
   const auto index = static_cast<c10::DeviceIndex>(span->heap()->device());
   Device& owner = device(index);
   const CallContext context = observed ? owner.history.gather(RecordContext::ALL) : nullptr;
@@ -369,7 +368,7 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
     let_grow(owner, index, Serving::kPrevious);
     return allocate_with_address(previous_.allocator(), bytes, address);
   }
-  // PyTorch's name for it, which tells such entries of a trace from others.
+  // PyTorch's note, by which a trace distinguishes such entries.
   std::string& note = thread_annotations().internal_metadata;
   note = "mallocWithAddress";
   const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
@@ -385,12 +384,12 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
 
 c10::DeleterFnPtr CudaAllocator::raw_deleter() const { return &delete_block; }
 
-// The copy runs on the null stream, as native's. `to` may be memory that another stream gave up with
-// work left to do: the current stream waits for that, the null stream does not by itself.
+// The copy runs on the null stream, as natively. `to` may be memory that another stream freed with
+// unfinished work. The current stream waits for that work, the null stream does not by itself.
 void CudaAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream();
   const c10::cuda::CUDAStream null = c10::cuda::getDefaultCUDAStream(current.device_index());
-  // In a capture the copy fails by itself, as under native.
+  // In a capture the copy fails by itself, as in the native allocator.
   const bool ordered = current != null && c10::cuda::currentStreamCaptureStatusMayInitCtx() ==
                                               c10::cuda::CaptureStatus::None;
   c10::Event event(c10::kCUDA);
@@ -428,8 +427,8 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
   if (data.get() == nullptr) {
     return;
   }
-  // Memory of other allocators (shared by another process, wrapped from outside) is theirs to
-  // order; the one before ours ignores what is not its own.
+  // Other allocators order their own memory (shared by another process, or wrapped). The previous
+  // allocator ignores memory that is not its own.
   if (data.get_deleter() != &delete_block) {
     previous_.allocator().recordStream(data, stream);
     return;
@@ -437,7 +436,7 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
   const DevicePtr address = to_device_ptr(data.get());
   Span* span = addresses_.find(address);
   if (span == nullptr) [[unlikely]] {
-    if (!uncached_.owns(data.get())) {  // those are freed behind all work of the device
+    if (!uncached_.owns(data.get())) {  // uncached ones are freed after all work of the device
       previous_.record_stream(data.get(), data.device().index(), stream);
     }
     return;

@@ -1,12 +1,12 @@
 // PyTorch's CUDA allocator interface on top of the core: a thin translator.
 //
-// One object per process, made at the first install and never destroyed, because tensors, storages
-// and other libraries keep pointers to it until the process ends. Thread-safe. It holds no lock of
-// its own on the way in; the GIL may be held by callers and is never taken here.
+// One object per process, created by the first install and never destroyed, because tensors,
+// storages and other libraries keep pointers to it until the process ends. Thread-safe. It enters
+// the core without a lock of its own. Callers may hold the GIL; it never takes it.
 //
-// New requests are served while ours serves (`start_serving`). After `stop_serving` it stays in
-// PyTorch's place all the same, and sends new requests to the allocator that was there before:
-// graphs, pools and tensors of both live on, and each call reaches the one that it is about.
+// It serves new requests after `start_serving`. After `stop_serving` it stays installed in PyTorch,
+// but sends new requests to the previous allocator. Graphs, pools and tensors of both stay valid,
+// and each call goes to the allocator that owns its object.
 //
 // Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is c10::AcceleratorError
 // with the call's name at the end; a misuse is a c10::Error in PyTorch's words.
@@ -16,6 +16,7 @@
 #include "ferro/adapter/allocator/host_pools.h"
 #include "ferro/adapter/allocator/known_streams.h"
 #include "ferro/adapter/allocator/rejections.h"
+#include "ferro/adapter/allocator/settings.h"
 #include "ferro/adapter/fallback/previous_allocator.h"
 #include "ferro/adapter/fallback/uncached_allocations.h"
 #include "ferro/adapter/history/history.h"
@@ -46,12 +47,12 @@
 namespace ferro {
 
 class CudaAllocator;
-// Of status_text.h.
+// Documented in status_text.h.
 std::string status_text(CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
-  CudaAllocator(const CudaApi& api, const AllocatorConfig& config, CUDAAllocator& previous);
+  CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous);
 
   // c10::Allocator
   c10::DataPtr allocate(std::size_t bytes) override;
@@ -70,8 +71,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* raw_alloc(std::size_t bytes) override;
   void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override;
   void raw_delete(void* ptr) override;
-  // At exactly that address, which must be free memory of the pool and stream that would serve an
-  // allocation now. Throws c10::Error otherwise.
+  // Allocates at exactly that address, which must be free memory of the pool and stream that would
+  // serve an allocation now. Throws c10::Error otherwise.
   c10::DataPtr allocateWithAddress(std::size_t bytes, void* address) FERRO_OVERRIDE_SINCE_13;
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
@@ -132,84 +133,87 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override;
 
-  // Switching (install.h). Not while a capture runs. Both may be called again and again.
+  // Switching (install.h), not while a capture runs. Both may be called repeatedly.
   void start_serving() FERRO_EXCLUDES(switch_mutex_);
-  // Only once initialised.
+  // Only after `init`.
   void stop_serving() FERRO_EXCLUDES(switch_mutex_);
   bool serves() const { return serving() == Serving::kOurs; }
-  // Allocations of that device go to a pool, for a capture or for another reason.
+  // Whether allocations of that device go to a pool, for a capture or another reason.
   bool is_diverting(c10::DeviceIndex device) const;
-  // Do graphs or MemPools hold this pool, whoever of the two allocators owns it?
+  // Whether graphs or MemPools hold this pool in either allocator.
   bool holds_pool(const PoolId& id) const;
-  // Nobody asks for the pool by its handle any more.
+  // The program no longer uses the pool by its handle.
   void close_pool(const PoolId& id);
 
-  // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or why not: "member" of
-  // a group, "no member", "capturing", "no memory".
+  // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a
+  // refusal: "member" of a group, "no member", "capturing", "no memory".
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
-  std::string leave_scratch(const PoolId& pool);  // where it is a member
-  // On any device: also after a failed `join_scratch` that could not be undone everywhere.
+  std::string leave_scratch(const PoolId& pool);  // on the devices where it is a member
+  // On any device; also after a failed `join_scratch` that could not be undone everywhere.
   bool is_in_group(std::uint64_t group, const PoolId& pool) const;
-  // Of the pool, on all devices: captures into it borrow nothing from now on.
+  // On all devices: later captures into the pool borrow no handles.
   void expect_checkpoints(const PoolId& pool);
-  // Were any taken or expected?
+  // Whether checkpoints of the pool were taken or are expected.
   bool is_of_tree(const PoolId& pool) const;
   GroupBytes scratch_bytes(std::uint64_t group) const;
   GroupBytes scratch_bytes_if_joined(std::span<const PoolId> pools) const;
-  // Where the pool is held; none: nowhere, or on several.
+  // The device on which the pool is held; none if there is none or several.
   std::optional<c10::DeviceIndex> device_of(const PoolId& pool) const;
 
   // Sizes of pools and graphs (cuda_allocator_sizes.cpp).
   struct PrivatePool {
     PoolId id;
-    std::string name;  // as the user gave it; may be empty
+    std::string name;  // given by the user; may be empty
     PoolSizes sizes;
   };
-  // Those with memory on this device.
+  // The private pools with memory on this device.
   std::vector<PrivatePool> private_pools(c10::DeviceIndex device) const;
   // None for a pool that is not ours: unknown, or of the allocator before.
   std::optional<GraphSizes> graph_sizes(c10::DeviceIndex device, const PoolId& pool,
                                         std::uint64_t capture) const;
-  // Its graph is gone.
+  // Called when the capture's graph is destroyed.
   void forget_capture(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
 
-  // For the debug mode of graphs. While it is on, frees tell the blocks that are watched.
+  // For the debug mode of graphs. While it is on, frees report watched blocks.
   WatchedBlocks& watched_blocks() { return watched_blocks_; }
   void watch_blocks(bool on) FERRO_EXCLUDES(init_mutex_);
   using VisitBlock = std::function<void(const BlockView& block, const PoolId& pool)>;
-  // All live blocks of all devices. Called under the lock of a heap.
+  // Visits all live blocks of all devices. Calls `visit` under the lock of a heap.
   void visit_live(const VisitBlock& visit) const;
-  // The addresses that a capture was given from its pool.
+  // The addresses that a capture received from its pool.
   AddressRanges given_to(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
-  // That run, on all devices.
+  // The number of captures that run, on all devices.
   int captures() const;
   bool has_captures() const { return captures() != 0; }
 
+  // Called at the end of the process, before static destructors run: `top` gets no more reports.
+  void stop_status() { status_server_.stop(); }
+
   // For ferro_alloc's own tools.
-  AllocatorConfig config() FERRO_EXCLUDES(init_mutex_);
-  // Takes over the settings that may change while there is memory. The others, which are the size of
-  // a page, the layout and the thread that unmaps, are those in force already.
-  void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(init_mutex_);
+  Settings config() FERRO_EXCLUDES(init_mutex_);
+  // Takes over the settings that may change while there is memory. The others, which are the size
+  // of a page, the layout and the order of graphs, are those in force already.
+  void adjust(const Settings& wanted) FERRO_EXCLUDES(init_mutex_);
   const FailureLog& failures() const { return failures_; }
   CUDAAllocator& previous() const { return previous_.allocator(); }
-  // As configured, unless the device leaves no choice.
+  // As configured, unless the device does not support pages.
   bool has_pages(c10::DeviceIndex index) const { return device(index).has_pages; }
-  // Of both allocators, without asking the driver which frees are complete.
+  // Statistics of both allocators, without a query of the driver for complete frees.
   c10::CachingDeviceAllocator::DeviceStats statistics(c10::DeviceIndex index);
-  // Of both allocators; of the one before on all devices, unless a capture runs.
+  // Empties our cache of the device and, unless a capture runs, all of the previous allocator's.
   void empty_cache_of(c10::DeviceIndex index);
-  // May it own memory?
+  // Whether the previous allocator may own memory.
   bool has_previous() const { return previous_.is_in_use(); }
-  // Do requests that no pool takes get pages, by the settings in force?
+  // Whether requests outside pools get pages, by the current settings.
   bool is_paged(c10::DeviceIndex index) const { return route_now(device(index)) == Route::kOurs; }
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
-  // History::sample, of all devices, also of those that are still to come.
+  // History::sample for all devices, including those added later.
   void sample_stacks(std::size_t bytes) FERRO_EXCLUDES(init_mutex_);
   // Live blocks of an initialised device by tag, the largest first; none before the first tag.
   std::vector<TagTotal> tags(c10::DeviceIndex device) const;
   // Null when `device` was not initialised.
   DeviceMemory* core_of(int device) const;
-  // DeviceMemory::pin, of the device that has the range. False: none has, or not all of it.
+  // DeviceMemory::pin on the device that has the range. False if none has all of it.
   bool pin(void* ptr, std::size_t bytes);
   void unpin(void* ptr, std::size_t bytes);
   // Frees what `allocate` handed out; the one deleter of all DataPtrs.
@@ -217,21 +221,21 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
 
  private:
   static constexpr std::size_t kNotTold = PageStore::kNoLimit - 1;
-  // What PyTorch knows as one device.
+  // One device of PyTorch.
   struct Device {
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
-           const AllocatorConfig& config, MemoryShortageCallback on_shortage, Serving serving);
+           const Settings& config, MemoryShortageCallback on_shortage, Serving serving);
     DeviceMemory core;
     GraphMemory graphs;
     PoolRouter router;
     History history;
-    const bool has_pages;                  // else the allocator before serves this device
-    std::atomic<bool> serves_hits{false};  // requests that no pool takes are ours, as last seen
-    std::atomic<Serving> grows;            // which one's current stretch it is (end_stretch)
-    std::atomic<double> fraction{1};       // of setMemoryFraction, and the bytes that it is
+    const bool has_pages;                  // else the previous allocator serves this device
+    std::atomic<bool> serves_hits{false};  // requests outside pools are ours, as last seen
+    std::atomic<Serving> grows;            // the allocator of the current stretch (end_stretch)
+    std::atomic<double> fraction{1};       // of setMemoryFraction; its bytes are the next field
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
-    std::atomic<std::size_t> limit_of_previous{kNotTold};  // as it was last told
-    std::atomic<bool> announces_captures{false};           // to it; written under announce_mutex_
+    std::atomic<std::size_t> limit_of_previous{kNotTold};  // as last set there
+    std::atomic<bool> announces_captures{false};  // to the previous one; under announce_mutex_
   };
 
   void add_devices(int device_count) FERRO_EXCLUDES(init_mutex_);
@@ -239,7 +243,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Device& device(c10::DeviceIndex index) const;
   [[noreturn]] static void refuse_device(c10::DeviceIndex index);
   void* allocate_on(c10::DeviceIndex index, KnownStreams::Slot& stream, std::size_t bytes);
-  // The arena of the stream did not serve it. Fills the slot's.
+  // Serves a request that the stream's arena did not hit. Fills the slot's arena.
   void* allocate_beyond_hit(Device& device, c10::DeviceIndex index, KnownStreams::Slot& stream,
                             std::size_t bytes);
   Request to_request(std::size_t bytes, CallContext context) const;
@@ -247,24 +251,23 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                            std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);
-  // Without `announce`. Where it would fail, a block of the allocator before that a pool lends.
+  // Allocates without `announce`. Before it fails, the previous allocator's pools may lend a block.
   AllocateResult allocate_quietly(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                   StreamId stream, const Request& request);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
   std::vector<PoolShare> pool_shares(c10::DeviceIndex index) const;
-  // Of a request that the allocator before could not serve: its own message knows neither our memory
-  // nor names.
+  // For a request that the previous allocator could not serve; its own message lacks our facts.
   std::string message_of_failed_previous(Device& device, c10::DeviceIndex index, std::size_t bytes);
   Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
-  // `span` is that of the pointer; null when it is not ours.
+  // `span` contains the pointer; null if the block is not ours.
   void free_unusually(Span* span, void* ptr);
   [[noreturn]] static void refuse_free(void* ptr);
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
-  // A descriptor of an exported unit, of any device; -1 for an unknown id.
+  // Finds a descriptor of an exported unit of any device (DescriptorServer::Find).
   DescriptorStatus duplicate_export(std::uint64_t id, FileDescriptor* found);
 
   // Requests and blocks that are not ours (cuda_allocator_routing.cpp).
@@ -274,36 +277,37 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     PoolId pool;  // for kOurs
   };
   Serving serving() const { return serving_.load(std::memory_order_acquire); }
-  // Of requests that no pool takes, by the settings in force.
+  // The route of requests outside pools, by the current settings.
   Route route_now(const Device& device) const;
-  // The same, and the hit path knows it from now on.
+  // The same, and updates the hit path.
   Route follow_route(Device& device, c10::DeviceIndex index);
-  // A request goes to this one. Where it was the other's turn, a stretch ends.
+  // A request goes to `which`. If the other allocator grew until now, its stretch ends.
   void let_grow(Device& device, c10::DeviceIndex index, Serving which);
   void start_previous() FERRO_EXCLUDES(init_mutex_);
-  // The allocator before defers events, and gives nothing back, while it knows of a capture. So it is
-  // told of those into our pools.
+  // The previous allocator defers events and releases no memory while it knows of a capture. So
+  // captures into our pools are announced to it.
   void announce_captures(Device& device, c10::DeviceIndex index) FERRO_EXCLUDES(announce_mutex_);
-  // Before a block of one allocator goes while the other one grows, so that the peak counts it. A free
-  // does not wait for the climb lock: its holder may wait for the lock of the allocator before, which
-  // this thread may have. Where another thread has it, the peak may miss the block.
+  // Called before a block of one allocator is freed while the other one grows, so that the peak
+  // counts it. A free does not wait for the climb lock, because its holder may wait for the lock of
+  // the previous allocator, which this thread may hold. If another thread holds the climb lock, the
+  // peak may miss the block.
   void fold_peaks(Device& device, c10::DeviceIndex index, Serving frees);
   Destination destination(Device& device, StreamId stream) const;
   void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream, Request request);
   void* allocate_in_previous(Device& device, c10::DeviceIndex index, StreamId stream,
                              std::size_t bytes);
-  // Null: it has none.
+  // Null if it has none.
   void* borrow_from_previous(Device& device, c10::DeviceIndex index, StreamId stream,
                              std::size_t bytes);
   void free_elsewhere(void* ptr);
-  // Tells the allocator before what this thread said of its requests.
+  // Passes this thread's annotations of its requests to the previous allocator.
   void forward_annotations();
-  // A pool that nobody knows yet is made where new requests are served.
+  // A pool that neither allocator knows: unowned, or about to be created where requests are served.
   enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
                         IfUnknown unknown = IfUnknown::kIsNobodys) const;
   bool makes_in_previous(const Device& device, const PoolId& id) const FERRO_EXCLUDES(init_mutex_);
-  // One that has no memory yet. Nothing where requests are diverted to it, or for a member of a group.
+  // Moves a pool without memory. No-op if requests are diverted to it or it is a group's member.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
@@ -313,15 +317,16 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // pool that has a name.
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> pool_names(
       c10::DeviceIndex device) const;
-  // On all devices, those that this thread began (graph/pool_router.h), and what only they held.
+  // Releases the failed captures of this thread on all devices (graph/pool_router.h), and
+  // everything that only they held.
   void let_go_of_failed_captures();
-  // A pool was let go of once: what is kept beside its memory goes when that was the last hold
-  // (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
+  // Called after a hold of a pool is released. After the last one, the data kept beside its memory
+  // is dropped (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
   static void end_failed_capture(Device& device, const PoolId& id);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
-  // The same for those that the device's router let go of.
+  // Follows up on the captures that the device's router released.
   void follow_released(Device& device);
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
   bool has_pages() const;
@@ -330,7 +335,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool relieve_shortage();
   void apply_limit(c10::DeviceIndex index);
   void apply_limit_of_previous(Device& device, c10::DeviceIndex index);
-  // Most bytes that this allocator and the one before may hold together.
+  // The most bytes that both allocators may hold together.
   std::size_t limit_of_both(const Device& owner) const;
 
   void report_to_profiler(Device& device, c10::DeviceIndex index, void* ptr, std::int64_t bytes);
@@ -350,8 +355,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Mutex switch_mutex_;
   std::atomic<Serving> serving_{Serving::kPrevious};
   std::atomic<bool> enabled_{true};          // by torch.cuda.caching_allocator_enable
-  std::atomic<bool> previous_lends_{false};  // some pool of its may serve requests of no pool
-  std::atomic<bool> previous_grows_{false};  // on some device, beside our memory
+  std::atomic<bool> previous_lends_{false};  // some pool of it may serve requests outside pools
+  std::atomic<bool> previous_grows_{false};  // on some device that has pages
   Mutex announce_mutex_;
   AddressIndex addresses_;
   RejectionObservers rejection_observers_;
@@ -359,8 +364,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   HostPools host_pools_;
   WatchedBlocks watched_blocks_;
   mutable Mutex init_mutex_;
-  std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);  // of setNoSplit
-  AllocatorConfig config_ FERRO_GUARDED_BY(init_mutex_);
+  std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);  // by setNoSplit
+  Settings config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};
   DescriptorServer descriptor_server_{
@@ -368,13 +373,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   IpcReceiver received_;
   StatusServer status_server_{[this] { return status_text(*this); }};
 
-  // What observes the devices, also those that are still to come.
+  // The observers of the devices, including devices added later.
   HistorySettings history_settings_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<bool> history_enabled_{false};
-  std::atomic<bool> observed_{false};  // by a history, a tracker or who watches blocks
-  std::atomic<bool> has_tags_{false};  // some thread had one
+  std::atomic<bool> observed_{false};  // by a history, a tracker or watched blocks
+  std::atomic<bool> has_tags_{false};  // some thread has set one
   TraceRing<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
 };
 

@@ -1,4 +1,4 @@
-// The cache: emptying it, its limits, its numbers, and where pools are held.
+// The cache: emptying it, its limits and statistics, and the devices of pools.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
@@ -20,7 +20,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
     const CallContext context =
         owner.history.gather(c10::cuda::CUDACachingAllocator::RecordContext::ALL);
     if (id == c10::MempoolId_t{0, 0}) {
-      // Natively it counts as a wait for all streams, also where there is nothing to give back.
+      // Natively this counts as a wait for all streams, even if nothing is released.
       if (owner.has_pages || owner.core.report().held_bytes() != 0) {
         with_torch_errors([&] { owner.core.empty_cache(context); });
       }
@@ -28,8 +28,8 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
       try {
         owner.core.empty_pool(to_pool_id(id), context);
       } catch (const DriverError& refusal) {
-        // The destructor of a MemPool is here, which must not throw. What is left of the pool goes
-        // with the next emptying of everything.
+        // The caller may be the destructor of a MemPool, which must not throw. The next emptying of
+        // the whole cache releases the rest of the pool.
         TORCH_WARN(refusal.what());
       }
       is_of_previous |= is_previous_pool(owner, index, id);
@@ -38,7 +38,7 @@ void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   }
   if (id == c10::MempoolId_t{0, 0}) {
     empty_previous_cache();
-  } else if (is_of_previous && !is_diverting) {  // it refuses while it diverts to any pool
+  } else if (is_of_previous && !is_diverting) {  // it refuses while it diverts to a pool
     try {
       previous_.allocator().emptyCache(id);
     } catch (const c10::Error& refusal) {

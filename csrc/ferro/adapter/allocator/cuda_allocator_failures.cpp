@@ -1,4 +1,4 @@
-// What becomes of a request that the core could not serve: observers are told, the error is thrown.
+// Requests that the core could not serve: notifies observers and throws the error.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/allocator/device_view.h"
 #include "ferro/adapter/torch/convert.h"
@@ -40,7 +40,7 @@ void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const
 
 namespace {
 
-// No locks are held. O(live blocks).
+// Called without locks. O(live blocks).
 CallSites live_call_sites(const History& history, DeviceMemory& core) {
   if (!history.gathers()) {
     return {};
@@ -53,7 +53,7 @@ CallSites live_call_sites(const History& history, DeviceMemory& core) {
     core.report().visit_live([&](const BlockView& block) { sums->add(block.size, block.context); });
     return sums->name();
   } catch (const std::bad_alloc&) {
-    return {};  // the host has no memory for it; the error goes without
+    return {};  // the host lacks memory; the error omits the call sites
   }
 }
 
@@ -78,7 +78,7 @@ std::string CudaAllocator::message_of_failed_previous(Device& owner, c10::Device
   return message;
 }
 
-// The core knows nothing of the allocator before.
+// Adds the facts of the previous allocator, which the core does not know.
 Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
                                   const OutOfMemoryFacts& facts) {
   Failure failure;

@@ -16,7 +16,7 @@ namespace {
 using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
                                                   // of the interface that this file implements
 
-// Its first use takes a while, because it compares two clocks many times.
+// The first call is slow, because it compares two clocks many times.
 const c10::ApproximateClockToUnixTimeConverter& clock_converter() {
   static const auto* converter = new c10::ApproximateClockToUnixTimeConverter;
   return *converter;
@@ -31,7 +31,7 @@ void set_unix_times(std::vector<Entry>& entries) {
   }
 }
 
-// Each allocator keeps so many.
+// Each allocator keeps `count` entries, so two traces together may have more.
 void keep_last(std::vector<TraceEntry>& trace, std::size_t count) {
   if (trace.size() > count) {
     trace.erase(trace.begin(), trace.end() - static_cast<std::ptrdiff_t>(count));
@@ -158,11 +158,11 @@ void CudaAllocator::popCompileContext() {
   if (!contexts.empty()) {
     contexts.pop_back();
   } else if (previous_.is_in_use()) {
-    previous_.allocator().popCompileContext();  // entered before ours was installed
+    previous_.allocator().popCompileContext();  // pushed before ferro_alloc was installed
   }
 }
 
-// When it is about to note something, because until then nobody knows whether it will.
+// Called just before the previous allocator may record an event, because it may never record one.
 void CudaAllocator::forward_annotations() {
   if (!isHistoryEnabled() || !previous_.is_in_use()) {
     return;
@@ -195,7 +195,7 @@ void CudaAllocator::setUserMetadata(const std::string& metadata) {
   }
 }
 
-// From the first tag of the process on, for good.
+// Called at the first tag of the process; permanent.
 void CudaAllocator::count_tags() {
   const MutexLock lock(init_mutex_);
   has_tags_.store(true);
@@ -251,7 +251,7 @@ void CudaAllocator::attachOomRejectionObserver(OomRejectionObserver observer) {
   rejection_observers_.add(std::move(observer));
 }
 
-// What every allocation ends with.
+// The last step of every allocation.
 void CudaAllocator::announce(Device& owner, c10::DeviceIndex index, void* ptr, std::size_t size) {
   if (observed_.load(std::memory_order_relaxed)) [[unlikely]] {
     deliver_to_trackers();
@@ -275,8 +275,7 @@ void CudaAllocator::report_to_profiler(Device& owner, c10::DeviceIndex index, vo
       owner.core.report().held_bytes(), c10::Device(c10::kCUDA, index));
 }
 
-// Who follows mappings by a tracker, to register them with a library, begins with those of a
-// snapshot.
+// A program that registers mappings through a tracker begins with the whole ones of a snapshot.
 bool CudaAllocator::has_trackers() {
   const MutexLock lock(init_mutex_);
   return !trackers_.empty();

@@ -8,27 +8,12 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
-#include <algorithm>
 #include <stdexcept>
-#include <sys/resource.h>
 
 namespace ferro {
 namespace {
 
 using c10::cuda::CUDACachingAllocator::ShareableHandle;
-
-// Of the descriptors that a process may have, a block may take half.
-std::size_t most_descriptors() {
-  rlimit limit{};
-  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
-  return std::max<std::size_t>(known ? limit.rlim_cur / 2 : 0, kMaxExportUnits);
-}
-
-constexpr const char* kTooManyHandles =
-    "This block lies on more memory handles than half of the file descriptors that this process "
-    "may open (ulimit -n). They cannot be exchanged for one handle now: ";
-constexpr const char* kWhatToDo =
-    " Raise ulimit -n, or allocate what is shared in a torch.cuda.MemPool(no_split=True).";
 
 void check(ExportResult result, DeviceId device, void* ptr) {
   switch (result) {
@@ -40,18 +25,10 @@ void check(ExportResult result, DeviceId device, void* ptr) {
       TORCH_CHECK(false, "Memory of GPU ", device,
                   " cannot be shared between processes: its driver gives no file descriptors for "
                   "it. Share a copy in host memory.");
-    case ExportResult::kCapturing:
-      TORCH_CHECK(false, kTooManyHandles, "a CUDA graph is captured. Share it before the capture.");
-    case ExportResult::kBusy:
-      TORCH_CHECK(false, kTooManyHandles, "GPU ", device, " has work that does not end.",
-                  kWhatToDo);
-    case ExportResult::kKept:
-      TORCH_CHECK(false, kTooManyHandles,
-                  "other processes or libraries know them, or the program pinned them.", kWhatToDo);
-    case ExportResult::kOutOfMemory:
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", kTooManyHandles,
-                       "there is no room for a copy on GPU ", device,
-                       ". Share it before the memory is full.");
+    case ExportResult::kBorrowed:
+      TORCH_CHECK(false,
+                  "This memory was allocated in a CUDA graph capture that has not ended, and other "
+                  "memory may come behind its addresses then. Share it after the capture.");
   }
 }
 
@@ -81,18 +58,8 @@ ShareableHandle CudaAllocator::shareIpcHandle(void* ptr) {
   }
   const DeviceId device = span->heap()->device();
   SharedRange range;
-  // Who watches the memory may have registered it.
-  ExportRules rules{most_descriptors(), ExportResult::kOk};
-  if (this->device(device).history.has_trackers()) {
-    rules.exchange = ExportResult::kKept;
-  }
-  const ExportResult result = with_torch_errors([&] {
-    {
-      const WithoutInterpreterLock others_go_on;
-      rules = core_of(device)->await_exchange(*span, address, rules);
-    }
-    return core_of(device)->export_block(*span, address, rules, &range);
-  });
+  const ExportResult result =
+      with_torch_errors([&] { return core_of(device)->export_block(*span, address, &range); });
   check(result, device, ptr);
   IpcHandle handle;
   describe(range, handle);
@@ -117,13 +84,21 @@ void CudaAllocator::unpin(void* ptr, std::size_t bytes) {
 
 void CudaAllocator::describe(const SharedRange& range, IpcHandle& handle) {
   handle.from = own_process();
-  try {
-    handle.server = descriptor_server_.address();
-  } catch (const std::runtime_error&) {
-    // Without a socket the memory can still be opened where the kernel allows pidfd_getfd.
-  }
+  bool kept = true;
   for (const SharedUnit& unit : range.units) {
     handle.units.push_back({unit.bytes, unit.descriptor, unit.id});
+    kept = kept && unit.descriptor >= 0;
+  }
+  try {
+    handle.server = descriptor_server_.address();
+  } catch (const std::runtime_error& error) {
+    // Without a socket the memory can still be opened where the kernel allows pidfd_getfd.
+    TORCH_CHECK(
+        kept, "A block on ", range.units.size(),
+        " memory handles cannot be shared: half of the file descriptors that this process may "
+        "open (ulimit -n) do not suffice for them, and the socket that would hand them out one "
+        "after the other was refused (",
+        error.what(), "). Raise ulimit -n.");
   }
 }
 
@@ -141,6 +116,8 @@ DescriptorStatus CudaAllocator::duplicate_export(std::uint64_t id, FileDescripto
         return DescriptorStatus::kSent;
       case DuplicateResult::kNoDescriptors:
         return DescriptorStatus::kFull;
+      case DuplicateResult::kRefused:
+        return DescriptorStatus::kRefused;
       case DuplicateResult::kRetired:
         break;
     }

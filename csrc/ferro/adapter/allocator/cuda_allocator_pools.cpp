@@ -20,8 +20,8 @@ namespace {
 using namespace c10::cuda::CUDACachingAllocator;  // NOLINT(google-build-using-namespace): the names
                                                   // of the interface that this file implements
 
-// PyTorch's captures hand over a lambda of a member function of at::cuda::CUDAGraph, in all
-// versions; nothing else says that a filter is theirs.
+// In all versions, PyTorch's captures pass a lambda of a member function of at::cuda::CUDAGraph.
+// Nothing else identifies their filters.
 FilterOwner owner_of(const std::function<bool(cudaStream_t)>& filter) {
   const bool of_graph = std::strstr(filter.target_type().name(), "CUDAGraph") != nullptr;
   return of_graph ? FilterOwner::kGraph : FilterOwner::kProgram;
@@ -46,7 +46,7 @@ void check(CheckpointError error) {
                   "A capture into this pool of an exclusive group has not ended, or its end had no "
                   "memory for what it keeps: capture once more before a checkpoint is taken");
     case CheckpointError::kPagesGone:
-      TORCH_CHECK(false, "The memory of the checkpointed blocks was given back since");
+      TORCH_CHECK(false, "The memory of the checkpointed blocks has been released since");
   }
 }
 
@@ -61,7 +61,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   };
   const StreamId current = to_stream_id(c10::cuda::getCurrentCUDAStream(index).stream());
   const FilterOwner whose = owner_of(filter);
-  // A pool lives where it got its first memory.
+  // A pool belongs to the allocator that gave it its first memory.
   if (makes_in_previous(owner, to_pool_id(id))) {
     move_pool_to_previous(owner, index, id);
   }
@@ -69,11 +69,11 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
   const bool begun = with_torch_errors(
       [&] { return owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose); });
-  follow_released(owner);  // beginning lets go of captures that were abandoned
+  follow_released(owner);  // `begin` releases abandoned captures
   TORCH_CHECK(begun, "beginAllocateToPool: already recording to mempool_id");
   if (previous) {
     start_previous();
-    // It refuses a pool whose holders are all gone, until the pool's memory is given back.
+    // The previous allocator refuses a pool without holders until the pool's memory is released.
     if (previous_.pool_use_count(index, id) == 0 && captures() == 1) {
       previous_.empty_cache();
     }
@@ -105,8 +105,8 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   Device& owner = device(index);
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
-  // Where this throws, the graph object takes its capture for one that has not ended, and the
-  // diversion goes as those of captures that failed do.
+  // If this throws, the graph object regards its capture as not ended, and the diversion is removed
+  // like that of a failed capture.
   owner.router.note_capture_over(to_pool_id(id));
   check_sharing(with_torch_errors([&] {
     return owner.graphs.end_capture(to_pool_id(id), how == EndOfCapture::kSucceeded
@@ -161,8 +161,8 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
     result = device(i).graphs.may_join(group, pool);
   }
-  // On all devices or on none: nothing orders the replays of what is refused. `is_in_group` tells of
-  // a device that the pool could not leave.
+  // The pool joins on all devices or on none, because the replays of a refused pool are not
+  // ordered. `is_in_group` reports a device that the pool could not leave.
   c10::DeviceIndex joined = 0;
   const auto leave = [&] {
     while (joined > 0) {
@@ -191,7 +191,7 @@ std::string CudaAllocator::leave_scratch(const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
     const SharingResult left = with_torch_errors([&] { return device(i).graphs.leave(pool); });
-    // A join that failed may have left it a member on some devices.
+    // After a failed join the pool may be a member on some devices only.
     result = left == SharingResult::kNoMember ? SharingResult::kOk : left;
   }
   return text_of(result);
@@ -208,7 +208,7 @@ bool CudaAllocator::is_in_group(std::uint64_t group, const PoolId& pool) const {
 
 void CudaAllocator::expect_checkpoints(const PoolId& pool) {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    // Else it is a tree's from its first checkpoint on.
+    // If this fails, the pool becomes a tree's at its first checkpoint.
     static_cast<void>(device(i).graphs.expect_checkpoints(pool));
   }
 }
@@ -258,7 +258,7 @@ void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
   } else {
     const bool released = owner.core.pools().release(to_pool_id(id));
     TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
-                          ") is unknown or held by nobody");
+                          ") is unknown or not held");
   }
   on_release(to_pool_id(id));
 }
@@ -294,7 +294,7 @@ void CudaAllocator::follow_released(Device& owner) {
   }
 }
 
-// Else it would divert to the pool for good, and refuse to give memory of pools back.
+// Else the previous allocator would divert to the pool permanently and never release pool memory.
 void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id,
                                         bool is_ended) const {
   if (!is_ended) {
@@ -303,7 +303,7 @@ void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t
   previous_.allocator().releasePool(index, id);
 }
 
-// One that nobody ended.
+// Ends a capture that the program never ended.
 void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
   static_cast<void>(owner.graphs.end_capture(id, GraphMemory::Outcome::kFailed));
 }

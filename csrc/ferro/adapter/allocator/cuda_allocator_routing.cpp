@@ -1,10 +1,10 @@
-// What is not served from our own memory: requests and pools of the allocator before ours, blocks
+// Requests that our memory does not serve: requests and pools of the previous allocator, blocks
 // that bypass the cache, and the switch between the two allocators.
 //
-// Our memory has one layout, pages. Memory in PyTorch's layout comes from PyTorch's own allocator, the
-// one before ours: all memory with layout:segments or on a device without virtual memory management,
-// pools with graph_layout:segments, what a program asks for while it has switched expandable segments
-// off, and pools whose blocks are whole segments or that have an allocator of their own.
+// Our memory has one layout, pages. Memory in PyTorch's layout comes from PyTorch's own allocator,
+// the previous one: all memory with layout:segments or on a device without virtual memory
+// management, pools with graph_layout:segments, requests while the program has switched expandable
+// segments off, and pools whose blocks are whole segments or that have their own allocator.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/allocator/sealed_pools.h"
 #include "ferro/adapter/history/gathering.h"
@@ -17,8 +17,7 @@
 
 namespace ferro {
 
-CudaAllocator::CudaAllocator(const CudaApi& api, const AllocatorConfig& config,
-                             CUDAAllocator& previous)
+CudaAllocator::CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous)
     : api_(api),
       page_bytes_(config.page_bytes),
       layout_(config.layout),
@@ -62,7 +61,7 @@ void CudaAllocator::let_grow(Device& owner, c10::DeviceIndex index, Serving whic
   }
   if (which == Serving::kPrevious) {
     start_previous();
-    owner.serves_hits.store(false, std::memory_order_relaxed);  // the next one ends the stretch
+    owner.serves_hits.store(false, std::memory_order_relaxed);  // the next hit ends the stretch
   }
   const Serving grew = owner.grows.exchange(which, std::memory_order_relaxed);
   if (grew != which && previous_.is_in_use()) {
@@ -110,7 +109,7 @@ CudaAllocator::Destination CudaAllocator::destination(Device& owner, StreamId st
   if (pool == kDefaultPool) {
     return {route, kDefaultPool};
   }
-  // A diversion holds its pool where the pool lives.
+  // A diversion holds its pool in the allocator that owns the pool.
   const bool theirs = previous_.is_in_use() && owner.core.pools().use_count(pool) < 0;
   return {theirs ? Route::kPrevious : Route::kOurs, pool};
 }
@@ -148,10 +147,10 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   announce_captures(owner, index);
   forward_annotations();
   apply_limit_of_previous(owner, index);
-  // PyTorch 2.11's expandable segments fail an assertion when part of a pool goes back to the
-  // driver; a program that did not ask for them must not meet that.
+  // PyTorch 2.11's expandable segments fail an assertion when part of a pool returns to the driver.
+  // This must not happen to a program that did not enable them.
   const ExpandableSetting::AsBefore setting;
-  // It cannot know that some of the memory is our cache.
+  // The previous allocator does not know that our cache holds some of the memory.
   if (owner.core.report().held_bytes() != 0 && !rejects_before_driver()) {
     if (void* ptr = previous_.try_allocate(index, bytes, handle)) {
       return ptr;
@@ -175,7 +174,7 @@ void CudaAllocator::free_elsewhere(void* ptr) {
       fold_peaks(device(i), i, Serving::kPrevious);
     }
     forward_annotations();
-    previous_.allocator().raw_delete(ptr);  // throws when it is not its own either
+    previous_.allocator().raw_delete(ptr);  // throws if the block is not its own either
   }
 }
 
@@ -230,7 +229,7 @@ void CudaAllocator::start_serving() {
   ExpandableSetting::instance().say(has_pages());
 }
 
-// As far as is known: before CUDA is initialised nobody asked the devices.
+// As far as known: the devices are not queried before CUDA is initialised.
 bool CudaAllocator::has_pages() const {
   bool has_pages = layout_ == Layout::kPages;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
@@ -239,12 +238,12 @@ bool CudaAllocator::has_pages() const {
   return has_pages;
 }
 
-AllocatorConfig CudaAllocator::config() {
+Settings CudaAllocator::config() {
   const MutexLock lock(init_mutex_);
   return config_;
 }
 
-void CudaAllocator::adjust(const AllocatorConfig& wanted) {
+void CudaAllocator::adjust(const Settings& wanted) {
   {
     const MutexLock lock(init_mutex_);
     config_ = wanted;
@@ -269,7 +268,7 @@ void CudaAllocator::start_previous() {
   previous_.start(device_count());
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     for (int marked = device(i).router.marked(); marked > 0; --marked) {
-      mark_capture_begin(previous_.allocator(), i);  // so that it knows which ends
+      mark_capture_begin(previous_.allocator(), i);  // so that it can match the ends
     }
     announce_captures(device(i), i);
   }
@@ -294,8 +293,8 @@ void CudaAllocator::stop_serving() {
   }
 }
 
-// Only one of the two grows at a time, which is what makes peaks of their sum known: the stretch in
-// which `grew` did is folded into the peaks shown, and a new one begins for both.
+// Only one allocator grows at a time, so the peaks of their sum are known. Folds the stretch in
+// which `grew` did into the reported peaks, and begins a new one for both.
 void CudaAllocator::end_stretch(c10::DeviceIndex index, Serving grew) {
   DeviceMemory& core = device(index).core;
   previous_.add_statistics(index, to_device_stats(core), grew);
@@ -325,8 +324,8 @@ bool CudaAllocator::empty_previous_cache() {
   return true;
 }
 
-// Others may have memory to give: libraries that registered a callback, and the allocator before
-// ours, whose tensors leave it in its cache when they die. Asked under the climb lock.
+// Libraries that registered a callback may release memory, and so may the previous allocator, whose
+// cache keeps the memory of its freed tensors. Called under the climb lock.
 bool CudaAllocator::relieve_shortage() {
   const NoGathering under_a_lock;
   bool freed = false;
@@ -341,7 +340,7 @@ std::size_t CudaAllocator::limit_of_both(const Device& owner) const {
                   memory_limit_.load(std::memory_order_relaxed));
 }
 
-// The limit is one for both; what the other one holds is not ours to take.
+// Both allocators share one limit: the previous allocator's memory reduces ours.
 void CudaAllocator::apply_limit(c10::DeviceIndex index) {
   Device& owner = device(index);
   std::size_t limit = limit_of_both(owner);
@@ -351,7 +350,7 @@ void CudaAllocator::apply_limit(c10::DeviceIndex index) {
   owner.core.store().set_limit(limit);
 }
 
-// The same for the other one, which knows a fraction of the device.
+// The same for the previous allocator, whose limit is a fraction of the device.
 void CudaAllocator::apply_limit_of_previous(Device& owner, c10::DeviceIndex index) {
   const std::size_t limit =
       serves() ? limit_of_both(owner) : owner.fraction_limit.load(std::memory_order_relaxed);
@@ -380,7 +379,7 @@ void CudaAllocator::set_use_on_oom_in_previous(c10::DeviceIndex index, c10::Memp
   }
 }
 
-// Its pools that lend serve a request before it fails, as natively.
+// Pools of the previous allocator that lend serve a request before it fails, as they do there.
 void* CudaAllocator::borrow_from_previous(Device& owner, c10::DeviceIndex index, StreamId stream,
                                           std::size_t bytes) {
   if (!previous_lends_.load(std::memory_order_relaxed)) {

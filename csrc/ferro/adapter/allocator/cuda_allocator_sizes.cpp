@@ -1,4 +1,4 @@
-// What pools and graphs hold, by name.
+// The sizes of pools and graphs, by name.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/graph/pool_registry.h"

@@ -15,9 +15,9 @@ namespace {
 
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
 
-// Bytes of a new segment of PyTorch's own allocator for a block of `size` bytes: requests up to 1 MiB
-// come from segments of 2 MiB, larger ones below 10 MiB from segments of 20 MiB by default, and all
-// others from one of their own size in multiples of 2 MiB (c10/cuda/CUDACachingAllocator.cpp).
+// Bytes of a new segment of PyTorch's own allocator for a block of `size` bytes: requests up to 1
+// MiB come from segments of 2 MiB, larger ones below 10 MiB from segments of 20 MiB by default, and
+// all others from one of their own size in multiples of 2 MiB (c10/cuda/CUDACachingAllocator.cpp).
 std::size_t native_segment_bytes(std::size_t size) {
   if (!is_large(size)) {
     return 2 * kMiB;
@@ -26,7 +26,7 @@ std::size_t native_segment_bytes(std::size_t size) {
                           : align_up(size, 2 * kMiB);
 }
 
-// Has that allocator a free block for it, on this stream and in no pool? O(its blocks).
+// Whether that allocator has a free block for it, on this stream, outside pools. O(its blocks).
 bool native_has_block(c10::cuda::CUDACachingAllocator::CUDAAllocator& native,
                       c10::DeviceIndex device, cudaStream_t stream, std::size_t size) {
   const std::size_t max_split = AcceleratorAllocatorConfig::max_split_size();

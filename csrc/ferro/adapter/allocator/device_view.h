@@ -1,4 +1,4 @@
-// Numbers about one device for people who write tools.
+// Numbers about one device, for tools.
 #pragma once
 
 #include "ferro/adapter/allocator/cuda_allocator.h"
@@ -7,11 +7,11 @@
 
 namespace ferro {
 
-// Bytes of the block that a request for `bytes` gets, by the settings in force. 0 for 0.
+// Bytes of the block that a request for `bytes` gets, by the current settings. 0 for 0.
 std::size_t round_size(std::size_t bytes);
 
-// Bytes that a request for `bytes` takes from the driver where nothing is free, by the settings in
-// force and those given. 0 for 0. Needs no device.
+// Bytes that a request for `bytes` takes from the driver if no memory is free, by the current and
+// the given settings. 0 for 0. Needs no device.
 std::size_t allocation_size(std::size_t bytes, Layout layout, std::size_t page_bytes);
 
 // Bytes that a request for `bytes` on the current stream would take from the driver now.

@@ -1,4 +1,4 @@
-// What the last failures of the process were, for who has only the text of an error.
+// The last failures of the process, for callers that have only the text of an error.
 #pragma once
 
 #include "ferro/adapter/history/call_sites.h"
@@ -18,7 +18,7 @@ namespace ferro {
 
 // What a private pool holds at a failure.
 struct PoolShare {
-  std::string name;  // as the user gave it, else its id
+  std::string name;  // given by the user, else its id
   PoolSizes sizes;
 };
 
@@ -27,14 +27,14 @@ struct Failure {
   std::vector<PoolShare> pools;  // the largest first
   CallSites call_sites;          // empty while no history is recorded
   std::vector<TagTotal> tags;    // live memory by tag, the largest first
-  std::string previous;          // name of the allocator before; empty: it holds nothing
-  std::string message;           // what the error says
+  std::string previous;          // name of the previous allocator; empty if it holds nothing
+  std::string message;           // text of the error
 };
 
-// The largest private pools and the allocator before, in a sentence each, or nothing.
+// One sentence each about the largest private pools and the previous allocator; may be empty.
 std::string describe_pools(const Failure& failure);
 std::string describe_previous(const Failure& failure);
-// The lines of code, or the tags, that hold most, a line of text each, or nothing.
+// One line of text for each line of code, or tag, that holds the most memory; may be empty.
 std::string describe_call_sites(const Failure& failure);
 std::string describe_tags(const Failure& failure);
 

@@ -7,7 +7,7 @@ class CudaAllocator;
 
 // Null before the first install (switching/install.h). Valid until the process ends. Thread-safe.
 CudaAllocator* installed_allocator();
-// By `install` alone.
+// Called only by `install`.
 void set_installed_allocator(CudaAllocator* allocator);
 
 }  // namespace ferro

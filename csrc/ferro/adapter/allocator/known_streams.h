@@ -1,7 +1,7 @@
-// The driver's handles of the streams that a thread allocates on, by PyTorch's ids for them.
+// Caches the driver's handles of the streams on which a thread allocates, by PyTorch's ids.
 //
-// c10's stream object leads to the handle through a device guard and a table, some 60 ns; the
-// handle behind an id never changes. Nor do the arenas that serve it. For one thread.
+// c10 finds a handle through a device guard and a table, in about 60 ns. The handle of an id never
+// changes, nor do the arenas that serve it. For one thread.
 #pragma once
 
 #include "ferro/driver/types.h"
@@ -19,20 +19,19 @@ class KnownStreams {
   struct Slot {
     std::uint64_t key = 0;
     StreamId handle{};
-    // Of the default pool, for small and for large blocks; null: not known yet, or requests need more.
+    // The default pool's, for small and large blocks; null if unknown or if requests need more.
     std::array<Heap*, 2> arenas{};
   };
 
-  // The stream with that id is of that device if `slot.key == key`; otherwise the slot may be
-  // overwritten.
+  // The slot has the stream if `slot.key == key`; otherwise the caller may overwrite it.
   static constexpr std::uint64_t key_of(std::int64_t id, int device) {
     // Ids are small numbers or addresses; both leave the uppermost byte free.
     return static_cast<std::uint64_t>(id) ^ (static_cast<std::uint64_t>(device) << 56);
   }
   Slot& slot_of(std::uint64_t key) { return slots_[index_of(key)]; }
 
-  // c10 has 32 streams of a priority and tells them apart in the bits from the sixth on; below are
-  // the priority and one bit that is always set. The 32 have a slot each.
+  // c10 has 32 streams per priority. The bits from the sixth on distinguish them; the lower bits
+  // are the priority and one bit that is always set. Each of the 32 streams has its own slot.
   static constexpr std::size_t index_of(std::uint64_t key) {
     return ((key >> 5) ^ (key << 2) ^ (key >> 56)) % kSlots;
   }

@@ -25,8 +25,8 @@ std::string rejection_message(const OutOfMemoryFacts& facts) {
          "per_process_memory_fraction limit. Requested size: " +
          format_size(facts.request) + ". ferro_alloc holds " + format_size(facts.held) + " of " +
          format_size(facts.rejected_beyond.value_or(0)) +
-         " allowed, and what is free of it did not do. Set throw_on_cudamalloc_oom:False to give "
-         "memory back and wait for it first.";
+         " allowed, and its free memory does not suffice. Set throw_on_cudamalloc_oom:False to "
+         "release memory and wait for it first.";
 }
 
 void RejectionObservers::add(OomRejectionObserver observer) {

@@ -1,5 +1,5 @@
-// Requests that are refused at once because they would exceed the memory fraction, as the setting
-// `throw_on_cudamalloc_oom` asks for: nothing is given back for them and nobody waits.
+// Requests that are refused at once, without a release or a wait, because they would exceed the
+// memory fraction, as the setting `throw_on_cudamalloc_oom` demands.
 #pragma once
 
 #include "ferro/adapter/torch/torch_compat.h"
@@ -12,14 +12,14 @@
 
 namespace ferro {
 
-// Bytes of a device that has `total_memory`; PageStore::kNoLimit while the setting is off.
+// The limit of a device, in bytes; PageStore::kNoLimit while the setting is off.
 std::size_t rejection_limit(std::size_t total_memory);
 
-// PyTorch's sentence, then how much is held and how to change it.
+// PyTorch's sentence, then the held memory and how to change the setting.
 std::string rejection_message(const OutOfMemoryFacts& facts);
 
-// Thread-safe. Observers are called without any lock held; what one throws reaches nobody, since
-// the program is to see that it is out of memory.
+// Thread-safe. Observers are called without a lock. Their exceptions are only logged, so that the
+// program sees the out-of-memory error.
 class RejectionObservers {
  public:
   void add(OomRejectionObserver observer) FERRO_EXCLUDES(mutex_);

@@ -1,11 +1,11 @@
-// What a program is told that captures into a sealed pool, or allocates in one.
+// The error for captures into sealed pools, and for allocations in them.
 #pragma once
 
 #include "ferro/core/types/pool_id.h"
 
 namespace ferro {
 
-// Throws c10::Error with one sentence that names the pool when it is sealed.
+// Throws c10::Error with one sentence that names the pool if it is sealed.
 void refuse_if_sealed(const PoolId& id);
 
 }  // namespace ferro

@@ -18,7 +18,7 @@ namespace {
 using NativeStats = c10::CachingDeviceAllocator::DeviceStats;
 constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
 
-// On one line, and short.
+// Shortens a name and puts it on one line.
 std::string shown(const std::string& given) {
   std::string name = given.substr(0, 80);
   std::ranges::replace_if(
@@ -31,7 +31,7 @@ std::string label_of(const PoolId& id) {
   return known == nullptr || known->name().empty() ? to_text(id) : shown(known->name());
 }
 
-// Ours. Those of the allocator before could only be told by reading its blocks.
+// Only our pools: a list of the previous allocator's pools requires reading its blocks.
 void add_pools(DeviceMemory& core, c10::DeviceIndex device, std::string& text) {
   std::vector<std::pair<std::int64_t, PoolId>> pools;
   for (const auto& [id, reserved] : core.report().reserved_by_pool()) {
@@ -54,7 +54,7 @@ void add_tags(const std::vector<TagTotal>& tags, int device, std::string& text) 
   }
 }
 
-// Sizes are of both allocators; what they are made of is ours.
+// Sizes cover both allocators; their breakdown covers only ours.
 void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeStats& stats,
                 std::string& text) {
   DeviceMemory& core = *allocator.core_of(device);

@@ -1,4 +1,4 @@
-// What `python -m ferro_alloc top` asks a process for, as text.
+// The text that `python -m ferro_alloc top` requests from a process.
 #pragma once
 
 #include "ferro/adapter/allocator/cuda_allocator.h"
@@ -7,16 +7,15 @@
 
 namespace ferro {
 
-// A line each, of words that are separated by blanks:
+// Each line has words separated by blanks:
 //
 //   ferro_alloc 2 ACTIVE                        2 is the version of this form; ACTIVE is 0 or 1
 //   device NUMBER LAYOUT NAME=VALUE ...         for each device that was used
 //   pool DEVICE RESERVED_BYTES NAME             its private pools with memory, the largest first
-//   tag DEVICE LIVE_BYTES NAME                  what has live blocks, the largest first
+//   tag DEVICE LIVE_BYTES NAME                  tags with live blocks, the largest first
 //
-// Holds each heap for a moment, as a snapshot of PyTorch's does, and looks at no live block. Waits for
-// the climb that is under way. O(heaps + free blocks of a page and more + pools + tags). At most
-// kMaxPools pools and kMaxTags tags are named.
+// Locks each heap briefly, as PyTorch's snapshot does, and reads no live block. Waits for a climb.
+// O(heaps + free blocks of at least a page + pools + tags). Names kMaxPools pools, kMaxTags tags.
 inline constexpr std::size_t kMaxPools = 200;
 inline constexpr std::size_t kMaxTags = 200;
 std::string status_text(CudaAllocator& allocator);

@@ -27,7 +27,7 @@ constexpr std::array<StatArray NativeStats::*, 9> kTriples = {
     &NativeStats::active_bytes,    &NativeStats::inactive_split_bytes,
     &NativeStats::requested_bytes};
 
-// All of them, in an order that is always the same.
+// All statistics, in a fixed order.
 std::vector<Stat*> stats_of(NativeStats& stats) {
   std::vector<Stat*> all;
   for (StatArray NativeStats::*triple : kTriples) {
@@ -40,12 +40,12 @@ std::vector<Stat*> stats_of(NativeStats& stats) {
   return all;
 }
 
-// Of a pool that no program can have: PyTorch counts both numbers up from 0.
+// The id of a pool that no program can have: PyTorch counts both numbers up from 0.
 constexpr c10::MempoolId_t kCaptures{~0ULL, ~0ULL};
-// Between two clocks of a process, in microseconds.
+// The tolerance between two clocks of a process, in microseconds.
 constexpr std::int64_t kClockSlack = 100;
 
-// This thread has a request there whose failure counts as none.
+// Whether this thread is in `try_allocate`, whose failures do not count.
 thread_local bool is_trying = false;
 
 constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
@@ -55,7 +55,7 @@ constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::Stat
 int PreviousAllocator::pool_use_count(c10::DeviceIndex device, c10::MempoolId_t id) const {
   try {
     return is_in_use() ? allocator_.getPoolUseCount(device, id) : -1;
-  } catch (const c10::Error&) {  // its answer for a pool that it does not know
+  } catch (const c10::Error&) {  // thrown for an unknown pool
     return -1;
   }
 }
@@ -112,7 +112,7 @@ void PreviousAllocator::add_snapshot(c10::MempoolId_t id, bool include_traces,
     const MutexLock lock(moments_mutex_);
     moments = moments_;
   }
-  // One entry each: the next failure, which counts, may follow at once.
+  // Each moment hides one entry, because a failure that counts may follow at once.
   const auto is_hidden = [&moments](const TraceEntry& entry) {
     const auto found = std::ranges::find_if(moments, [&entry](const Moment& moment) {
       return entry.action_ == TraceEntry::OOM && entry.time_.t_ >= moment.begin &&
@@ -127,7 +127,7 @@ void PreviousAllocator::add_snapshot(c10::MempoolId_t id, bool include_traces,
   const std::size_t devices = std::min(ours->device_traces.size(), theirs.device_traces.size());
   for (std::size_t i = 0; i < devices; ++i) {
     std::vector<TraceEntry>& trace = ours->device_traces[i];
-    // The snapshot itself is in ours already.
+    // Our trace already has the entry of this snapshot.
     std::erase_if(theirs.device_traces[i], [&is_hidden](const TraceEntry& entry) {
       return entry.action_ == TraceEntry::SNAPSHOT || is_hidden(entry);
     });
@@ -211,7 +211,7 @@ void* PreviousAllocator::try_allocate(c10::DeviceIndex device, std::size_t bytes
   }
 }
 
-// A pool of its own that takes no stream.
+// Diverts to a separate pool whose filter accepts no stream.
 void PreviousAllocator::begin_captures(c10::DeviceIndex device) const {
   if (pool_use_count(device, kCaptures) < 0) {
     allocator_.createOrIncrefPool(device, kCaptures, nullptr);  // held, so that it can begin again

@@ -1,8 +1,8 @@
-// The allocator that was in place before ours: PyTorch's own, as a rule.
+// The allocator that ferro_alloc replaced: usually PyTorch's own.
 //
-// It serves what asks for its layout (cuda_allocator_routing.cpp), and every new request while ours
-// does not serve. What it allocated, and the pools that were made in it, stay its own: calls about
-// them are sent to it. Thread-safe. It is never destroyed.
+// It serves requests for its layout (cuda_allocator_routing.cpp), and all new requests while
+// ferro_alloc does not serve. It keeps the blocks that it allocated and the pools created in it:
+// calls about them go to it. Thread-safe. It is never destroyed.
 #pragma once
 
 #include "ferro/adapter/torch/torch_compat.h"
@@ -24,7 +24,7 @@
 
 namespace ferro {
 
-// Which of the two takes new requests.
+// The allocator that serves new requests.
 enum class Serving : std::uint8_t { kOurs, kPrevious };
 
 class PreviousAllocator {
@@ -38,25 +38,24 @@ class PreviousAllocator {
   PreviousAllocator& operator=(const PreviousAllocator&) = delete;
 
   Allocator& allocator() const { return allocator_; }
-  // Can it own anything? False where ours was in place before CUDA was first used, until `start`.
+  // Whether it may own memory. After an install before the first use of CUDA, false until `start`.
   bool is_in_use() const { return in_use_.load(std::memory_order_acquire); }
 
-  // Asks it: a pool lives in one allocator only, the one that was asked for it first.
+  // Queries it: a pool is in one allocator only, the one that first received a request for it.
   bool knows_pool(c10::DeviceIndex device, c10::MempoolId_t id) const {
     return pool_use_count(device, id) >= 0;
   }
   // -1 for a pool that it does not know.
   int pool_use_count(c10::DeviceIndex device, c10::MempoolId_t id) const;
-  // As its own method, for a block whose DataPtr carries our deleter.
+  // Calls its own method, for a block whose DataPtr has our deleter.
   void record_stream(void* ptr, c10::DeviceIndex device, c10::cuda::CUDAStream stream) const;
-  // Gives its cached memory back to the driver. Must not be called while a capture runs. True: some
-  // was given back.
+  // Releases its cache to the driver; not to be called while a capture runs. True if it freed any.
   bool empty_cache() const;
   std::size_t reserved_bytes(c10::DeviceIndex device) const;
-  // Of these, what the program uses.
+  // The part of these that the program uses.
   std::size_t allocated_bytes(c10::DeviceIndex device) const;
 
-  // Its private pools that have memory, or the one of that id.
+  // Its private pools that have memory, or only the one with that id.
   struct PoolBlocks {
     std::size_t reserved = 0;
     std::vector<BlockView> live;  // in order of segments, then address
@@ -66,29 +65,27 @@ class PreviousAllocator {
   // Adds its segments and traces to `ours`: segments by device and address, traces by time.
   void add_snapshot(c10::MempoolId_t id, bool include_traces,
                     c10::cuda::CUDACachingAllocator::SnapshotInfo* ours) const;
-  // Has it record a history too, `call` being its own method with its arguments; where it is not in
-  // use yet, as soon as it is.
+  // Makes it record a history too. `call` calls its method: now, or in `start` if not in use yet.
   using HistoryCall = std::function<void(Allocator&)>;
   void record_history(HistoryCall call) FERRO_EXCLUDES(mutex_);
-  // Told of its failures, but of those that another try may mend.
+  // The observer is called for its failures, except those of `try_allocate`.
   void attach_observer(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer);
-  // A request whose failure counts as none, is in no history, and no observer hears of. Null: it
-  // failed.
+  // Allocates, or returns null. A failure is in no statistics or history, and notifies no observer.
   void* try_allocate(c10::DeviceIndex device, std::size_t bytes, cudaStream_t stream)
       FERRO_EXCLUDES(mutex_);
-  // Captures run that it does not serve: it defers events and gives nothing back meanwhile.
+  // Announces captures that it does not serve: it defers events and releases no memory meanwhile.
   void begin_captures(c10::DeviceIndex device) const;
   void end_captures(c10::DeviceIndex device) const;
-  // Brings it into use for so many devices. One caller at a time.
+  // Initialises it for that many devices. One caller at a time.
   void start(int device_count) FERRO_EXCLUDES(mutex_);
 
-  // Sums of `ours` and its own statistics. Peaks are those of the sum as far as they are known: of
-  // the allocator that grew since both were reset, plus what the other one has now, which only fell;
-  // and never less than what was shown before. So a peak is never too high, and too low by at most
-  // what the other one freed between two looks.
+  // Sums of `ours` and its own statistics. The peak of a sum is the peak of the allocator that grew
+  // since both were reset, plus the current value of the other one, which only fell; it is never
+  // less than the peak reported before. So a peak is never too high, and too low by at most the
+  // amount that the other one freed between two calls.
   DeviceStats add_statistics(c10::DeviceIndex device, const DeviceStats& ours, Serving grew)
       FERRO_EXCLUDES(mutex_);
-  // The peaks shown so far count no more.
+  // Discards the peaks reported so far.
   void forget_peaks(c10::DeviceIndex device) FERRO_EXCLUDES(mutex_);
   void reset_accumulated(c10::DeviceIndex device) FERRO_EXCLUDES(mutex_);
 
@@ -100,13 +97,13 @@ class PreviousAllocator {
   Mutex mutex_;
   HistoryCall history_call_ FERRO_GUARDED_BY(mutex_);
   std::vector<std::array<std::int64_t, kStats>> peaks_ FERRO_GUARDED_BY(mutex_);  // by device
-  // Failures and retries of `try_allocate` that its statistics have, since their last reset.
+  // Failures and retries of `try_allocate` in its statistics, since their last reset.
   struct Hidden {
     std::int64_t failures = 0;
     std::int64_t retries = 0;
   };
   std::map<c10::DeviceIndex, Hidden> hidden_ FERRO_GUARDED_BY(mutex_);
-  // When such failures were, the last ones: entries of its history that are not shown.
+  // The times of the last such failures, whose entries in its history are not shown.
   struct Moment {
     std::int64_t begin = 0;  // microseconds, as in a history
     std::int64_t end = 0;

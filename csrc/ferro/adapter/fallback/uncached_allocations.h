@@ -1,8 +1,8 @@
-// Blocks that bypass the cache: each is a cudaMalloc of its own, and its release a cudaFree.
+// Blocks that bypass the cache: each is allocated by cudaMalloc and released by cudaFree.
 //
-// They are what torch.cuda.caching_allocator_enable(False) and PYTORCH_NO_CUDA_MEMORY_CACHING ask
-// for. They belong to no pool and count in no statistic. They are known by their pointers, so that
-// caching may be turned on and off while they live. Thread-safe.
+// torch.cuda.caching_allocator_enable(False) and PYTORCH_NO_CUDA_MEMORY_CACHING request them. They
+// belong to no pool and count in no statistic. Their pointers identify them, so that caching may be
+// turned on and off while they are live. Thread-safe.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -16,7 +16,7 @@
 
 namespace ferro {
 
-// By the environment, for the life of the process.
+// Whether the environment forbids caching, for the life of the process.
 inline bool caching_is_forbidden() {
   static const bool forbidden = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
   return forbidden;
@@ -24,8 +24,8 @@ inline bool caching_is_forbidden() {
 
 class UncachedAllocations {
  public:
-  // On the current device. Throws what PyTorch throws for a CUDA error when there is no memory, and
-  // while the current stream captures.
+  // Allocates on the current device. Throws PyTorch's exception for a CUDA error when out of
+  // memory, and while the current stream captures.
   void* allocate(std::size_t bytes) FERRO_EXCLUDES(mutex_) {
     void* ptr = nullptr;
     C10_CUDA_CHECK(cudaMalloc(&ptr, bytes));
@@ -44,7 +44,7 @@ class UncachedAllocations {
     return live_.contains(ptr);
   }
 
-  // False: it is none of them, and nothing was done.
+  // False, with nothing done, if the block is not one of them.
   bool free(void* ptr) FERRO_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);

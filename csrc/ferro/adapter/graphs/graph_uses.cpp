@@ -21,7 +21,7 @@
 namespace ferro {
 namespace {
 
-// Since PyTorch 2.14 they have their size beside them.
+// Since PyTorch 2.14 a workspace is a pair with its size.
 template <typename Workspace>
 const void* address_of_workspace(const Workspace& workspace) {
   if constexpr (requires { workspace.get(); }) {
@@ -44,11 +44,11 @@ std::unordered_set<const void*> workspaces() {
   return found;
 }
 
-// What operators and launches below the caller have for their variables.
+// Clears the stack below the caller, on which operators and launches have their variables.
 [[gnu::noinline]] void scrub_stack() {
   std::array<std::byte, 32 * kKiB> below;
   std::memset(below.data(), 0, below.size());
-  asm volatile("" : : "r"(below.data()) : "memory");  // somebody may read it, for all that is known
+  asm volatile("" : : "r"(below.data()) : "memory");  // the compiler must not drop the stores
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ void GraphUses::settle(const PoolId& pool) {
   given_ = allocator.given_to(device_, pool, capture_);
   std::set<DevicePtr> words(words_.begin(), words_.end());
   words_ = {};
-  // Takes the words in a range away. False: there was none.
+  // Removes the words in a range. False if there were none.
   const auto take = [&](DevicePtr ptr, std::size_t bytes) {
     const auto first = words.lower_bound(ptr);
     const auto end = words.lower_bound(ptr + bytes);

@@ -1,9 +1,9 @@
-// What a graph uses of the allocator's memory, found among the words that its nodes were given. For
-// the debug mode of graphs.
+// The allocator's memory that a graph uses, found among the words of its nodes' parameters. For the
+// debug mode of graphs.
 //
-// Words that lie in a live block count, and in one that was freed during the capture. So unused
-// parts of arguments count too; while `ScrubbedStacks` exists these hold no addresses of earlier
-// calls. Not thread-safe, but for what WatchedBlocks says.
+// A word counts if it lies in a live block or in a block freed during the capture. So unused parts
+// of arguments count too; while a `ScrubbedStacks` exists, these hold no addresses of earlier
+// calls. Not thread-safe, except as WatchedBlocks documents.
 #pragma once
 
 #include "ferro/adapter/allocator/cuda_allocator.h"
@@ -25,19 +25,19 @@ class GraphUses {
     bool workspace;  // of cuBLAS
   };
 
-  // At the end of the capture of `stream`. `mark`: `freed_in_captures()` of the watched blocks when
-  // it began. Throws c10::Error.
+  // Called at the end of the capture of `stream`. `mark`: `freed_in_captures()` of the watched
+  // blocks at its beginning. Throws c10::Error.
   GraphUses(c10::DeviceIndex device, StreamId stream, std::size_t mark);
-  // Once it has ended, into that pool. To be called once.
+  // Called once, after the capture into `pool` has ended.
   void settle(const PoolId& pool);
 
-  // Blocks of other pools, the default one among them.
+  // Blocks of other pools, including the default pool.
   const std::vector<Use>& outside() const { return outside_; }
-  // Blocks of the graph's pool that other captures were given.
+  // Blocks of the graph's pool that other captures received.
   const std::vector<Use>& within() const { return within_; }
-  // What its own capture was given: results and state, and the scratch, which is freed.
+  // Blocks that its own capture received: results, state, and scratch, which is freed.
   const std::vector<Use>& own() const { return own_; }
-  // Was the capture given any of these bytes?
+  // Whether the capture received any of these bytes.
   bool was_given(DevicePtr ptr, std::size_t bytes) const { return given_.meets(ptr, bytes); }
 
  private:
@@ -52,8 +52,7 @@ class GraphUses {
 };
 
 // While it exists, each operator of PyTorch in a capture begins on a stack without addresses of
-// earlier calls.
-// Arguments of kernels have parts that nobody writes, such as the unused ends of arrays.
+// earlier calls, because arguments of kernels have unwritten parts, such as the ends of arrays.
 class ScrubbedStacks {
  public:
   ScrubbedStacks();

@@ -19,7 +19,7 @@ bool LastReplay::is_overtaken_by(StreamNumber number, c10::DeviceIndex device) {
   if (!stream_ || *stream_ == stream || is_recording(stream, device)) {
     return false;
   }
-  // So that no capture of another thread minds.
+  // Keeps these calls from invalidating a capture of another thread.
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   if (end_->query()) {
     return false;

@@ -1,4 +1,4 @@
-// The last replay of some graphs on one device, which are to run one after the other.
+// The last replay of several graphs of one device that must run one after the other.
 #pragma once
 
 #include "ferro/adapter/graphs/torch_graph.h"
@@ -9,14 +9,13 @@
 
 namespace ferro {
 
-// Not thread-safe. Streams are of one device. Does nothing on a stream that captures.
+// Not thread-safe. All streams belong to one device. No-op on a stream that captures.
 class LastReplay {
  public:
-  // Is the next work of `stream` certain to run beside the last replay? The host waits for the
-  // stream where that replay was on another one and is not over: then it is certain if the stream
-  // is done first. Throws c10::Error.
+  // Whether the next work of `stream` certainly runs beside the last replay. The host waits for
+  // `stream` if that replay is unfinished on another stream. Throws c10::Error.
   bool is_overtaken_by(StreamNumber stream, c10::DeviceIndex device);
-  // `stream` was given a replay.
+  // Records a replay on `stream` as the last one.
   void set(StreamNumber stream, c10::DeviceIndex device);
 
  private:

@@ -20,7 +20,7 @@ std::uint64_t bits_as(const c10::Scalar& value) {
   return bits;
 }
 
-// In the lowest bytes, as a tensor of that type holds the number.
+// The number in the lowest bytes, as a tensor of that type stores it.
 std::uint64_t scalar_bits(const c10::Scalar& value, c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Bool:

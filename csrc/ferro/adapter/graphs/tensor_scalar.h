@@ -12,12 +12,12 @@
 
 namespace ferro {
 
-// Keeps the tensor, and its memory until all streams that wrote to it are done. Thread-safe.
+// Keeps the tensor, and its memory until all streams that wrote to it have finished. Thread-safe.
 class TensorScalar {
  public:
   explicit TensorScalar(at::Tensor tensor);
-  // In the order of the stream. Throws c10::Error, as a tensor would, for a number that the type
-  // cannot hold.
+  // Writes the value in the order of the stream. Throws c10::Error, as a tensor would, for a number
+  // that the type cannot hold.
   void update(const c10::Scalar& value, StreamNumber stream) FERRO_EXCLUDES(mutex_);
 
  private:

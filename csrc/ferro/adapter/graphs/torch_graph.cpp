@@ -83,30 +83,30 @@ std::optional<GraphSizes> DeviceGraph::sizes() const {
                               : allocator->graph_sizes(device_, graph_.pool()->id(), capture_);
 }
 
-// PyTorch forgets neither its random generator's capture nor its diversion when a capture ends with
-// an error; a capture that succeeds puts both right.
+// When a capture ends with an error, PyTorch keeps its random generator's capture and its
+// diversion. A capture that succeeds clears both.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t number) {
   const c10::cuda::CUDAStream stream = torch_stream_of(StreamId{number}, device);
   const CaptureStatus status =
       with_torch_errors([&] { return capture_status(driver_of(device), StreamId{number}); });
   if (is_capturing(status)) {
-    cudaGraph_t unwanted = nullptr;  // PyTorch gave up after it had begun
+    cudaGraph_t unwanted = nullptr;  // PyTorch failed after the capture had begun
     if (C10_CUDA_ERROR_HANDLED(cudaStreamEndCapture(stream.stream(), &unwanted)) == cudaSuccess) {
       C10_CUDA_CHECK(cudaGraphDestroy(unwanted));
     }
     C10_CUDA_CLEAR_ERROR();
   }
   const c10::cuda::CUDAStreamGuard guard(stream);
-  at::cuda::CUDAGraph empty(/*keep_graph=*/true);  // which is never made executable
+  at::cuda::CUDAGraph empty(/*keep_graph=*/true);  // never instantiated
   empty.capture_begin({0, 0}, cudaStreamCaptureModeRelaxed);
-  // One node, because PyTorch warns of a graph without any.
+  // One node, because PyTorch warns about an empty graph.
   const cudaError_t error = cudaLaunchHostFunc(
       stream.stream(), [](void*) {}, nullptr);
   empty.capture_end();
   C10_CUDA_CHECK(error);
 }
 
-// The allocator's own; before the first install and the first use of CUDA there is none yet.
+// The allocator's driver; a separate one before the first install and the first use of CUDA.
 Driver& driver_of(c10::DeviceIndex device) {
   if (const CudaAllocator* allocator = allocator_of(device)) {
     return allocator->core_of(device)->driver();

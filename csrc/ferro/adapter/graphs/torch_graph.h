@@ -1,4 +1,4 @@
-// PyTorch's graphs behind the interface of ours.
+// PyTorch's graphs behind the interface of CapturedGraph.
 #pragma once
 
 #include "ferro/adapter/allocator/cuda_allocator.h"
@@ -15,14 +15,14 @@
 
 namespace ferro {
 
-// As torch.cuda.Stream.cuda_stream has it; none: the current one.
+// The value of torch.cuda.Stream.cuda_stream; none means the current stream.
 using StreamNumber = std::optional<std::uint64_t>;
 StreamId stream_of(StreamNumber number, c10::DeviceIndex device);
 c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device);
 
-// A graph that PyTorch captured on `device`. `replay` is PyTorch's own way to launch it on the
-// current stream, which does more: random numbers go on from launch to launch, and hooks are called.
-// Streams are of that device. Throws c10::Error. Thread-safe as far as PyTorch's graph is.
+// A graph that PyTorch captured on `device`. `replay` is PyTorch's own launch on the current
+// stream, which also advances random numbers and calls hooks. Streams belong to that device. Throws
+// c10::Error. As thread-safe as PyTorch's graph.
 class DeviceGraph {
  public:
   DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
@@ -43,15 +43,15 @@ class DeviceGraph {
   CapturedGraph graph_;
 };
 
-// After a capture of this thread on that stream which failed: ends it where PyTorch did not, and
-// lets PyTorch's random numbers and the allocator notice that it is over.
+// Called after a failed capture of this thread on that stream. Ends the capture if PyTorch did not,
+// and resets the state of PyTorch's random generator and of the allocator.
 void settle_after_failed_capture(c10::DeviceIndex device, std::uint64_t stream);
 
 // The driver of a device, whether or not ferro_alloc is installed. Throws std::runtime_error with
-// one sentence where there is no driver or no such device.
+// one sentence if there is no driver or no such device.
 Driver& driver_of(c10::DeviceIndex device);
 
-// Null where ferro_alloc was never in PyTorch's place, or the device was not used yet.
+// Null if ferro_alloc was never installed or the device was not used yet.
 const CudaAllocator* allocator_of(c10::DeviceIndex device);
 
 }  // namespace ferro

@@ -1,5 +1,4 @@
-// Which lines of the program hold live memory, of blocks that were allocated while a history with
-// contexts was recorded.
+// The program's lines that hold live memory, allocated while a history recorded contexts.
 #pragma once
 
 #include "ferro/core/types/observer.h"
@@ -11,7 +10,7 @@
 
 namespace ferro {
 
-// Of live blocks, in bytes as they were handed out.
+// Sums over live blocks. `bytes` are their sizes as handed out.
 struct BlockTotal {
   std::size_t bytes = 0;
   std::size_t blocks = 0;
@@ -27,27 +26,28 @@ struct CallSite {
   BlockTotal total;
 };
 
-// Sum of all blocks = sum of `largest` + `others` + `unknown`. Empty where no line is known.
+// Sum of all blocks = sum of `largest` + `others` + `unknown`. Empty if no line is known.
 struct CallSites {
   std::vector<CallSite> largest;  // at most kLargest, the largest first
   std::size_t other_lines = 0;
   BlockTotal others;
-  BlockTotal unknown;  // of no context, as those from before the recording began
+  BlockTotal unknown;  // without a context, such as blocks from before the recording began
 
   static constexpr std::size_t kLargest = 16;
 };
 
-// Adds blocks up. In two steps, because of locks. Not thread-safe.
+// Sums blocks by line, in two steps because of locks. Not thread-safe.
 class CallSiteSums {
  public:
   virtual ~CallSiteSums() = default;
-  // Takes no lock: called under that of a heap. The context may be null.
+  // Called under the lock of a heap, so it takes no lock. The context may be null.
   virtual void add(std::size_t bytes, const CallContext& context) = 0;
-  // May take Python's lock, so none of the allocator's is held.
+  // May take the GIL, so the caller holds no lock of the allocator.
   virtual CallSites name() = 0;
 };
 
-// Who knows what contexts are says how; once, before anything fails. Until then it is null.
+// The Python module, which can read contexts, sets the factory once, before the first failure.
+// Until then the result is null.
 using MakeCallSiteSums = std::unique_ptr<CallSiteSums> (*)();
 void set_call_site_sums(MakeCallSiteSums make);
 std::unique_ptr<CallSiteSums> make_call_site_sums();

@@ -1,7 +1,8 @@
-// Whether this thread may gather the context of a call: PyTorch's recorder waits for Python's lock.
+// Whether this thread may gather the context of a call.
 //
-// Not while the thread has a lock of ours for which others wait with Python's lock, as whoever asks
-// for a snapshot does. An entry of a history has no frames then.
+// PyTorch's recorder waits for the GIL. So a thread must not gather while it holds a lock of ours
+// for which a thread with the GIL may wait, such as the caller of a snapshot. The entry of the
+// history then has no frames.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -11,7 +12,7 @@
 
 namespace ferro {
 
-// While it exists this thread gathers nothing.
+// While it exists, this thread gathers no contexts.
 class NoGathering {
  public:
   NoGathering() { ++depth_; }
@@ -25,8 +26,8 @@ class NoGathering {
   static inline thread_local int depth_ = 0;
 };
 
-// A recorder for the history of another allocator, which asks `recorder` where this thread may. One
-// for the process, as PyTorch's is.
+// A recorder for the history of another allocator. It calls `recorder` if this thread may gather.
+// One for the process, as PyTorch's is.
 inline c10::cuda::CUDACachingAllocator::CreateContextFn where_allowed(
     c10::cuda::CUDACachingAllocator::CreateContextFn recorder) {
   using Recorder = c10::cuda::CUDACachingAllocator::CreateContextFn;

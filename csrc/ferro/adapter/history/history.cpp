@@ -31,7 +31,7 @@ TraceEntry::Action action_of(MemoryEvent event) {
   return TraceEntry::SEGMENT_UNMAP;
 }
 
-// Why pages came or went, how many moved and what it took; for whoever reads the history.
+// For readers of the history: why pages were mapped or unmapped, how many moved, and the time.
 std::string note_of(const EventFacts& event) {
   std::string note = std::string("ferro_alloc: ") + event.range.reason;
   if (event.what == MemoryEvent::kMapped && event.range.nanoseconds != 0) {
@@ -80,7 +80,7 @@ HistorySettings checked_settings(bool enabled,
 
 void History::record(const HistorySettings& settings) {
   const MutexLock lock(settings_mutex_);
-  // Less first, more last: whoever sees the level also sees its recorder.
+  // The level falls first and rises last, so a thread that sees the level also sees its recorder.
   level_.store(RecordContext::NEVER);
   sample(settings.sample_bytes);
   skipped_.store(settings.skipped);
@@ -145,7 +145,7 @@ void History::add(TraceRecord&& record) noexcept {
       ring_.add(std::move(record));
     }
   } catch (...) {
-    // No host memory for one more entry: the history ends here, the program does not.
+    // The host lacks memory for the entry. The history ends, the program continues.
     enabled_.store(false);
   }
 }

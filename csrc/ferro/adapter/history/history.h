@@ -1,13 +1,13 @@
-// What happened to the memory of one device, for `_record_memory_history`, snapshots, trace trackers
-// and out-of-memory observers; with PyTorch's levels:
-//   state  live blocks know where they were allocated
-//   alloc  so do entries of the trace; a free shows where its block was allocated
-//   all    frees have contexts of their own
+// Records what happens to the memory of one device, for `_record_memory_history`, snapshots, trace
+// trackers and out-of-memory observers, with PyTorch's levels:
+//   state  live blocks have the contexts of their allocations
+//   alloc  entries of the trace too; a free has the context of its block's allocation
+//   all    frees have their own contexts
 //
 // Thread-safe. The recorder of contexts and the observers of failures may take the GIL, so they are
-// called without any lock. Trackers are called without the lock of a heap (tracker_queue.h); where a
-// climb caused the event, under the climb lock. There they gather no context.
-// Nothing here ever leaves: entries own Python frames, which must not be released at exit.
+// called without any lock. Trackers are called without the lock of a heap (tracker_queue.h), but
+// under the climb lock if a climb caused the event; they then gather no context.
+// Nothing here is destroyed: entries own Python frames, which must not be released at exit.
 #pragma once
 
 #include "ferro/adapter/history/sampling.h"
@@ -36,7 +36,7 @@ struct HistorySettings {
   c10::cuda::CUDACachingAllocator::RecordContext when =
       c10::cuda::CUDACachingAllocator::RecordContext::NEVER;
   bool clear = false;
-  std::uint32_t skipped = 0;  // one bit an action
+  std::uint32_t skipped = 0;  // one bit per action
   std::size_t sample_bytes = 0;
 };
 
@@ -59,27 +59,26 @@ class History final : public MemoryObserver {
   void record(const HistorySettings& settings);
   void attach_tracker(Tracker tracker);
 
-  // From now on blocks keep the tags of the threads that ask for them, and are summed up by tag.
+  // From now on, blocks keep the tags of the requesting threads and are summed by tag.
   void count_tags();
-  // Of the blocks since then.
+  // The sums of the blocks since then.
   std::vector<TagTotal> tags() const;
 
   // Null unless contexts are collected at `level` or a more detailed one.
   CallContext gather(RecordContext level) const {
     return level_.load(std::memory_order_relaxed) >= level ? gather_now() : nullptr;
   }
-  // Of a request for so many bytes: null also where it is none of the sample.
+  // The context of a request for that many bytes; null also if the request is not sampled.
   CallContext gather_for(std::size_t bytes) const {
     return level_.load(std::memory_order_relaxed) >= RecordContext::STATE &&
                    is_sampled(bytes, sample_bytes_.load(std::memory_order_relaxed))
                ? gather_now()
                : nullptr;
   }
-  // Of requests, one for each so many bytes has a context, by the rule of sampling.h; until the next
-  // `record`, which asks for all.
+  // Sets the mean bytes per sampled request (sampling.h), until the next `record`.
   void sample(std::size_t bytes) { sample_bytes_.store(bytes, std::memory_order_relaxed); }
 
-  // Do blocks know from now on where they were allocated?
+  // Whether new blocks keep the contexts of their allocations.
   bool gathers() const { return level_.load(std::memory_order_relaxed) >= RecordContext::STATE; }
 
   void on_event(const EventFacts& event) noexcept override;
@@ -87,16 +86,15 @@ class History final : public MemoryObserver {
   void deliver() noexcept override;
   void on_out_of_memory(std::size_t device_free, std::size_t size, StreamId stream,
                         const PoolId& pool, const CallContext& context);
-  // The program says something about a block that it was given earlier.
+  // The program annotates a block that it received earlier.
   void on_annotation(const BlockView& block, StreamId stream, const PoolId& pool,
                      const std::string& metadata, const CallContext& context);
-  // After the entries were read, so that it shows in the next snapshot only.
+  // Called after the entries were read, so that only the next snapshot shows it.
   void on_snapshot(std::size_t active_bytes);
 
-  // Has anybody asked to be told of segments as they come and go?
   bool has_trackers() const { return trackers_.load(std::memory_order_relaxed) != nullptr; }
 
-  // In the order in which things happened; times still in ticks.
+  // In the order of events; times are still in ticks.
   std::vector<TraceEntry> entries() const;
 
  private:
@@ -116,22 +114,22 @@ class History final : public MemoryObserver {
   std::atomic<std::uint32_t> skipped_{0};
   TraceRing<TraceRecord> ring_;
 
-  // Once there, for good: blocks have tags.
+  // Permanent once set, because blocks have tags.
   std::atomic<TagSums*> tags_{nullptr};
 
   Mutex settings_mutex_;
-  // Replaced as a whole, and the old one kept: entries that are queued refer to it.
+  // Replaced as a whole. The old list is kept, because queued entries refer to it.
   std::atomic<const TrackerList*> trackers_{nullptr};
 };
 
-// Of this thread, for the entries that it causes.
+// A thread's annotations of the entries that it causes.
 struct ThreadAnnotations {
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
   BlockTag tag = 0;  // of `user_metadata`
   std::string internal_metadata;
 
-  // Onto an entry that this thread causes.
+  // Adds them to an entry that this thread causes.
   void annotate(TraceRecord& record) const {
     if (!compile_contexts.empty()) {
       record.rare().compile_context = compile_contexts.back();

@@ -25,7 +25,7 @@ bool is_sampled(std::size_t bytes, std::size_t mean) {
   if (countdown.left > 0) {
     return false;
   }
-  // Memoryless: whatever lay between is of no account.
+  // The distribution is memoryless, so the bytes beyond the sample do not matter.
   countdown.left = distance();
   return true;
 }

@@ -1,13 +1,13 @@
-// Which requests have their stacks taken, where not all of them are worth the time.
+// Chooses the requests whose stacks are gathered, because gathering all of them is slow.
 #pragma once
 
 #include <cstddef>
 
 namespace ferro {
 
-// By bytes, as heap profilers do: on average one request for each `mean` bytes of this thread, after
-// distances that are random (exponentially distributed), so that no pattern of the program is always
-// left out. A request of many times `mean` is practically always taken. 0: all are. Thread-safe.
+// Samples by bytes, as heap profilers do: on average one request per `mean` bytes of this thread,
+// at random (exponentially distributed) distances, so that no pattern of the program is always
+// missed. A request of many times `mean` is practically always sampled. 0 samples all. Thread-safe.
 bool is_sampled(std::size_t bytes, std::size_t mean);
 
 }  // namespace ferro

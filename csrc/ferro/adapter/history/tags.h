@@ -1,5 +1,5 @@
-// Live memory by tag: what the program calls the memory that it asks for. The tag of a thread is
-// PyTorch's metadata of the user (`torch._C._cuda_setMemoryMetadata`).
+// Live memory by tag, the program's name for memory that it requests. The tag of a thread is
+// PyTorch's user metadata (`torch._C._cuda_setMemoryMetadata`).
 #pragma once
 
 #include "ferro/adapter/history/call_sites.h"
@@ -21,7 +21,7 @@ namespace ferro {
 // The numbers of the process's tags. Thread-safe; a tag keeps its number.
 class TagNames {
  public:
-  // Tags beyond so many share the last number, named "(more tags)".
+  // Further tags share the last number, named "(more tags)".
   static constexpr BlockTag kMost = 1023;
 
   // 0 for an empty name.
@@ -30,11 +30,11 @@ class TagNames {
 
  private:
   mutable Mutex mutex_;
-  std::deque<std::string> names_ FERRO_GUARDED_BY(mutex_);  // never move: the keys lie in them
+  std::deque<std::string> names_ FERRO_GUARDED_BY(mutex_);  // never move: keys point into them
   std::unordered_map<std::string_view, BlockTag> tags_ FERRO_GUARDED_BY(mutex_);
 };
 
-// Never destroyed: memory is freed until the process ends.
+// Never destroyed, because memory is freed until the process ends.
 TagNames& tag_names();
 
 struct TagTotal {
@@ -42,13 +42,12 @@ struct TagTotal {
   BlockTotal total;
 };
 
-// Of one device: for each tag the sum over its live blocks. Thread-safe and without locks; a reader
-// sees each number as of a moment ago.
+// The sums of live blocks on one device by tag. Thread-safe, lock-free; reads give recent values.
 class TagSums {
  public:
   void on_allocate(BlockTag tag, std::size_t bytes) { change(tag, bytes, 1); }
   void on_free(BlockTag tag, std::size_t bytes) { change(tag, std::size_t{0} - bytes, -1); }
-  // Tags with live blocks, those with most bytes first.
+  // Tags with live blocks, the largest first.
   std::vector<TagTotal> read() const;
 
  private:
@@ -63,7 +62,7 @@ class TagSums {
     sum.blocks.fetch_add(blocks, std::memory_order_relaxed);
   }
 
-  std::array<Sum, TagNames::kMost + 1> sums_;  // by number; that of 0 stays empty
+  std::array<Sum, TagNames::kMost + 1> sums_;  // by number; number 0 stays empty
 };
 
 }  // namespace ferro

@@ -1,5 +1,5 @@
-// An entry of the trace as it is kept: one line of a cache. PyTorch's own has strings, which are empty
-// nearly always, and takes three.
+// An entry of the trace as it is stored: one cache line. PyTorch's own entry has strings, which are
+// nearly always empty, and takes three.
 #pragma once
 
 #include "ferro/adapter/torch/torch_compat.h"
@@ -19,16 +19,16 @@ class alignas(64) TraceRecord {
   using TraceEntry = c10::cuda::CUDACachingAllocator::TraceEntry;
   using Context = std::shared_ptr<c10::GatheredContext>;
 
-  // What few entries have.
+  // Data that few entries have.
   struct Rare {
     Context context;
     std::string compile_context;    // empty: none
     std::string user_metadata;      // of the thread, or about a block
     std::string internal_metadata;  // from torch 2.15 on
-    std::string note;               // of ours
+    std::string note;               // ferro_alloc's
   };
 
-  // At this moment.
+  // Takes the current time.
   TraceRecord(TraceEntry::Action action, c10::DeviceIndex device, std::size_t address,
               std::size_t size, void* stream, c10::MempoolId_t pool)
       : address_(address),

@@ -1,5 +1,5 @@
-// The newest entries, at most as many as asked for. Storage grows with what is recorded, because
-// PyTorch asks for 2^63 - 1 entries by default. Thread-safe.
+// Keeps the newest entries, up to a capacity. Storage grows with the number of entries, because
+// PyTorch's default capacity is 2^63 - 1. Thread-safe.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -15,7 +15,7 @@ namespace ferro {
 template <typename Entry>
 class TraceRing {
  public:
-  // Keeps what is there as far as it fits.
+  // Keeps the newest entries that fit.
   void set_capacity(std::size_t capacity) FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     std::rotate(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(oldest_),
@@ -45,7 +45,7 @@ class TraceRing {
   std::vector<Entry> read() const FERRO_EXCLUDES(mutex_) {
     return read<Entry>([](const Entry& entry) { return entry; });
   }
-  // As `convert` makes them.
+  // The same, as converted by `convert`.
   template <typename Read, typename Convert>
   std::vector<Read> read(Convert convert) const FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);

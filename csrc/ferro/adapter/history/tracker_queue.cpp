@@ -10,10 +10,10 @@ namespace {
 struct Queued {
   const TrackerList* trackers;
   c10::cuda::CUDACachingAllocator::TraceEntry entry;
-  std::size_t next = 0;  // the tracker that hears it next
+  std::size_t next = 0;  // index of the tracker to call next
 };
 
-// Null when empty: tensors that other thread-local objects own may be freed at the thread's end.
+// Null when empty. A pointer, because thread-local objects may free tensors at the thread's end.
 constinit thread_local std::deque<Queued>* queue = nullptr;
 thread_local std::exception_ptr failure;
 
@@ -29,7 +29,7 @@ void queue_for_trackers(const TrackerList& trackers,
 
 bool has_queued_for_trackers() noexcept { return queue != nullptr; }
 
-// A tracker that allocates comes here again, and goes on where this call is.
+// A tracker that allocates calls this again; the nested call continues at this call's position.
 void deliver_to_trackers() noexcept {
   while (queue != nullptr) {
     Queued& first = queue->front();

@@ -1,12 +1,12 @@
-// Entries for trace trackers, which are code of the program: each thread queues what it causes under
-// the lock of a heap, and delivers that where it has no such lock.
+// Queues entries for trace trackers, which are code of the program: a thread queues the entries
+// that it causes under the lock of a heap, and delivers them when it holds no such lock.
 //
-// Each tracker hears the entries of one thread in their order, also where a tracker allocates, and
-// all of them hear an entry before the call of the allocator that caused it returns. Entries of two
-// threads are in no order, but those of mappings and segments are: they are queued and delivered
-// under the climb lock of their device.
+// Each tracker receives the entries of one thread in order, even if a tracker allocates, and all
+// receive an entry before the allocator's call that caused it returns. Entries of two threads have
+// no order, except those of mappings and segments, which are queued and delivered under the climb
+// lock of their device.
 //
-// Functions concern the calling thread alone.
+// All functions concern the calling thread only.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -22,12 +22,12 @@ using TrackerList = std::vector<c10::cuda::CUDACachingAllocator::AllocatorTraceT
 void queue_for_trackers(const TrackerList& trackers,
                         c10::cuda::CUDACachingAllocator::TraceEntry entry);
 bool has_queued_for_trackers() noexcept;
-// Calls the trackers. The thread has no lock but climb locks, which are recursive: a tracker may
-// allocate and free.
+// Calls the trackers. The thread holds no lock except climb locks, which are recursive: a tracker
+// may allocate and free.
 void deliver_to_trackers() noexcept;
 
-// What a tracker threw last in this thread, until it is asked for; null when none did. It must not
-// stop memory that has changed hands already.
+// Returns and clears the last exception of a tracker in this thread; null if there is none.
+// Delivery does not throw it, because the memory has already changed hands.
 std::exception_ptr take_tracker_failure() noexcept;
 
 }  // namespace ferro

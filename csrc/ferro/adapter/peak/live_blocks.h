@@ -1,6 +1,6 @@
-// The blocks of one device that were live when it held most, and what is known of each.
+// The blocks of one device that were live at its peak, and the facts about each.
 //
-// Not thread-safe: `PeakRecorder` has a lock. Sizes are what was asked for, rounded up to 512 bytes.
+// Not thread-safe: `PeakRecorder` has a lock. Sizes are the requested bytes, rounded up to 512.
 // Invariant: live_bytes() = sum of the live blocks, peak_bytes() = sum of those of the peak >= it.
 // An allocation, a free and a new peak take a constant time on average.
 #pragma once
@@ -18,17 +18,17 @@
 
 namespace ferro {
 
-// What a block is for. Where several are said of a block, the first of this list counts.
+// The purpose of a block. If several are declared for a block, the first of this list counts.
 enum class BlockKind : std::uint8_t {
   kParameters,
   kBuffers,
   kOptimizerState,
   kGradients,
   kKvCache,
-  kLibraries,    // workspaces that libraries asked for
+  kLibraries,    // workspaces that libraries requested
   kActivations,  // saved for the backward pass
-  kGraphs,       // in a pool that graphs are captured into
-  kTemporaries,  // freed in the phase of the program in which they were made
+  kGraphs,       // in a pool into which graphs are captured
+  kTemporaries,  // freed in the phase of the program in which they were allocated
   kOther,
 };
 
@@ -47,18 +47,18 @@ struct LiveBlock {
   std::uint32_t freed_phase = 0;
   std::ptrdiff_t place_in_peak = -1;
 
-  // By what was said of it, else by when it was made and freed.
+  // The declared kind, else one derived from when the block was allocated and freed.
   BlockKind kind(bool in_graph_pool) const;
 };
 
 class LiveBlocks {
  public:
-  // A block at an address that is live already takes the place of the one before.
+  // Replaces a block that is live at the address.
   void add(std::size_t address, LiveBlock block);
-  // What was there, null for an unknown address, and where the block there was made after `freed`.
+  // Returns the removed block; null if there is none that was allocated before `freed`.
   std::shared_ptr<LiveBlock> remove(std::size_t address, c10::approx_time_t freed,
                                     std::uint32_t phase, bool in_backward);
-  // For the live block that begins there, if there is one.
+  // Declares the kind of the live block that begins there, if there is one.
   void say(std::size_t address, BlockKind kind);
 
   std::size_t live_bytes() const { return live_bytes_; }
@@ -72,7 +72,7 @@ class LiveBlocks {
   std::unordered_map<std::size_t, std::shared_ptr<LiveBlock>> live_;
   std::vector<std::shared_ptr<LiveBlock>> peak_;
   std::vector<std::shared_ptr<LiveBlock>> gone_;  // of the peak, freed since
-  std::vector<std::shared_ptr<LiveBlock>> born_;  // since the peak; some may be freed
+  std::vector<std::shared_ptr<LiveBlock>> born_;  // since the peak; some may be freed already
   std::size_t live_bytes_ = 0;
   std::size_t peak_bytes_ = 0;
 };

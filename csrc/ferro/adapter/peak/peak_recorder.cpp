@@ -42,7 +42,7 @@ struct State {
   std::atomic<std::uint32_t> phase{0};
 };
 
-// Trackers may run until the process ends.
+// Never destroyed, because trackers may run until the process ends.
 State& state() {
   static State* const only = new State;
   return *only;
@@ -115,7 +115,7 @@ void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn contex
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const now =
       c10::cuda::CUDACachingAllocator::get();
   if (std::exchange(all.attached, now) != now) {
-    // With a history the allocator gathers contexts, also where nobody reads it.
+    // The allocator gathers contexts only while it records a history, even if none is read.
     c10::cuda::CUDACachingAllocator::recordHistory(
         true, context, max_entries, c10::CachingDeviceAllocator::RecordContext::ALLOC, true, {});
     c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(follow);

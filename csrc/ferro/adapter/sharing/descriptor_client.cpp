@@ -1,7 +1,9 @@
 #include "ferro/adapter/sharing/descriptor_client.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -41,12 +43,16 @@ void check_answer(const DescriptorAnswer& answer, std::size_t bytes, const Shari
     case DescriptorStatus::kGivenBack:
       throw std::runtime_error("the process that shared the memory has given it back since");
     case DescriptorStatus::kBusy:
-      throw std::runtime_error(
+      throw OutOfDescriptors(
           "the kernel passes no more file descriptors for this user now: others are on their way "
           "to processes that do not take them");
     case DescriptorStatus::kFull:
-      throw std::runtime_error(
+      throw OutOfDescriptors(
           "the process that shared the memory may open no more file descriptors (ulimit -n)");
+    case DescriptorStatus::kRefused:
+      throw std::runtime_error(
+          "the driver of the process that shared the memory makes no file descriptor of it "
+          "(cuMemExportToShareableHandle); a failed kernel there is the usual reason");
   }
   throw std::runtime_error("the answer has an unknown status");
 }
@@ -102,17 +108,21 @@ std::vector<FileDescriptor> DescriptorClient::ask(std::span<const std::uint64_t>
   }
   check_answer(answer, static_cast<std::size_t>(message.size), address_.answer_key);
   if (message.descriptors.size() != ids.size()) {
-    throw std::runtime_error("this process has no room for " + std::to_string(ids.size()) +
-                             " more file descriptors (ulimit -n)");
+    throw OutOfDescriptors("this process has no room for " + std::to_string(ids.size()) +
+                           " more file descriptors (ulimit -n)");
   }
   return std::move(message.descriptors);
 }
 
 namespace {
 
-std::vector<FileDescriptor> ask_server(const IpcHandle& handle, PeerProcesses& peers) {
+// So many are open at a time.
+constexpr std::size_t kDescriptorsAtATime = 32;
+
+std::vector<FileDescriptor> ask_server(const IpcHandle& handle, std::span<const IpcUnit> units,
+                                       PeerProcesses& peers) {
   std::vector<std::uint64_t> ids;
-  for (const IpcUnit& unit : handle.units) {
+  for (const IpcUnit& unit : units) {
     ids.push_back(unit.id);
   }
   DescriptorClient server(handle.server);
@@ -124,17 +134,23 @@ std::vector<FileDescriptor> ask_server(const IpcHandle& handle, PeerProcesses& p
   return server.ask(ids);
 }
 
-}  // namespace
-
-std::vector<FileDescriptor> receive_descriptors(const IpcHandle& handle, PeerProcesses& peers) {
+// Of some of the units.
+std::vector<FileDescriptor> receive(const IpcHandle& handle, std::span<const IpcUnit> units,
+                                    PeerProcesses& peers) {
+  std::string why = "the process that shared it keeps no file descriptor of each handle";
   std::vector<int> numbers;
-  for (const IpcUnit& unit : handle.units) {
-    numbers.push_back(unit.descriptor);
+  if (std::ranges::all_of(units, [](const IpcUnit& unit) { return unit.descriptor >= 0; })) {
+    std::ranges::transform(units, std::back_inserter(numbers), &IpcUnit::descriptor);
   }
-  std::string why;
   try {
-    return peers.take(handle.from, numbers);
+    // Without numbers too, because it finds out whether that process has ended.
+    std::vector<FileDescriptor> taken = peers.take(handle.from, numbers);
+    if (!numbers.empty()) {
+      return taken;
+    }
   } catch (const ProcessEnded&) {
+    throw;
+  } catch (const OutOfDescriptors&) {
     throw;
   } catch (const std::runtime_error& error) {
     why = error.what();
@@ -146,13 +162,39 @@ std::vector<FileDescriptor> receive_descriptors(const IpcHandle& handle, PeerPro
         "kernel.yama.ptrace_scope=0), or share from a process that runs ferro_alloc");
   }
   try {
-    return ask_server(handle, peers);
+    return ask_server(handle, units, peers);
+  } catch (const OutOfDescriptors&) {
+    throw;
   } catch (const std::runtime_error& error) {
     if (is_in_this_namespace(handle.from) && !peers.is_running(handle.from)) {
       throw ProcessEnded("the process that shared it has ended");
     }
     throw std::runtime_error(why + "; and over its socket: " + error.what() +
                              ". Both processes must run in one network namespace under one user");
+  }
+}
+
+}  // namespace
+
+void receive_descriptors(const IpcHandle& handle, PeerProcesses& peers, const UseDescriptor& use) {
+  std::span<const IpcUnit> left = handle.units;
+  std::size_t at_a_time = kDescriptorsAtATime;
+  while (!left.empty()) {
+    const std::span<const IpcUnit> part = left.first(std::min(at_a_time, left.size()));
+    std::vector<FileDescriptor> received;
+    try {
+      received = receive(handle, part, peers);
+    } catch (const OutOfDescriptors&) {
+      if (part.size() == 1) {
+        throw;
+      }
+      at_a_time = part.size() / 2;
+      continue;
+    }
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      use(part[i], received[i]);
+    }
+    left = left.subspan(part.size());
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <sys/types.h>
@@ -29,8 +30,9 @@ class DescriptorClient {
 
   // Who listens there: its number in this pid namespace; 0: it has none here.
   pid_t server_process() const { return peer_.process; }
-  // In the order of `ids`. Throws std::runtime_error with the reason, also when patience ends, or
-  // when the answer is not from where the handle is from.
+  // In the order of `ids`. Throws OutOfDescriptors where fewer at a time may do, and std::runtime_error
+  // with the reason otherwise, also when patience ends, or when the answer is not from where the handle
+  // is from.
   std::vector<FileDescriptor> ask(std::span<const std::uint64_t> ids);
 
  private:
@@ -40,10 +42,12 @@ class DescriptorClient {
   PeerCredentials peer_;
 };
 
-// The caller's own copies of the descriptors of `handle.units`, in their order. What comes from a
-// socket is from the process that made the handle: by its number and its start, where it runs in
-// this pid namespace, and by its user and its key in any case. Throws std::runtime_error with one
-// sentence; then nothing is open.
-std::vector<FileDescriptor> receive_descriptors(const IpcHandle& handle, PeerProcesses& peers);
+// Calls `use` for each of `handle.units`, in their order, with a copy of its descriptor that is closed
+// afterwards. At most 32 are open at a time, and fewer where one of the processes has no room for so
+// many. What comes from a socket is from the process that made the handle: by its number and its start,
+// where it runs in this pid namespace, and by its user and its key in any case. Throws
+// std::runtime_error with one sentence, and what `use` throws; then no descriptor is open.
+using UseDescriptor = std::function<void(const IpcUnit&, const FileDescriptor&)>;
+void receive_descriptors(const IpcHandle& handle, PeerProcesses& peers, const UseDescriptor& use);
 
 }  // namespace ferro

@@ -3,9 +3,13 @@
 #include "ferro/adapter/sharing/service_thread.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <poll.h>
 #include <span>
 #include <stdexcept>
@@ -23,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kMaxSilence{10};
 constexpr std::size_t kMaxConnections = 1024;
+// The end of the process waits no longer for an answer.
+constexpr std::chrono::seconds kLongestAnswer{1};
 // So that those who ask are not kept waiting by a flood of those who connect.
 constexpr int kAcceptsPerTurn = 64;
 
@@ -38,11 +44,30 @@ std::size_t max_connections() {
   return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMaxConnections);
 }
 
+// The thread of a server holds the mutex while it answers. A child of fork() does not use its parent's,
+// which another thread may have held at that moment. Never destroyed.
+struct Answering {
+  const pid_t process = getpid();
+  std::timed_mutex mutex;
+};
+std::atomic<Answering*> current_answering{nullptr};
+
+// Runs when the process begins to end. The driver ends after this, and no thread may call it then. Later
+// requests get no answer, because the mutex stays locked.
+void stop_answering() {
+  // A child of fork() has registered this too, beside its parent.
+  Answering* const current = current_answering.exchange(nullptr);
+  if (current != nullptr && current->process == getpid()) {
+    (void)current->mutex.try_lock_for(kLongestAnswer);
+  }
+}
+
 // What the thread of a server does.
 class Service {
  public:
-  Service(int listener, ServerAddress address, const DescriptorServer::Find& find)
-      : listener_(listener), address_(std::move(address)), find_(find) {}
+  Service(int listener, ServerAddress address, const DescriptorServer::Find& find,
+          std::timed_mutex& answering)
+      : listener_(listener), address_(std::move(address)), find_(find), answering_(answering) {}
 
   [[noreturn]] void run() noexcept {
     for (;;) {
@@ -71,6 +96,7 @@ class Service {
   const int listener_;
   const ServerAddress address_;
   const DescriptorServer::Find& find_;
+  std::timed_mutex& answering_;
   std::vector<Connection> silent_;  // have asked for nothing yet, in the order in which they came
   std::vector<pollfd> polled_;      // `silent_`, and then the listener
 };
@@ -127,6 +153,11 @@ void Service::accept_some() {
     } else if (errno == EAGAIN) {
       return;
     } else if ((errno == EMFILE || errno == ENFILE) && !silent_.empty()) {
+      // The kernel needs a descriptor before it looks whether a connection waits.
+      pollfd waiting{listener_, POLLIN, 0};
+      if (poll(&waiting, 1, 0) == 0) {
+        return;
+      }
       close_oldest();
     } else if (errno != EINTR && errno != ECONNABORTED) {
       std::this_thread::sleep_for(kPauseAfterRefusal);
@@ -163,6 +194,7 @@ bool Service::is_done(int connection) noexcept {
 void Service::answer(int connection, const DescriptorRequest& request, std::size_t ids) {
   std::vector<FileDescriptor> found(ids);
   DescriptorStatus outcome = DescriptorStatus::kSent;
+  const std::lock_guard lock(answering_);
   for (std::size_t i = 0; i < ids && outcome == DescriptorStatus::kSent; ++i) {
     outcome = find_(request.ids[i], &found[i]);
   }
@@ -200,10 +232,17 @@ ServerAddress DescriptorServer::address() {
   if (listen(listener.get(), SOMAXCONN) != 0) {
     fail("listen");
   }
+  // The driver has registered its own end before, so it comes after this.
+  if (std::atexit(stop_answering) != 0) {
+    fail("atexit");
+  }
   UnforkedSockets::add(listener.get());
   try {
-    start_service_thread(
-        [this, address, socket = listener.get()] { Service(socket, address, find_).run(); });
+    auto answering = std::make_unique<Answering>();
+    start_service_thread([this, address, socket = listener.get(), &mutex = answering->mutex] {
+      Service(socket, address, find_, mutex).run();
+    });
+    current_answering.store(answering.release());
   } catch (...) {
     UnforkedSockets::forget(listener.get());
     throw;

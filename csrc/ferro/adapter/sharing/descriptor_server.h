@@ -5,7 +5,8 @@
 // user, or root's, that show the key of a handle (descriptor_protocol.h). All others find the
 // connection closed and learn nothing.
 //
-// One thread serves it from the first `address()` to the end of the process, which it never delays.
+// One thread serves it from the first `address()` until the process begins to end. The end waits for an
+// answer that is being made, for a second at most, because the driver may be making its descriptors.
 // It waits for no peer: connections that have asked for nothing yet are polled together, and an
 // answer is one message that fits. A silent connection is closed after 10 s. There are at most
 // 1,024 of them, and no more than a quarter of the descriptors that this process may open; then

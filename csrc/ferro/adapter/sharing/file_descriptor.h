@@ -1,6 +1,7 @@
 // A file descriptor that is closed by its owner's end.
 #pragma once
 
+#include <stdexcept>
 #include <unistd.h>
 #include <utility>
 
@@ -27,6 +28,12 @@ class FileDescriptor {
 
  private:
   int descriptor_;
+};
+
+// One side of a transfer has no room for so many at a time.
+class OutOfDescriptors : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 }  // namespace ferro

@@ -10,8 +10,9 @@ namespace {
 
 constexpr char kTypeCudaMalloc = 'c';
 constexpr char kTypePages = 'e';
-// Handles of several sizes, which PyTorch's own allocator cannot map and refuses by this type.
-constexpr char kTypeMixedPages = 'f';
+// PyTorch's own allocator cannot map handles of several sizes, or such as have no descriptor that it
+// could take. It refuses them by this type.
+constexpr char kTypeOwnPages = 'f';
 constexpr std::size_t kCudaHandleBytes = 64;
 // Ends with the number of the note's format.
 constexpr char kMagic[8] = {'f', 'e', 'r', 'r', 'o', 'i', 'p', '2'};
@@ -124,7 +125,9 @@ std::string encode(const IpcHandle& handle, IpcFormat format) {
   const std::vector<IpcUnit>& units = handle.units;
   const bool equal = std::ranges::all_of(
       units, [&](const IpcUnit& unit) { return unit.bytes == units.front().bytes; });
-  std::string text{version, equal ? kTypePages : kTypeMixedPages};
+  const bool taken =
+      std::ranges::all_of(units, [](const IpcUnit& unit) { return unit.descriptor >= 0; });
+  std::string text{version, equal && taken ? kTypePages : kTypeOwnPages};
   Header header;
   // The same handle must be the same string, also between the fields.
   std::memset(&header, 0, sizeof(header));
@@ -172,7 +175,7 @@ IpcHandle decode(const std::string& text) {
       handle.cuda_handle = reader.next_bytes(kCudaHandleBytes);
       return handle;
     case kTypePages:
-    case kTypeMixedPages:
+    case kTypeOwnPages:
       read_pages(reader, handle, format);
       return handle;
     default:

@@ -2,7 +2,7 @@
 //
 // It begins as PyTorch's own: a version, a type, and for memory made of pages a header with a file
 // descriptor for each handle, of the process that the header names. PyTorch's own allocator can
-// open ours when all handles have one size. After that comes our note, which it does not read: who
+// open ours when all handles have one size and a descriptor that is kept. After that comes our note, which it does not read: who
 // the process is beyond doubt, where it hands out its descriptors, under which ids, and the keys
 // for asking. So a handle is a secret of those who may use the memory.
 //
@@ -24,7 +24,7 @@ enum class IpcFormat : std::uint8_t { kFirst = 2, kWithHandleType = 3 };
 
 struct IpcUnit {
   std::size_t bytes = 0;
-  int descriptor = -1;   // in the process that shared it
+  int descriptor = -1;   // in the process that shared it; -1: it keeps none
   std::uint64_t id = 0;  // in its ExportTable; 0 when PyTorch's own allocator shared it
 };
 

@@ -4,6 +4,7 @@
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
+#include "ferro/driver/error.h"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -12,37 +13,28 @@
 #include <cstring>
 #include <functional>
 #include <stdexcept>
-#include <vector>
 
 namespace ferro {
 namespace {
 
-std::vector<FileDescriptor> receive(const IpcHandle& handle, PeerProcesses& peers) {
+void import_all(const IpcHandle& handle, PeerProcesses& peers, ForeignHandles& handles) {
+  for (const std::string& shared : handle.fabric_handles) {
+    handles.import(ForeignKind::kFabric, shared.data(), handle.segment_bytes);
+  }
   if (handle.kind != IpcKind::kDescriptors) {
-    return {};
+    return;
   }
   try {
     const WithoutInterpreterLock others_go_on;
-    return receive_descriptors(handle, peers);
+    receive_descriptors(handle, peers, [&](const IpcUnit& unit, const FileDescriptor& shared) {
+      handles.import(ForeignKind::kDescriptor, &shared.get(), unit.bytes);
+    });
+  } catch (const DriverError&) {
+    throw;
   } catch (const std::runtime_error& error) {
     TORCH_CHECK(false, "Memory of process ", handle.from.process,
                 " cannot be opened here: ", error.what(), ".");
   }
-}
-
-DevicePtr map(const IpcHandle& handle, const std::vector<FileDescriptor>& descriptors,
-              DeviceMemory& core) {
-  std::vector<ForeignUnit> units;
-  for (const std::string& shared : handle.fabric_handles) {
-    units.push_back({ForeignKind::kFabric, shared.data(), handle.segment_bytes});
-  }
-  for (std::size_t i = 0; i < handle.units.size(); ++i) {
-    units.push_back({ForeignKind::kDescriptor, &descriptors[i].get(), handle.units[i].bytes});
-  }
-  const DevicePtr base = core.imports().open(units);
-  TORCH_CHECK_WITH(OutOfMemoryError, base != kNull,
-                   "CUDA out of memory. There is no room to map memory of another process.");
-  return base;
 }
 
 IpcHandle decode_or_throw(const std::string& text) {
@@ -65,7 +57,8 @@ std::shared_ptr<void> IpcReceiver::open(const std::string& text, int device, Dev
   }
   const IpcHandle handle = decode_or_throw(text);
   // Without the lock: the other process may be stopped, and others wait for theirs.
-  const std::vector<FileDescriptor> descriptors = receive(handle, peers_);
+  ForeignHandles handles(core.driver());
+  import_all(handle, peers_, handles);
   const MutexLock lock(mutex_);
   if (std::shared_ptr<void> known = find(key)) {
     return known;
@@ -81,7 +74,9 @@ std::shared_ptr<void> IpcReceiver::open(const std::string& text, int device, Dev
       C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(base));
     };
   } else {
-    const DevicePtr mapped = map(handle, descriptors, core);
+    const DevicePtr mapped = core.imports().open(handles);
+    TORCH_CHECK_WITH(OutOfMemoryError, mapped != kNull,
+                     "CUDA out of memory. There is no room to map memory of another process.");
     base = to_void_ptr(mapped);
     close = [mapped, &core] { core.imports().close(mapped); };
   }

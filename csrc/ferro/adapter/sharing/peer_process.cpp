@@ -124,6 +124,9 @@ std::vector<FileDescriptor> PeerProcesses::take(const ProcessIdentity& from,
   for (const int number : descriptors) {
     FileDescriptor copy(static_cast<int>(syscall(SYS_pidfd_getfd, process, number, 0)));
     if (copy.get() < 0) {
+      if (errno == EMFILE) {
+        throw OutOfDescriptors("this process may open no more file descriptors (ulimit -n)");
+      }
       throw refusal("pidfd_getfd");
     }
     taken.push_back(std::move(copy));

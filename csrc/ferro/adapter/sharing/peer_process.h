@@ -38,7 +38,8 @@ class ProcessEnded : public std::runtime_error {
 class PeerProcesses {
  public:
   // The caller's own copies, in the order of `descriptors`, which are numbers in that process.
-  // Throws ProcessEnded, or another std::runtime_error with the reason; then nothing is open.
+  // Throws ProcessEnded, OutOfDescriptors, or another std::runtime_error with the reason; then nothing
+  // is open.
   std::vector<FileDescriptor> take(const ProcessIdentity& from, std::span<const int> descriptors)
       FERRO_EXCLUDES(mutex_);
   // Of a process with a known start, in this namespace.

@@ -5,7 +5,10 @@
 #include "ferro/adapter/sharing/unix_socket.h"
 
 #include <cerrno>
+#include <chrono>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <poll.h>
 #include <span>
 #include <sys/socket.h>
@@ -27,8 +30,11 @@ bool StatusServer::start() {
     return false;
   }
   try {
+    auto answering = std::make_unique<std::timed_mutex>();
     UnforkedSockets::add(listener.get());
-    start_service_thread([this, socket = listener.get()] { run(socket); });
+    start_service_thread(
+        [this, socket = listener.get(), &mutex = *answering] { run(socket, mutex); });
+    answering_ = answering.release();
   } catch (const std::exception&) {
     UnforkedSockets::forget(listener.get());
     return false;
@@ -38,7 +44,18 @@ bool StatusServer::start() {
   return true;
 }
 
-void StatusServer::run(int listener) const noexcept {
+void StatusServer::stop() {
+  std::timed_mutex* answering = nullptr;
+  {
+    const MutexLock lock(UnforkedSockets::mutex);
+    answering = process_ == getpid() ? answering_ : nullptr;
+  }
+  if (answering != nullptr) {
+    (void)answering->try_lock_for(std::chrono::seconds(1));
+  }
+}
+
+void StatusServer::run(int listener, std::timed_mutex& answering) const noexcept {
   for (;;) {
     pollfd waiting{listener, POLLIN, 0};
     poll(&waiting, 1, -1);
@@ -46,6 +63,7 @@ void StatusServer::run(int listener) const noexcept {
     try {
       connection = UnforkedSockets::accept(listener);
       if (connection >= 0) {
+        const std::lock_guard lock(answering);
         answer(connection);
       } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         std::this_thread::sleep_for(kPauseAfterRefusal);

@@ -11,6 +11,7 @@
 #include "ferro/adapter/sharing/unforked_sockets.h"
 
 #include <functional>
+#include <mutex>
 #include <string>
 #include <sys/types.h>
 
@@ -32,12 +33,18 @@ class StatusServer {
   // Once a process; later calls do nothing. False: the system refuses a socket, its name or a
   // thread, and nothing is told.
   bool start() FERRO_EXCLUDES(UnforkedSockets::mutex);
+  // Ends the answers of this process, for its end: the report reads objects that static destructors
+  // end. Waits for an answer in progress, at most for a second.
+  void stop() FERRO_EXCLUDES(UnforkedSockets::mutex);
 
  private:
-  [[noreturn]] void run(int listener) const noexcept;
+  [[noreturn]] void run(int listener, std::timed_mutex& answering) const noexcept;
   void answer(int connection) const;
 
   const Tell tell_;
+  // Locked by the thread while it answers, and by `stop`. Each process has its own, which is never
+  // destroyed: another thread may have held the parent's during fork().
+  std::timed_mutex* answering_ FERRO_GUARDED_BY(UnforkedSockets::mutex) = nullptr;
   // That the server runs in.
   pid_t process_ FERRO_GUARDED_BY(UnforkedSockets::mutex) = 0;
 };

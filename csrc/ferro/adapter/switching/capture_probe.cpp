@@ -8,12 +8,12 @@
 namespace ferro {
 namespace {
 
-constexpr int kStreamsPerPool = 32;  // c10's pools of streams go round after so many
+constexpr int kStreamsPerPool = 32;  // c10's pools of streams wrap around after this many
 
 bool is_capturing(c10::cuda::CUDAStream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t error = C10_CUDA_ERROR_HANDLED(cudaStreamIsCapturing(stream.stream(), &status));
-  // So the default stream answers when a stream that synchronises with it captures.
+  // The answer for the default stream while a stream that synchronises with it captures.
   if (error == cudaErrorStreamCaptureImplicit) {
     C10_CUDA_CLEAR_ERROR();
     return true;
@@ -37,7 +37,7 @@ bool any_pool_stream_captures(c10::DeviceIndex device) {
 }  // namespace
 
 bool capture_is_running(const std::function<bool(c10::DeviceIndex)>& may_capture) {
-  // What is asked here must not disturb the capture that it looks for.
+  // The queries must not disturb the capture that they look for.
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   for (c10::DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
     if (!c10::cuda::hasPrimaryContext(device)) {
@@ -56,7 +56,7 @@ bool is_diverting(c10::cuda::CUDACachingAllocator::CUDAAllocator& native, c10::D
   if (!native.initialized()) {
     return false;
   }
-  // Emptying its cache, it waits for its events first, but only while it diverts nothing.
+  // When it empties its cache, it first waits for its events, but only while it diverts nothing.
   const std::int64_t before = native.getDeviceStats(device).num_sync_all_streams;
   native.emptyCache({0, 0});
   return native.getDeviceStats(device).num_sync_all_streams == before;

@@ -1,4 +1,4 @@
-// Does a graph capture run somewhere in this process?
+// Detects graph captures in this process.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -7,13 +7,13 @@
 
 namespace ferro {
 
-// Looks at this thread's current stream of each device that has a context, and at all of PyTorch's
-// streams of those for which `may_capture` says so. A stream from outside of PyTorch that another
-// thread captures is not seen.
+// Queries this thread's current stream on each device that has a context, and all of PyTorch's
+// streams on those for which `may_capture` returns true. Does not detect a capture of another
+// thread on a stream from outside PyTorch.
 bool capture_is_running(const std::function<bool(c10::DeviceIndex)>& may_capture);
 
-// Is PyTorch's native allocator sending allocations of the device to a private pool? It does for
-// the length of a capture, and for other reasons. Empties its cache.
+// Whether PyTorch's native allocator sends allocations of the device to a private pool, during a
+// capture or for another reason. Empties its cache.
 bool is_diverting(c10::cuda::CUDACachingAllocator::CUDAAllocator& native, c10::DeviceIndex device);
 
 }  // namespace ferro

@@ -17,20 +17,20 @@ using c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
 Mutex install_mutex;
 
-// Two registrations: the one that tensors ask, and the one behind torch.accelerator. A registration
-// of lower priority than the one in place is ignored.
+// Two registrations: one for tensors, one for torch.accelerator. PyTorch ignores a registration of
+// lower priority than the current one.
 void put_in_place(CUDAAllocator* allocator) {
   constexpr std::uint8_t kHighestPriority = 255;
   c10::cuda::CUDACachingAllocator::allocator.store(allocator);
   c10::SetAllocator(c10::kCUDA, allocator, kHighestPriority);
 }
 
-// The settings that cannot change, by name; empty: none differs.
-std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig& wanted) {
-  const auto layout = [](const AllocatorConfig& config) {
+// Names the settings that differ but cannot change; empty if there are none.
+std::string fixed_differences(const Settings& now, const Settings& wanted) {
+  const auto layout = [](const Settings& config) {
     return std::string(config.layout == Layout::kSegments ? "segments" : "pages");
   };
-  const auto order = [](const AllocatorConfig& config) {
+  const auto order = [](const Settings& config) {
     return std::string(config.graph_order == GraphOrder::kAny ? "any" : "captured");
   };
   std::string text;
@@ -46,7 +46,8 @@ std::string fixed_differences(const AllocatorConfig& now, const AllocatorConfig&
   return text;
 }
 
-// User-made allocators throw in calls that are needed of the one before ours.
+// Whether the allocator supports the calls that a previous allocator must support. User-made
+// allocators throw in them.
 bool answers(CUDAAllocator& allocator) {
   try {
     allocator.isEnabled();
@@ -72,12 +73,12 @@ bool is_installed() { return is_in_place() && installed_allocator()->serves(); }
 bool is_caching() {
   try {
     return !caching_is_forbidden() && c10::cuda::CUDACachingAllocator::get()->isEnabled();
-  } catch (const c10::Error&) {  // a user-made allocator, which is asked whatever is set
+  } catch (const c10::Error&) {  // a user-made allocator serves requests whatever the setting
     return true;
   }
 }
 
-void install(const AllocatorConfig& config) {
+void install(const Settings& config) {
   const MutexLock lock(install_mutex);
   if (is_installed()) {
     return;
@@ -108,15 +109,15 @@ void install(const AllocatorConfig& config) {
         "' in PyTorch's place, which cannot tell about its memory: ferro_alloc "
         "works beside PyTorch's own allocators.");
   }
-  // Looking for captures would initialise CUDA.
+  // Otherwise the search for captures would initialise CUDA.
   if (current->initialized() && capture_is_running([&](c10::DeviceIndex device) {
         return was_used ? ours->is_diverting(device) : is_diverting(*current, device);
       })) {
     throw std::runtime_error(
         "ferro_alloc.install() came during the capture of a CUDA graph: call it before or after.");
   }
-  // A setting `backend:native` is compared with the name of the allocator in place when PyTorch
-  // first parses its settings; let it do that before the name changes.
+  // When PyTorch first parses its settings, it compares `backend:native` with the name of the
+  // current allocator. It must do that before the name changes.
   c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
 
   if (!was_used) {

@@ -1,4 +1,4 @@
-// Puts the allocator in PyTorch's place, and takes it out again.
+// Installs ferro_alloc as PyTorch's CUDA allocator, and uninstalls it.
 #pragma once
 
 #include "ferro/adapter/allocator/cuda_allocator.h"
@@ -8,22 +8,22 @@
 
 namespace ferro {
 
-// Makes ferro_alloc the allocator of this process, at any time but during a graph capture. Does
-// nothing when it is already. Initialises CUDA neither itself nor through PyTorch. Throws
-// std::runtime_error with one sentence when it can't, and then nothing changed. Installed again
+// Makes ferro_alloc the allocator of this process, at any time except during a graph capture. No-op
+// if it is installed. Does not initialise CUDA, not even through PyTorch. On failure throws
+// std::runtime_error with one sentence and changes nothing. Installed again
 // after CUDA was used, it refuses another size of a page, another layout and another answer about
-// the thread that unmaps; all other settings change.
-void install(const AllocatorConfig& config);
+// the order of graphs; all other settings change.
+void install(const Settings& config);
 
-// New requests go to the allocator that was there before; what ferro_alloc handed out stays its
-// own. Does nothing when it is not installed. Throws std::runtime_error during a graph capture.
+// Sends new requests to the previous allocator; ferro_alloc keeps the blocks that it handed out.
+// No-op if it is not installed. Throws std::runtime_error during a graph capture.
 void uninstall();
 
-// Is it the one that PyTorch's requests go to now?
+// Whether PyTorch's requests now go to ferro_alloc.
 bool is_installed();
-// Do PyTorch's requests reach a cache, whosever it is? Else each is a cudaMalloc.
+// Whether PyTorch's requests reach a cache of any allocator. Otherwise each is a cudaMalloc.
 bool is_caching();
-// Is it in PyTorch's place, serving or not? Once CUDA was used, it stays there.
+// Whether ferro_alloc is registered in PyTorch, serving or not. It stays so once CUDA was used.
 bool is_in_place();
 
 }  // namespace ferro

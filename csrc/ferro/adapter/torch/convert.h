@@ -1,4 +1,4 @@
-// Between the core's plain structs and PyTorch's.
+// Conversions between the core's plain structs and PyTorch's.
 #pragma once
 
 #include "ferro/adapter/torch/torch_compat.h"
@@ -26,14 +26,13 @@ inline c10::MempoolId_t to_mempool_id(const PoolId& id) { return {id.graph, id.h
 
 // `max_split_size` is that of a layout in which every block may be split.
 c10::CachingDeviceAllocator::DeviceStats to_device_stats(DeviceMemory& device);
-// In order of address, one per contiguous backed range, marked expandable because pages come and go
-// behind it. `kByClass`: what small blocks in use occupy of such a range
-// is cut out of it and is small, so that sums over segments of a type are the statistics of that
-// class.
+// In order of address, one per contiguous backed range, marked expandable because its pages change.
+// `kByClass`: small blocks in use are cut out of such a range as small segments, so that sums over
+// the segments of a class are the statistics of that class.
 enum class Ranges : std::uint8_t { kByClass, kWhole };
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     const std::vector<SegmentView>& segments, c10::DeviceIndex device, Ranges ranges);
-// The settings in force, from PyTorch's own configuration objects.
+// The current settings, from PyTorch's own configuration objects.
 c10::cuda::CUDACachingAllocator::AllocatorConfigInfo current_config_info();
 // PyTorch's sentence, which programs parse, then the verdict.
 std::string out_of_memory_message(const OutOfMemoryFacts& facts);

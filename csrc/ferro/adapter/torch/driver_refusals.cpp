@@ -6,7 +6,7 @@
 
 namespace ferro {
 
-// The numbers of the runtime's errors are the driver's.
+// The runtime's errors have the driver's numbers.
 void throw_as_torch(const DriverError& refusal) {
   try {
     C10_CUDA_CHECK(static_cast<cudaError_t>(refusal.code()));

@@ -1,4 +1,4 @@
-// What the driver refuses, as PyTorch's own error.
+// Throws refusals of the driver as PyTorch's own error.
 #pragma once
 
 #include "ferro/driver/error.h"
@@ -8,11 +8,11 @@
 namespace ferro {
 
 // Throws the c10::AcceleratorError (torch.AcceleratorError) that PyTorch throws for the same error
-// of a call of its own: its code, its text, and in a last line which call was refused. One that is
-// no refusal of a call is thrown on as it is.
+// of its own calls, with its code and text, and a last line that names the refused call. Rethrows a
+// DriverError that is not the refusal of a call.
 [[noreturn]] void throw_as_torch(const DriverError& refusal);
 
-// What leaves to PyTorch goes through here.
+// Wraps each call whose errors reach PyTorch.
 template <typename Call>
 decltype(auto) with_torch_errors(Call&& call) {
   try {

@@ -21,7 +21,7 @@ bool ExpandableSetting::is_programs() const {
   return now != written_ && names_it(now);
 }
 
-// The other settings stay as they are: PyTorch resets some of those that a text does not name.
+// Repeats the other settings, because PyTorch resets some of those that a text does not name.
 void ExpandableSetting::write(bool expandable) {
   const std::string now = AcceleratorAllocatorConfig::last_allocator_settings();
   if (now != written_) {

@@ -1,20 +1,20 @@
-// The interpreter's lock, which PyTorch holds in many of its calls and this code knows nothing of.
+// The GIL, which PyTorch holds in many of its calls, without a dependency on Python.
 #pragma once
 
 #include <functional>
 
 namespace ferro {
 
-// How this thread lets go of it and takes it again. Both may be called by any thread. Set once,
-// before anything waits.
+// Functions that release the GIL in this thread and take it again. Any thread may call them. Set
+// once, before any thread waits.
 struct InterpreterLock {
   std::function<void*()> release;        // null when this thread does not have it
-  std::function<void(void*)> take_back;  // with what `release` gave, unless that was null
+  std::function<void(void*)> take_back;  // with the result of `release`, unless that was null
 };
 void set_interpreter_lock(InterpreterLock lock);
 
-// Other threads of the program go on until the end of the scope, while this one waits for another
-// process. No lock of the allocator is held where it begins and where it ends.
+// Releases the GIL for the scope, so that other threads continue while this one waits for another
+// process. The thread holds no lock of the allocator when the scope begins or ends.
 class WithoutInterpreterLock {
  public:
   WithoutInterpreterLock();

@@ -16,7 +16,7 @@ namespace {
 using NvmlDevice = struct NvmlDeviceObject*;
 struct NvmlProcess {
   unsigned int pid;
-  unsigned long long used_bytes;  // all ones: the driver does not say
+  unsigned long long used_bytes;  // all ones: unknown to the driver
   unsigned int gpu_instance;
   unsigned int compute_instance;
 };
@@ -30,7 +30,7 @@ struct Nvml {
   int (*compute_processes)(NvmlDevice, unsigned int*, NvmlProcess*) = nullptr;
 };
 
-// Null members where there is no NVML that works.
+// Members are null without a working NVML.
 Nvml load() {
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

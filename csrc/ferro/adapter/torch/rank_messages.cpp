@@ -30,7 +30,7 @@ void note(const c10::OperatorHandle& message, c10::DispatchKeySet keys, torch::j
 
 }  // namespace
 
-// At the one key that inference mode has too, and that is nobody's for these operators.
+// Uses the only key that inference mode has too and that is unused for these operators.
 void watch_rank_messages() {
   static const auto* const watch = [] {
     auto* handles = new std::vector<c10::RegistrationHandleRAII>();
@@ -40,7 +40,7 @@ void watch_rank_messages() {
           c10::KernelFunction::makeFromBoxedFunction<&note>(), std::nullopt, nullptr,
           "ferro_alloc's look at messages between ranks"));
     }
-    return handles;  // never destroyed: others may dispatch until the process ends
+    return handles;  // never destroyed: threads may dispatch until the process ends
   }();
   (void)watch;
 }

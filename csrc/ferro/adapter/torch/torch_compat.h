@@ -1,9 +1,9 @@
-// Every difference between the versions of torch that ferro_alloc is built for. One binary serves
-// one minor version: the layout of CUDAAllocator's virtual table changes between them.
+// All differences between the versions of torch that ferro_alloc supports. One binary serves one
+// minor version, because the layout of CUDAAllocator's virtual table changes between them.
 //
-// What a later torch adds is there for every version: types under one name, members that a struct
-// lacks as functions that do nothing, and `override` as a macro that is empty where there is no
-// such virtual. So the rest of the adapter is written once, for the newest.
+// Additions of a later torch exist for every version: types under one name, functions that do
+// nothing for members that a struct lacks, and `override` as a macro that is empty if the virtual
+// is missing. So the rest of the adapter is written once, for the newest.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -47,19 +47,18 @@
 
 namespace ferro {
 
-// The minor version this binary is for, as "2.11".
+// The minor version of torch for this binary, such as "2.11".
 inline constexpr const char* kBuiltForTorch =
     FERRO_STRINGIFY(TORCH_VERSION_MAJOR) "." FERRO_STRINGIFY(TORCH_VERSION_MINOR);
 
-// The version of the strings under which PyTorch's own allocator shares memory.
+// The format version of the strings with which PyTorch's own allocator shares memory.
 inline constexpr std::uint8_t kIpcFormat = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 
-// Since 2.14 a graph object whose capture failed ends its diversion and releases its pool when it
-// goes.
+// Since 2.14 a graph whose capture failed ends its diversion and releases its pool when destroyed.
 inline constexpr bool kFailedGraphsCleanUp = TORCH_VERSION_MINOR >= 14;
 
-// 2.12 and 2.13 end the diversion of a failed capture and keep its pool for good. They do so before
-// they take up the error with which the capture ended. Asked in endAllocateToPool.
+// 2.12 and 2.13 end the diversion of a failed capture and keep its pool permanently. They do so
+// before they read the error with which the capture ended. Called in endAllocateToPool.
 inline bool capture_has_just_failed() {
 #if TORCH_VERSION_MINOR == 12 || TORCH_VERSION_MINOR == 13
   const cudaError_t error = cudaPeekAtLastError();
@@ -69,16 +68,15 @@ inline bool capture_has_just_failed() {
 #endif
 }
 
-// Since 2.13 a capture that ends for the device ends for pinned host memory right afterwards, also when
-// it failed.
+// Since 2.13 a capture, even a failed one, ends for pinned host memory right after the device.
 inline constexpr bool kHostCapturesEndWithTheDevices = TORCH_VERSION_MINOR >= 13;
 
-// (device, bytes asked for, bytes held, bytes allowed or of the device).
+// (device, bytes requested, bytes held, bytes allowed or of the device).
 using OomRejectionObserver =
     std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
 
-// Divisions of each power of two, as the settings have them (block_size.h). Its entries change with
-// them, its place never: asking for one costs a request some 90 instructions less than the call.
+// The divisions of each power of two, by the settings (block_size.h). The entries change with them,
+// the address never: keeping it saves a request about 90 instructions of the call.
 inline const std::vector<std::size_t>& roundup_divisions() {
   return c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions();
 }
@@ -105,7 +103,7 @@ inline std::optional<c10::CachingDeviceAllocator::TraceEntry::Action> annotate_a
 #endif
 }
 
-// What the allocator itself says about an entry, beside what the program said.
+// Sets the allocator's own metadata of an entry, beside the program's.
 inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::TraceEntry& entry,
                                   [[maybe_unused]] const std::string& metadata) {
 #if TORCH_VERSION_MINOR >= 15
@@ -113,8 +111,8 @@ inline void set_internal_metadata([[maybe_unused]] c10::CachingDeviceAllocator::
 #endif
 }
 
-// The same about an entry of which the program may have said something that older versions of torch
-// have one place for: the program's words stay.
+// The same for an entry that may have metadata of the program. Older versions of torch have one
+// field for both; the program's metadata then stays.
 inline void set_note(c10::CachingDeviceAllocator::TraceEntry& entry, const std::string& note) {
 #if TORCH_VERSION_MINOR >= 15
   entry.internal_metadata_ = note;
@@ -125,7 +123,7 @@ inline void set_note(c10::CachingDeviceAllocator::TraceEntry& entry, const std::
 #endif
 }
 
-// Calls of another allocator's methods, where this torch has them.
+// Calls of another allocator's methods, if this torch has them.
 using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
 inline void attach_rejection_observer([[maybe_unused]] Allocator& allocator,
@@ -191,7 +189,7 @@ inline void set_reserved_bytes_of_pool(
 #endif
 }
 
-// Adds what later versions count to `sum`. Every pool lives in one allocator.
+// Adds the counters of later versions to `sum`. Each pool belongs to one allocator.
 inline void add_later_statistics(
     [[maybe_unused]] c10::CachingDeviceAllocator::DeviceStats& sum,
     [[maybe_unused]] const c10::CachingDeviceAllocator::DeviceStats& more) {
@@ -205,7 +203,7 @@ inline void add_later_statistics(
 #endif
 }
 
-// The memory of a workspace of cuBLAS, as the table of them has it: later versions with its size.
+// The memory of a workspace of cuBLAS in PyTorch's table, which has its size too in later versions.
 inline const c10::DataPtr& workspace_memory(const c10::DataPtr& workspace) { return workspace; }
 inline const c10::DataPtr& workspace_memory(const std::pair<c10::DataPtr, std::size_t>& workspace) {
   return workspace.first;

@@ -1,8 +1,8 @@
-// From any address to the span that holds it, in two loads and without a lock. One per process: the
-// devices of a process share one address space. Spans begin and end at multiples of kSpanAlignment.
+// Maps any address to its span in two loads, without a lock. One per process, because its devices
+// share one address space. Spans begin and end at multiples of kSpanAlignment.
 //
-// Thread-safe. A span must outlive every lookup of an address that was handed out from it, which
-// holds because a heap gives up a span only when no block of it is live.
+// Thread-safe. A span must outlive every lookup of an address that was handed out from it. This
+// holds because a heap gives up a span only when it has no live block.
 #pragma once
 
 #include "ferro/base/lazy_array.h"
@@ -15,7 +15,7 @@ namespace ferro {
 
 class AddressIndex {
  public:
-  // Addresses at or above this are refused by `add`; drivers hand out 47-bit addresses.
+  // `add` refuses longer addresses; drivers reserve 47-bit ones.
   static constexpr std::size_t kAddressBits = 48;
 
   AddressIndex() : slots_(kSlots) {}
@@ -50,7 +50,7 @@ class AddressIndex {
     return std::atomic_ref<Span*>(slots_[slot]);
   }
 
-  mutable LazyArray<Span*> slots_;  // touched where there are spans alone
+  mutable LazyArray<Span*> slots_;  // touched only where there are spans
 };
 
 }  // namespace ferro

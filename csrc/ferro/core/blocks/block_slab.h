@@ -1,4 +1,4 @@
-// Host memory for blocks, in chunks, recycled and given back with the heap. Not thread-safe.
+// Host memory for blocks, in chunks. Recycles blocks; frees chunks with the heap. Not thread-safe.
 #pragma once
 
 #include "ferro/base/host_chunks.h"
@@ -40,7 +40,7 @@ class BlockSlab {
   }
 
   HostChunks chunks_;
-  std::span<Block> unused_;  // never made
+  std::span<Block> unused_;  // not yet constructed
   Block* recycled_ = nullptr;
   std::size_t in_use_ = 0;
 };

@@ -47,8 +47,8 @@ Span* BlockTiling::span_around(DevicePtr ptr) const {
   return ptr < span->base() + span->bytes() ? span : nullptr;
 }
 
-// Bins that are full are emptied, so that the sizes that repeat now come in again: some blocks with
-// each free, because all at once took one free of 20,000 to 4 ms.
+// Empties full bins, so that they accept the sizes that repeat now. Each free merges only some of
+// the blocks: merging all at once made one free in 20,000 take 4 ms.
 void BlockTiling::give_beyond_bins(Block* block) {
   prefetch(block->prev, block->next);
   if (block->size <= UnmergedBins::kMaxBlock) {
@@ -61,8 +61,8 @@ void BlockTiling::give_beyond_bins(Block* block) {
   insert_merged(block);
 }
 
-// Beside a million blocks what a merge touches is in no cache, and nearly all its time is waiting for
-// memory; of several blocks together these waits overlap.
+// With a million blocks, the blocks that a merge touches are in no cache, and it spends nearly all
+// of its time waiting for memory. Merging several blocks together overlaps these waits.
 void BlockTiling::merge_some() {
   std::array<Block*, kMergedTogether> blocks{};
   std::size_t count = 0;
@@ -211,7 +211,7 @@ std::vector<Block*> BlockTiling::growth_candidates(std::size_t request, std::siz
   return gaps;
 }
 
-// Without handles that lie in the run in part.
+// Excludes handles that lie only partly in the run.
 PageRun BlockTiling::whole_handles_inside(const Span& span, PageRun run) const {
   std::size_t first = span.page_slot(run.begin);
   std::size_t end = first + run.bytes / page_bytes_;

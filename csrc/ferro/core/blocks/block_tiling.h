@@ -1,13 +1,12 @@
-// The blocks of one heap: how they tile its spans, and how they are found, split, merged and cut.
-// Knows neither driver nor streams nor locks. Belongs to its heap's lock.
+// The blocks of one heap: tiles the heap's spans with them; finds, splits, merges and cuts them.
+// Makes no driver call and knows no streams. The heap's lock guards it.
 //
 // Invariants (check_invariants recounts them):
 //  * the blocks of a span tile it; prev/next mirror the addresses; the span's index holds exactly
 //    the starts of all blocks;
 //  * no two neighbours are both free, both gaps or both retired;
-//  * a free block is in the free index, an unmerged one in a bin, a gap in the gap index, and no
-//    other block in any;
-//  * a free block's stamp is the latest of what was merged into it;
+//  * the free index has exactly the free blocks, the bins the unmerged ones, the gap index gaps;
+//  * a free block's stamp is the latest of the blocks merged into it;
 //  * backed_pages() == filled slots of all spans, scratch().borrowed_pages == those of borrowed
 //    handles, scratch().retired_bytes == bytes of retired blocks.
 #pragma once
@@ -36,7 +35,7 @@ struct Hole {
   PageRun run;
 };
 
-// A gap as the policy sees it, with the free blocks that touch it.
+// The policy's view of a gap, with the free blocks that touch it.
 GapView view_of_gap(const Block& gap);
 
 class ArenaScratch;
@@ -47,20 +46,20 @@ class BlockTiling {
 
   explicit BlockTiling(std::size_t page_bytes) : page_bytes_(page_bytes) {}
 
-  // Spans. A new one is one block in state kGap, in no index.
+  // Spans. Adds a span as one block in state kGap, in no index.
   Block* add_span(std::unique_ptr<Span> span);
-  // One that is one block, in no index.
+  // The span must be a single block, in no index.
   std::unique_ptr<Span> remove_span(Span& span);
   const Spans& spans() const { return spans_; }
   // The span that contains an address, if any. O(log spans).
   Span* span_around(DevicePtr ptr) const;
   std::size_t reserved_bytes() const { return reserved_bytes_; }
 
-  // Free memory. O(1) for unmerged blocks, O(log blocks) else.
+  // Free memory. O(1) for unmerged blocks, else O(log blocks).
   Block* pop_unmerged(std::size_t size) { return unmerged_.pop(size); }
   const FreeIndex& free_blocks() const { return free_; }
-  // A block that is in no index becomes free: kept unmerged for the next request of its size, or
-  // merged with its free neighbours.
+  // Frees a block that is in no index: keeps it unmerged for the next request of its size, or
+  // merges it with its free neighbours.
   void give(Block* block) {
     if (unmerged_.accepts(block->size)) [[likely]] {
       unmerged_.push(block);
@@ -68,32 +67,30 @@ class BlockTiling {
       give_beyond_bins(block);
     }
   }
-  // The same, always merged.
+  // Like `give`, but always merges. Returns the merged block.
   Block* insert_merged(Block* block);
-  // Merges what is unmerged: at most UnmergedBins::kMaxBlocks of them.
+  // Merges all unmerged blocks, at most UnmergedBins::kMaxBlocks.
   void merge_all();
-  // A free block leaves the index. Its state is the caller's to set.
+  // Removes a free block from the index. The caller sets its state.
   void take(Block* block) { free_.remove(block); }
-  // Did a free block of at least a page come to be since this was last asked?
+  // Whether a free block of at least a page has appeared since the last call.
   bool was_page_freed() { return std::exchange(page_was_freed_, false); }
-  // Back into the index, for blocks whose neighbours are not free.
+  // Puts a block whose neighbours are not free back into the index.
   void put_unchanged(Block* block);
   std::size_t unmerged_bytes() const { return unmerged_.bytes(); }
 
-  // Cuts `block` down to `size`; what is left over becomes its next neighbour in `tail_state`, in no
-  // index.
+  // Cuts `block` down to `size`; the rest becomes its next neighbour, in `tail_state` and no index.
   void split_tail(Block* block, std::size_t size, BlockState tail_state);
-  // The range lies in the free block `block`, or in what was a part of it when the caller looked.
-  // What is left on both sides stays free; the block of the range is in no index and its state is
-  // the caller's to set.
+  // Cuts a range out of the free block `block`, or out of a block that was cut off it since. The
+  // rest on both sides stays free. The range's block is in no index; the caller sets its state.
   Block* cut(Block* block, DevicePtr begin, std::size_t bytes);
 
   // Gaps.
   void make_gap(Block* block);
   void take_gap(Block* gap) { gaps_.remove(gap); }
-  // The gaps that a policy may choose from, in order of address, with the free memory beside them:
-  // all of them while they are few, else those beside the largest free blocks and the first that
-  // has room for the request and `spare` pages more. O(log blocks).
+  // The gaps from which a policy may choose, in order of address: all of them while they are few,
+  // else those beside the largest free blocks and the first one with room for the request and
+  // `spare` pages more. O(log blocks).
   std::vector<Block*> growth_candidates(std::size_t request, std::size_t spare) const;
 
   // Calls `visit(Block*, const PageRun&)` for the whole free pages of each free block, large blocks
@@ -108,7 +105,7 @@ class BlockTiling {
       return !run || visit(block, *run);
     });
   }
-  // Handles. The same with `visit(const Hole&)` for the whole free handles.
+  // Handles. Calls `visit(const Hole&)` for the whole free handles of each free block, likewise.
   template <typename Visit>
   void for_each_hole(Visit visit) const {
     for_each_free_run([&](Block* block, const PageRun& run) {
@@ -118,14 +115,14 @@ class BlockTiling {
   }
   // The handles behind a range of whole handles, in order of address.
   std::vector<HandleRange> handles_behind(const Span& span, const PageRun& run) const;
-  // Puts handles behind addresses that have none.
+  // Records the handles that back the addresses from `begin` on, which were unbacked.
   enum class Owner { kHeap, kScratchSet };
   void back(Span& span, DevicePtr begin, std::span<const HandleRange> handles,
             Owner owner = Owner::kHeap);
-  // Takes away the handles behind a range of whole ones.
+  // Removes the handles that back a range of whole handles.
   void unback(Span& span, const PageRun& run);
   std::size_t backed_pages() const { return backed_pages_; }
-  // Of graphs.
+  // Scratch of graphs.
   struct Scratch {
     std::size_t borrowed_pages = 0;
     std::size_t retired_bytes = 0;
@@ -147,16 +144,16 @@ class BlockTiling {
  private:
   friend class ArenaScratch;
 
-  // Retired memory. A block that is in no index becomes retired, with its retired neighbours.
+  // Retired memory. Retires a block that is in no index, and merges it with retired neighbours.
   Block* retire(Block* block);
-  // Cuts whole pages out of a retired block; their state is the caller's to set.
+  // Cuts whole pages out of a retired block; the caller sets their state.
   Block* cut_retired(Block* block, DevicePtr begin, std::size_t bytes);
-  // All that is retired is free again. O(blocks).
+  // Frees all retired memory. O(blocks).
   void unretire_all();
 
-  // The next block becomes a part of this one, of the same state and in no index.
+  // Merges the next block, of the same state and in no index, into this one.
   void join_next(Block* block) { absorb_next(block); }
-  // A borrowed handle is the heap's own from now on.
+  // Makes the heap the owner of a borrowed handle.
   void keep(Span& span, DevicePtr begin);
 
   // More gaps than this are not looked at for one request.

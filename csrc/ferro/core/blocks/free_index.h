@@ -1,14 +1,14 @@
-// Best fit: the smallest free block that is large enough. Small blocks lie in a bin of their exact
-// size, so that their number does not matter; large ones, of which there are few, in a treap, where
-// among equals the lowest address comes first, which keeps the far end of the arena empty. A bin
-// keeps the lower of its two first addresses in front, which on recorded traces does as well.
-// Threaded through the blocks, so no operation allocates host memory. Not thread-safe.
+// Finds the best fit: the smallest free block that is large enough. Small blocks lie in bins of
+// their exact size, so their number does not affect the cost. Large blocks, of which there are few,
+// lie in a treap; among equal sizes the lowest address comes first, which keeps the far end of the
+// arena empty. A bin keeps the lower of its first two addresses in front, which does as well on
+// recorded traces. Links are in the blocks: no operation allocates host memory. Not thread-safe.
 //
-// Cost: insert, remove and best fit of blocks in bins O(1), of others O(log of their number).
+// Cost of insert, remove and best fit: O(1) in bins, O(log of the number of blocks) in the treap.
 //
-// Invariants: a block of at most SizeBins::kMaxSize bytes is in the bins; larger ones are in the treap, whose
-// in-order traversal is ascending in (size, address) and in which a parent's priority is not below
-// its children's; every block in the index is in state kFree.
+// Invariants: a block of at most SizeBins::kMaxSize bytes is in the bins; larger ones are in the
+// treap, whose in-order traversal is ascending in (size, address) and in which a parent's priority
+// is not below its children's; every block in the index is in state kFree.
 #pragma once
 
 #include "ferro/core/blocks/size_bins.h"
@@ -31,7 +31,7 @@ class FreeIndex {
     --count_;
     bytes_ -= block->size;
   }
-  // Null when no block has at least `size` bytes. Leaves the index as it is.
+  // Null when no block has at least `size` bytes. Does not change the index.
   Block* best_fit(std::size_t size) const {
     if (size <= SizeBins::kMaxSize) {
       if (Block* block = small_.first_from(size)) {
@@ -60,7 +60,7 @@ class FreeIndex {
   void insert_large(Block* block);
   void remove_large(Block* block);
   Block* best_large(std::size_t size) const;
-  // The depth is that of the treap, some 2 log2 of its number.
+  // The recursion is as deep as the treap, about 2 log2 of its size.
   template <typename Visit>
   static bool descend_below(Block* block, Visit& visit) {
     return block == nullptr || (descend_below(block->right, visit) && visit(block) &&

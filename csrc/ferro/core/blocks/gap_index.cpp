@@ -15,7 +15,7 @@ Block* updated(Block* gap) {
   return gap;
 }
 
-// Those before `ptr` and the others.
+// Splits a treap into the gaps before `ptr` and the others.
 void split(Block* root, DevicePtr ptr, Block*& before, Block*& after) {
   if (root == nullptr) {
     before = after = nullptr;
@@ -28,7 +28,7 @@ void split(Block* root, DevicePtr ptr, Block*& before, Block*& after) {
   }
 }
 
-// All of `before` have lower addresses.
+// All gaps of `before` lie below those of `after`.
 Block* join(Block* before, Block* after) {
   if (before == nullptr || after == nullptr) {
     return before == nullptr ? after : before;

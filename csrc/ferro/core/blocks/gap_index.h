@@ -1,5 +1,5 @@
-// The gaps of an arena in order of address, and the first of them that is long enough. A treap
-// threaded through the blocks, so no operation allocates host memory. Not thread-safe. Every
+// Keeps the gaps of an arena in order of address and finds the first that is long enough. A treap
+// with its links in the blocks, so no operation allocates host memory. Not thread-safe. Every
 // operation takes O(log count()).
 //
 // Invariant: in-order traversal is ascending in address; every block in it is in state kGap; the
@@ -15,7 +15,7 @@ namespace ferro {
 class GapIndex {
  public:
   void insert(Block* gap);
-  // `gap` is in the index, with the size that it was inserted with.
+  // `gap` is in the index and has the size with which it was inserted.
   void remove(Block* gap);
   // The gap of at least `bytes` with the lowest address; null when none is that long.
   Block* first_fit(std::size_t bytes) const;

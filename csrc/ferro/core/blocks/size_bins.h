@@ -1,9 +1,9 @@
 // Blocks of up to 1 MiB in bins of their exact size, doubly linked by left and right, with a bitmap
-// of two levels that finds the first bin that is not empty. Every operation is O(1) and allocates no
-// host memory. Not thread-safe.
+// of two levels that finds the first bin that is not empty. Every operation is O(1) and allocates
+// no host memory. Not thread-safe.
 //
-// Invariants: a block of `size` bytes is in bin size / kBlockAlignment; bit i of the bitmap == bin i
-// is not empty; bit i of its second level == word i of the first is not 0.
+// Invariants: a block of `size` bytes is in bin size / kBlockAlignment; bit i of the bitmap == bin
+// i is not empty; bit i of its second level == word i of the first is not 0.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -20,7 +20,7 @@ namespace ferro {
 
 class SizeBins {
  public:
-  // A unit below a page: whole pages are ordered by size and address.
+  // Less than a page: free blocks that contain whole pages are ordered by size and address.
   static constexpr std::size_t kMaxSize = kMiB;
 
   void push_front(Block* block) {
@@ -36,7 +36,7 @@ class SizeBins {
     block->right = first;
     bins_[bin] = block;
   }
-  // In front, or behind the first block of its size if that lies below it.
+  // Inserts in front, or after the first block of its size if that has a lower address.
   void insert(Block* block) {
     Block* const first = bins_[bin_of(block->size)];
     if (first == nullptr || block->ptr < first->ptr) {
@@ -66,9 +66,9 @@ class SizeBins {
     }
   }
 
-  // Of exactly `size` bytes, at most kMaxSize; null when there is none.
+  // A block of exactly `size` bytes, at most kMaxSize; null when there is none.
   Block* first(std::size_t size) const { return bins_[bin_of(size)]; }
-  // Of the smallest size from `size` on, at most kMaxSize, that there is; else null.
+  // A block of the smallest size from `size` (at most kMaxSize) on; null when there is none.
   Block* first_from(std::size_t size) const {
     const std::size_t bin = ceil_div(size, kBlockAlignment);
     std::size_t word = bin / 64;

@@ -1,10 +1,9 @@
-// One reserved range of addresses with the handles behind it, and the way from an address in it to
-// the block that starts there. Not thread-safe: belongs to its heap's lock, except `base`, `bytes`
-// and `heap`, which are constant.
+// One reserved range of addresses, with the handles that back it and a table of the blocks that
+// start in it. The heap's lock guards it, except the constants `base`, `bytes` and `heap`.
 //
-// Invariant: base and bytes of an arena's spans are multiples of kSpanAlignment; page slot i is
-// behind [base + i * page_bytes, base + (i + 1) * page_bytes); the slots of one handle are side by
-// side; backed_pages() == number of filled slots.
+// Invariant: base and bytes of an arena's spans are multiples of kSpanAlignment; page slot i backs
+// [base + i * page_bytes, base + (i + 1) * page_bytes); the slots of one handle are contiguous;
+// backed_pages() == number of filled slots.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -24,8 +23,8 @@ namespace ferro {
 
 class Heap;
 
-// Spans of arenas begin and end at multiples of it, so that AddressIndex finds one by its upper
-// bits. It is also the least that an arena reserves.
+// Spans of arenas begin and end at multiples of it, so that AddressIndex finds them by the upper
+// bits of an address. It is also the smallest size that an arena reserves.
 inline constexpr std::size_t kSpanAlignment = 64 * kMiB;
 
 class Span {
@@ -41,14 +40,14 @@ class Span {
   DevicePtr base() const { return base_; }
   std::size_t bytes() const { return bytes_; }
   Heap* heap() const { return heap_; }
-  // Ascending in the order in which the spans of a process came to be.
+  // Ascends in the order in which the process creates spans.
   std::uint64_t number() const { return number_; }
 
   // Pages.
   std::size_t page_slot(DevicePtr ptr) const { return distance(base_, ptr) / page_bytes_; }
   PageHandle page(std::size_t slot) const { return pages_[slot].handle; }
   std::size_t page_slots() const { return pages_.size(); }
-  // Puts a handle behind `pages` empty slots.
+  // Fills `pages` empty slots with a handle.
   void put_handle(std::size_t first, PageHandle handle, std::size_t pages, bool borrowed = false) {
     for (std::size_t slot = first; slot < first + pages; ++slot) {
       pages_[slot] = {handle, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(pages),
@@ -64,12 +63,12 @@ class Span {
       pages_[slot] = {};
     }
   }
-  // The slots of the handle that is behind `slot`, a filled one: from the first up to the end.
+  // The first and one past the last slot of the handle in `slot`, a filled one.
   std::size_t handle_begin(std::size_t slot) const { return pages_[slot].first; }
   std::size_t handle_end(std::size_t slot) const { return pages_[slot].first + pages_[slot].pages; }
-  // Is the handle behind a filled slot one of a scratch set?
+  // Whether the handle in a filled slot belongs to a scratch set.
   bool is_borrowed(std::size_t slot) const { return pages_[slot].borrowed; }
-  // Of all slots of the handle that begins at `first`.
+  // Makes the heap the owner of the handle that begins at `first`.
   void keep_handle(std::size_t first) {
     for (std::size_t slot = first; slot < handle_end(first); ++slot) {
       pages_[slot].borrowed = false;
@@ -89,7 +88,7 @@ class Span {
                : nullptr;
   }
   // The block that contains `ptr`, an address of the span: the last that starts at or before it.
-  // One look for each 32 KiB of the block before `ptr`.
+  // Visits one leaf for each 32 KiB of the block before `ptr`.
   Block* block_around(DevicePtr ptr) const {
     const std::size_t offset = distance(base_, ptr);
     std::size_t leaf = offset / kLeafBytes;
@@ -116,13 +115,13 @@ class Span {
  private:
   struct PageSlot {
     PageHandle handle = kNoPage;
-    std::uint32_t first = 0;  // slot of the handle
-    std::uint32_t pages = 0;  // of the handle
+    std::uint32_t first = 0;  // first slot of the handle
+    std::uint32_t pages = 0;  // size of the handle
     bool borrowed = false;
   };
 
-  // 64 block starts, 512 bytes of host memory, made when the first block starts there. A flat table
-  // would cost eight bytes for every 512 of the device wherever a host page is touched.
+  // 64 block starts, 512 bytes of host memory, created when the first block starts there. A flat
+  // table would cost eight bytes for every 512 of the device in each host page that is touched.
   static constexpr std::size_t kLeafEntries = 64;
   using Leaf = std::array<Block*, kLeafEntries>;
   static constexpr std::size_t kLeafBytes = kLeafEntries * kBlockAlignment;

@@ -1,4 +1,4 @@
-// The priority of a block in the treaps that are threaded through blocks.
+// The priority of a block in the treaps.
 #pragma once
 
 #include "ferro/core/types/block.h"
@@ -7,8 +7,8 @@
 
 namespace ferro {
 
-// A function of the address needs no field and makes the shape of a tree, and so every run,
-// reproducible. Constants of the 64-bit finaliser of MurmurHash3.
+// A function of the address needs no field, and makes the shape of a tree, and so every run,
+// reproducible. The constants are those of MurmurHash3's 64-bit finaliser.
 inline std::uint64_t treap_priority(const Block* block) {
   std::uint64_t x = address_of(block->ptr) >> 9;
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdULL;

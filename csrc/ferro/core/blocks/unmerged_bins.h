@@ -1,6 +1,6 @@
-// Freed blocks that are offered again, as they are, to the next request of their size: O(1) for the
-// sizes that repeat, without merging and splitting in between. Last in, first out, because the last
-// freed block is the warmest. Not thread-safe.
+// Freed blocks that are kept unmerged for the next request of their exact size, so that repeated
+// sizes cost O(1) instead of a merge and a split. Last in, first out, because the last freed block
+// is the warmest. Not thread-safe.
 //
 // Invariants: a block here is in state kUnmerged; bytes() == sum of the sizes <= kMaxBytes;
 // count() == their number <= kMaxBlocks.
@@ -17,19 +17,19 @@ namespace ferro {
 
 class UnmergedBins {
  public:
-  // Larger blocks are merged at once: their cost is small beside what uses them, and an unmerged
-  // large block would be missing where the next request needs it.
+  // Larger blocks are merged at once: the cost is small beside the work that uses them, and a large
+  // block that stayed unmerged could not serve requests of other sizes.
   static constexpr std::size_t kMaxBlock = SizeBins::kMaxSize;
-  // What may be kept from merging, and so the most that it can cost in reserved memory.
+  // The most bytes that stay unmerged, and so the most that this can add to reserved memory.
   static constexpr std::size_t kMaxBytes = 8 * kMiB;
 
-  // So that merging all of them, which a miss does, stays within some 100 us.
+  // A miss merges all of them; this bound keeps that within about 100 us.
   static constexpr std::size_t kMaxBlocks = 1024;
 
   bool accepts(std::size_t size) const {
     return size <= kMaxBlock && bytes_ + size <= kMaxBytes && count_ < open_for_;
   }
-  // No block is accepted until they are opened again.
+  // After close(), no block is accepted until open().
   void close() { open_for_ = 0; }
   void open() { open_for_ = kMaxBlocks; }
 
@@ -86,7 +86,7 @@ class UnmergedBins {
   SizeBins bins_;
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
-  std::size_t open_for_ = kMaxBlocks;  // blocks
+  std::size_t open_for_ = kMaxBlocks;  // count() below which blocks are accepted
 };
 
 }  // namespace ferro

@@ -1,4 +1,4 @@
-// How the memory of a device is managed: settings, and what the allocator asks of the program.
+// The settings of a device's memory, and the allocator's callbacks into the program.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -16,54 +16,45 @@
 
 namespace ferro {
 
-// Whose memory serves requests.
-enum class Layout : std::uint8_t {
-  kPages,     // that of this allocator
-  kSegments,  // that of PyTorch's own; also where a device has no virtual memory management
-};
-
-// In which order the graphs of a pool may replay that is in no exclusive group, where what they keep
-// is to stay as it is.
+// The order in which the graphs of a pool may replay without overwriting the results that they
+// keep, if the pool is in no exclusive group.
 enum class GraphOrder : std::uint8_t {
-  kCaptured,  // that of their captures; a later graph keeps results where an earlier one has scratch
-  kAny,       // the pool is a group of its own (graph_memory.h), which takes more memory
+  kCaptured,  // the order of capture; a later graph may keep results in an earlier one's scratch
+  kAny,       // any: the pool is a group by itself (graph_memory.h), which takes more memory
 };
 
 struct AllocatorConfig {
   std::size_t page_bytes = 2 * kMiB;               // multiple of the driver's granularity
   HandleRules handles = {};                        // of new memory
   std::size_t memory_limit = PageStore::kNoLimit;  // bytes per device
-  std::size_t headroom = 0;    // bytes of the device that are left free for others
+  std::size_t headroom = 0;    // bytes of the device that the allocator leaves free
   std::size_t idle_bytes = 0;  // that `empty_cache` keeps
-  // Of all requests, and of those to pools. Who sends requests here sees to them.
-  Layout layout = Layout::kPages;
-  Layout graph_layout = Layout::kPages;
   GraphOrder graph_order = GraphOrder::kCaptured;
-  // How much more than its peak of live bytes the program may hold before requests wait for other
-  // streams, as a share of that peak (stream_waits.h); negative: it grows as long as it can.
+  // The memory that the program may hold beyond its peak of live bytes before requests wait for
+  // other streams, as a share of that peak (stream_waits.h). Negative: no such limit.
   double in_flight_share = 0.3;
-  // May work that was launched here wait for another process that waits for work still to come?
-  // Then requests grow while they can, as if the share were negative. Null: no.
+  // Whether launched work may wait for another process that waits for work not yet launched here.
+  // Requests then grow while they can, as with a negative share. Null: never.
   std::function<bool()> has_rank_messages = nullptr;
-  TransferRules transfers = {};  // of pages between streams, rather than growing
-  // Does the stream live as long as the process? Asked on every miss, in the thread that has it.
-  // A stream that may be gone is touched for its own requests alone, because a driver that is asked
-  // about one crashes. Null: all do.
+  TransferRules transfers = {};  // of pages between streams, instead of growing
+  // Whether the stream lives as long as the process. Called on every miss, in the requesting
+  // thread. A stream that may no longer exist is used only for its own requests, because the driver
+  // crashes on a query about a destroyed stream. Null: all streams last.
   std::function<bool(DeviceId, StreamId)> stream_lasts = nullptr;
-  // Announced captures of all devices; null: of this one alone.
+  // Announced captures of all devices; null: only this device's count.
   std::shared_ptr<CaptureCount> captures_of_process = nullptr;
-  // By the bytes of the device: those beyond which a request is refused at once, before anything is
-  // given back or waited for. Asked on every miss; null: no such limit.
+  // Maps the device's bytes to the limit beyond which a request is refused at once, before any
+  // release or wait. Called on every miss; null: no such limit.
   std::function<std::size_t(std::size_t)> rejection_limit = nullptr;
 
-  // May a stream wait for another one while memory could grow? Not if the program forbids it, nor while
-  // the program's work may wait for another rank.
+  // Whether a stream may wait for another one while memory could grow: not if the program forbids
+  // it, or while its work may wait for another rank.
   bool may_wait_rather_than_grow() const {
     return in_flight_share >= 0 && !(has_rank_messages && has_rank_messages());
   }
 };
 
-// Called when memory is short and no lock of a heap is held. True: something was freed.
+// Called when memory is short and no lock of a heap is held. Returns true if it freed memory.
 using MemoryShortageCallback = std::function<bool()>;
 
 }  // namespace ferro

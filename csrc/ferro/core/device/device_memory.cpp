@@ -215,35 +215,9 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-// Which streams use the block nobody knows: a use is recorded before a block is freed, not while it
-// lives. So the whole device has to be at rest. Where it stays at work the handles stay as they are:
-// it may be waiting for another process, and that for this block.
-ExportRules DeviceMemory::await_exchange(Span& span, DevicePtr ptr, ExportRules rules) {
-  Heap* heap = span.heap();
-  if (rules.exchange != ExportResult::kOk) {
-    return rules;
-  }
-  std::optional<ExportResult> wanted;
-  {
-    const RecursiveMutexLock lock(climb_mutex_);
-    wanted = heap->wants_exchange(span, ptr);
-    if (wanted == ExportResult::kOk && graphs_ != nullptr && graphs_->keeps_aliased(heap->pool())) {
-      wanted = ExportResult::kBusy;
-    }
-  }
-  if (wanted) {
-    const bool busy =
-        *wanted == ExportResult::kOk && !timeline_.wait_for_all(DeviceTimeline::kLongestWait);
-    rules.exchange = busy ? ExportResult::kBusy : *wanted;
-  }
-  return rules;
-}
-
-ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, const ExportRules& rules,
-                                        SharedRange* out) {
+ExportResult DeviceMemory::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   const RecursiveMutexLock lock(climb_mutex_);
-  const ObserverSlot::DeliveryAtEnd delivery(observer_);
-  return span.heap()->export_block(span, ptr, rules, out);
+  return span.heap()->export_block(span, ptr, out);
 }
 
 bool DeviceMemory::pin(Span& span, DevicePtr begin, std::size_t bytes) {

@@ -115,15 +115,9 @@ class DeviceMemory {
   // The same for one pool, if nobody holds it; else nothing.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(climb_mutex_);
-  // Sharing with other processes (exports.h). `ptr` lies in `span`, a span of this device, and the
-  // block there lives meanwhile.
-  // First: the rules as they are once the host has waited. Where handles should be exchanged it
-  // waits until the device is at rest, but not longer than `DeviceTimeline::kLongestWait`, and under
-  // no lock.
-  ExportRules await_exchange(Span& span, DevicePtr ptr, ExportRules rules)
-      FERRO_EXCLUDES(climb_mutex_);
-  // Then, with these rules. No thread gives the device work on the block in between.
-  ExportResult export_block(Span& span, DevicePtr ptr, const ExportRules& rules, SharedRange* out)
+  // Shares a block with other processes (exports.h), as the handles that it lies on. `ptr` lies in
+  // `span`, a span of this device, and the block there lives meanwhile. Waits for nothing on the device.
+  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)
       FERRO_EXCLUDES(climb_mutex_);
   // What lies behind a range of a span stays behind it until it was unpinned as often: handles do
   // not leave, move or change, also while no block lies on them. False: some of the range is behind no
@@ -175,7 +169,7 @@ class DeviceMemory {
   DeviceTimeline timeline_;
   PageStore store_;
   StaleMappings stale_;
-  ExportTable exports_;
+  ExportTable exports_{driver_};
   DeviceStats stats_;
   Imports imports_;
   ObserverSlot observer_;

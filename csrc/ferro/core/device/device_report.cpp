@@ -48,7 +48,7 @@ std::size_t DeviceReport::stranded_bytes() {
   const RecursiveMutexLock lock(climb_mutex_);
   std::size_t stranded = 0;
   for (Heap* heap : parts_.pools.all_heaps()) {
-    // In this order, so that what is freed in between does not count.
+    // In this order, so that memory freed in between does not count.
     const std::size_t free = heap->view().free_bytes;
     const std::size_t whole = heap->free_pages() * parts_.store.page_bytes();
     stranded += free - std::min(free, whole);
@@ -125,9 +125,9 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   StatValue& all = reserved[kAll];
   all = {bytes(pages.held), bytes(pages.peak_held), bytes(pages.created - pages_at_reset_.created),
          bytes(pages.released - pages_at_reset_.released)};
-  // Pages hold blocks of all sizes. What small blocks in use occupy of them is small, as in
-  // snapshots, and all the rest is large. So pages go from one class to the other. Their peaks were
-  // at different times: the small one is at most the sum, the large one at least the difference.
+  // Pages hold blocks of all sizes. As in snapshots, the bytes of small blocks in use count as
+  // small and all others as large, so pages change class. The peaks of the classes occur at
+  // different times: the small one is at most the total, the large one at least the difference.
   StatValue& small = reserved[kSmall];
   small = occupied_by_small_blocks();
   small.peak = std::min(all.peak, small.peak);

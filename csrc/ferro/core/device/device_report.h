@@ -1,5 +1,4 @@
-// What a device tells of itself: views, statistics, numbers that a person or PyTorch asks for, the
-// recount.
+// Reports a device's state: views, statistics, numbers for users and PyTorch, and the recount.
 //
 // Thread-safe: every function takes the climb lock of the device, but `held_bytes`. Lists cost what
 // they give; `view`, `largest_free_block` and `stranded_bytes` ask every heap, all others none.
@@ -18,14 +17,14 @@
 
 namespace ferro {
 
-// What is in the heaps, all pools together, and what became of the requests since construction.
+// The contents of the heaps of all pools, and the outcomes of the requests since construction.
 struct DeviceView {
   std::size_t live_blocks = 0;
   std::size_t free_blocks = 0;
   std::size_t free_bytes = 0;          // in free blocks
   std::uint64_t hits = 0;              // requests that found a free block at once
   std::uint64_t misses = 0;            // requests that climbed the ladder
-  std::uint64_t pages_moved = 0;       // in the arenas of heaps that are still there
+  std::uint64_t pages_moved = 0;       // within the arenas of existing heaps
   std::size_t reserved_addresses = 0;  // bytes, by arenas
 };
 
@@ -34,43 +33,43 @@ class DeviceReport {
   DeviceReport(const DeviceParts& parts, RecursiveMutex& climb_mutex)
       : parts_(parts), climb_mutex_(climb_mutex) {}
 
-  // `only`: segments of that pool alone, which may be unknown.
+  // `only`: just the segments of that pool, which may be unknown.
   std::vector<SegmentView> segments(const PoolId* only) FERRO_EXCLUDES(climb_mutex_);
   // The live blocks of one pool, which may be unknown.
   std::vector<BlockView> live_blocks(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
-  // All live blocks, one after the other, without a copy of them.
+  // Visits all live blocks without copying them.
   void visit_live(const VisitLive& visit) FERRO_EXCLUDES(climb_mutex_);
   std::size_t largest_free_block() FERRO_EXCLUDES(climb_mutex_);
-  // Free bytes that no emptying of the cache returns: in handles with a live byte. Each
-  // heap is asked for a moment. O(heaps + free blocks of a page and more).
+  // Free bytes in handles that also hold a live byte, which emptying the cache does not return.
+  // Locks each heap briefly. O(heaps + free blocks of at least a page).
   std::size_t stranded_bytes() FERRO_EXCLUDES(climb_mutex_);
   DeviceView view() FERRO_EXCLUDES(climb_mutex_);
-  // Bytes that a request would take from the driver, if it came now to the default pool.
+  // Bytes that a request to the default pool would now take from the driver.
   std::size_t bytes_from_driver(StreamId stream, const Request& request)
       FERRO_EXCLUDES(climb_mutex_);
   DeviceCounters counters() FERRO_EXCLUDES(climb_mutex_);
-  // Host time of the slowest climb, once it had the lock, since its last reset or that of the peaks.
+  // Host time of the slowest climb, after it has the lock, since `reset_slowest` or `reset_peaks`.
   std::uint64_t slowest_nanoseconds() FERRO_EXCLUDES(climb_mutex_);
   void reset_slowest() FERRO_EXCLUDES(climb_mutex_);
   // Bytes of pages held.
   std::size_t held_bytes() const { return parts_.held_bytes(); }
   // The same in PyTorch's form.
   std::array<StatValue, kStatClasses> reserved() FERRO_EXCLUDES(climb_mutex_);
-  // The same for every private pool that had memory, of those that are gone the last few.
+  // The same for every private pool that had memory, including the last few removed ones.
   std::map<PoolId, std::array<StatValue, kStatClasses>> reserved_by_pool() {
     return parts_.pools.reserved();
   }
   void reset_accumulated() FERRO_EXCLUDES(climb_mutex_);
   void reset_peaks() FERRO_EXCLUDES(climb_mutex_);
-  // Of a request for `wanted` bytes that just failed.
+  // The facts of a request for `wanted` bytes that just failed.
   OutOfMemoryFacts facts_of_failure(std::size_t wanted) FERRO_EXCLUDES(climb_mutex_);
-  // Recounts and throws InternalError on a mismatch. While nobody allocates or frees: each heap is
-  // counted under its own lock, and the sums are compared afterwards.
+  // Recounts and throws InternalError on a mismatch. No thread may allocate or free meanwhile: each
+  // heap is counted under its own lock, and the sums are compared afterwards.
   void check_invariants() FERRO_EXCLUDES(climb_mutex_);
 
  private:
-  // What small blocks in use occupy of pages, and pages on which only such lie. O(heaps of private
-  // pools).
+  // The bytes of pages that small blocks in use occupy; all pages of heaps that hold only small
+  // blocks. O(heaps of private pools).
   StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
   std::size_t pages_of_graphs() const {
     return parts_.graphs != nullptr ? parts_.graphs->pages() : 0;

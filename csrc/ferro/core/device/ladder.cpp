@@ -40,7 +40,8 @@ DevicePtr Ladder::climb(Climb& climb) {
     return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
   for (const Step& step : kSteps) {
-    // From here on memory comes from elsewhere, and what was freed until now may go elsewhere later.
+    // The later steps take memory from elsewhere. Memory freed before this point may go elsewhere
+    // once it has passed.
     if (step.name == LadderStep::kMovePages) {
       parts_.timeline.record();
       parts_.timeline.update();
@@ -87,7 +88,7 @@ DevicePtr Ladder::take_idle_pages(Climb& climb) {
   return parts_.store.counts().idle != 0 ? allocate_grown(climb, GrowFrom::kIdlePages) : kNull;
 }
 
-// That the request would take from the driver or from other heaps.
+// The pages that the request would take from the driver or from other heaps.
 std::size_t Ladder::missing_pages(Climb& climb) {
   const std::size_t pages = climb.heap.pages_missing_for(climb.request);
   const PageRequest wanted = climb.heap.page_request(climb.request, pages);
@@ -113,7 +114,7 @@ std::vector<Heap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
   return givers;
 }
 
-// Where they are not enough they are in the store afterwards, and fewer are created.
+// Pages that do not suffice stay in the store, so that `grow` creates fewer.
 DevicePtr Ladder::take_passed_pages(Climb& climb) {
   const std::vector<Heap*> givers = givers_for(climb, kMaxGivers);
   if (givers.empty() || !may_transfer()) {
@@ -135,8 +136,8 @@ DevicePtr Ladder::take_passed_pages(Climb& climb) {
   return ptr;
 }
 
-// Pages of the same stream's arena for the other size class. A wait of the stream for its own work is
-// none, and other streams have most often done what they were given by then.
+// Takes pages of the same stream's arena for the other size class. The stream's own work precedes
+// its next work anyway, and other streams have mostly finished their earlier work by then.
 std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<Heap*>& givers,
                                           std::size_t wanted) {
   Heap& heap = climb.heap;
@@ -184,7 +185,7 @@ DevicePtr Ladder::wait_rather_than_grow(Climb& climb) {
 }
 
 DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
-  // Looking for pages looks at other heaps, so whether there are enough is asked last.
+  // The search for pages visits other heaps, so it comes last.
   if (climb.heap.pool() != kDefaultPool ||
       !prefers_stream_wait_for(climb.request.size, climb.request) || !may_transfer()) {
     return kNull;
@@ -195,7 +196,7 @@ DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
   return ptr;
 }
 
-// Memory cannot grow any more, so from here on the stream waits even if the program prefers growth.
+// Memory can no longer grow, so from here on the stream waits even if the program prefers growth.
 DevicePtr Ladder::wait_on_stream(Climb& climb) {
   const bool might_wait = std::exchange(climb.request.stream_may_wait, true);
   const DevicePtr ptr = stream_wait_and_allocate(climb, climb.heap.reclaimable_by_stream_wait());
@@ -216,18 +217,17 @@ DevicePtr Ladder::stream_wait_and_allocate(Climb& climb, std::size_t at_most) {
       ptr != kNull) {
     return ptr;
   }
-  // What came free by these waits is stamped later than the last point.
+  // Memory that these waits free has a later stamp than the last point.
   parts_.timeline.record();
   return move_pages(climb);
 }
 
 DevicePtr Ladder::transfer_pages(Climb& climb) {
-  // As in Heap::reclaimable_by_stream_wait, in the default pool alone.
+  // Only in the default pool, as in Heap::reclaimable_by_stream_wait.
   return climb.heap.pool() == kDefaultPool ? transfer(climb, kAllGivers) : kNull;
 }
 
-// Free pages of other heaps, for whose epochs this heap's stream waits. None leaves unless they are
-// enough.
+// Takes free pages of other heaps if there are enough; this heap's stream waits for their epochs.
 DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   if (!climb.heap.may_wait_for_streams()) {
     return kNull;
@@ -253,7 +253,7 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
         giver.stream_wait_for_pending();
       }
     });
-    // What came free by these waits is stamped later than the last point.
+    // Memory that these waits free has a later stamp than the last point.
     parts_.timeline.record();
     givers = givers_for(climb, max_givers);
     if (!are_enough()) {
@@ -275,8 +275,8 @@ DevicePtr Ladder::allocate_transferred(Climb& climb, GrowFrom from) {
   return ptr;
 }
 
-// Held since before the limit was lowered or others took the headroom: so many have to go to the
-// driver before any is made.
+// Pages held beyond a lowered limit, or beyond a headroom that other processes have used. The
+// driver must get them back before it creates any.
 std::size_t Ladder::pages_beyond_limits() const {
   const std::size_t held = parts_.held_bytes();
   std::size_t beyond = held - std::min(parts_.store.limit(), held);
@@ -310,7 +310,7 @@ DevicePtr Ladder::reclaim(Climb& climb) {
   if (parts_.captures.load() == 0 && parts_.graphs != nullptr) {
     parts_.graphs->collect();
   }
-  // A callback frees memory through the ordinary way in; no heap is locked here.
+  // A callback frees memory through the public interface, so no heap is locked here.
   if (parts_.ask_program_for_memory()) {
     if (const DevicePtr ptr = climb.heap.allocate_collected(climb.request); ptr != kNull) {
       return ptr;
@@ -318,7 +318,7 @@ DevicePtr Ladder::reclaim(Climb& climb) {
     if (const DevicePtr ptr = climb.heap.allocate_merged(climb.request); ptr != kNull) {
       return ptr;
     }
-    // What was freed may have gone to the driver.
+    // The freed memory may have gone to the driver.
     if (const DevicePtr ptr = grow(climb); ptr != kNull) {
       return ptr;
     }
@@ -335,7 +335,7 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   if (const DevicePtr ptr = grow(climb); ptr != kNull) {
     return ptr;
   }
-  // Without points nothing that was freed meanwhile could leave its place.
+  // Without a point, memory freed meanwhile could not leave its place.
   if (!parts_.timeline.record()) {
     parts_.timeline.wait_beside_captures();
     if (const DevicePtr ptr = grow(climb); ptr != kNull) {
@@ -350,8 +350,8 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
       return ptr;
     }
   }
-  // The pages of a private pool that is held stay: graphs replay on them, also on those that carry
-  // no live block. Free pages first, then those of blocks that still wait for other streams.
+  // The pages of a held private pool stay, because graphs replay even on pages without a live
+  // block. Free pages come first, then those of blocks that still wait for other streams.
   const std::vector<Heap*> givers = parts_.pools.heaps_of(kDefaultPool);
   if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
     return ptr;
@@ -362,7 +362,7 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
     return ptr;
   }
-  // What the driver refused at step 6 it may grant now: another process or library may have freed.
+  // Another process or library may have freed memory since the driver refused at step 6.
   return grow(climb);
 }
 

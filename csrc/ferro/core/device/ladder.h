@@ -1,7 +1,7 @@
 // The steps that a request climbs when no free block fits (types/ladder_steps.h has their names).
 //
-// Belongs to the climb lock of the device: one request at a time, but a callback of step 7 may climb
-// again within it, so what a climb finds out is kept in a Climb and nowhere else.
+// The device's climb lock guards it: one request climbs at a time. But a callback of step 7 may
+// climb again within it, so the state of a climb is only in its Climb.
 //
 // Cost: steps 1 to 6 look at most at kMaxGivers other heaps; those after them, which come before an
 // error, at all that may help.
@@ -20,7 +20,7 @@ namespace ferro {
 struct Climb {
   Heap& heap;
   Request request;
-  // Of the last try to grow.
+  // The result of the last attempt to grow.
   GrowResult grown = GrowResult::kTooFewPages;
 
   bool is_rejected() const { return grown == GrowResult::kRejected; }
@@ -31,18 +31,18 @@ class Ladder {
  public:
   Ladder(const DeviceParts& parts, Reclaimer& reclaimer) : parts_(parts), reclaimer_(reclaimer) {}
 
-  // kNull: nothing helped, or the request is beyond the rejection limit.
+  // kNull if no step helped or the request is beyond the rejection limit.
   DevicePtr climb(Climb& climb);
 
  private:
   struct Step;
   static const std::array<Step, 12> kSteps;
-  // Other heaps that are asked for pages where the request could grow instead.
+  // The most other heaps that give pages to a request that could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
-  // Also those whose free pages are not merged yet.
+  // All other heaps, including those whose free pages are not merged yet.
   static constexpr std::size_t kAllGivers = ~std::size_t{0};
 
-  // Steps. kNull: did not help.
+  // Steps. kNull if the step did not help.
   DevicePtr collect_pending_frees(Climb& climb);
   DevicePtr merge_unmerged(Climb& climb);
   DevicePtr move_pages(Climb& climb);
@@ -59,7 +59,7 @@ class Ladder {
   std::size_t release_of_own_stream(Climb& climb, const std::vector<Heap*>& givers,
                                     std::size_t wanted);
   DevicePtr allocate_grown(Climb& climb, GrowFrom from);
-  // The same, and what other heaps had left counts as transferred.
+  // The same, and counts the pages that come from other heaps as transferred.
   DevicePtr allocate_transferred(Climb& climb, GrowFrom from);
   DevicePtr stream_wait_and_allocate(Climb& climb, std::size_t at_most);
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
@@ -72,8 +72,8 @@ class Ladder {
 
   const DeviceParts& parts_;
   Reclaimer& reclaimer_;
-  std::uint64_t handles_transferred_ = 0;  // rather than growing
-  std::size_t peak_live_ = 0;              // as climbs saw it
+  std::uint64_t handles_transferred_ = 0;  // instead of growing
+  std::size_t peak_live_ = 0;              // as climbs have seen it
 };
 
 }  // namespace ferro

@@ -22,12 +22,12 @@ struct HeapKey {
 };
 
 struct Pool {
-  // How many graphs, MemPools and running diversions hold the pool. The default pool is always
-  // held; a pool that nobody holds keeps its live blocks and gives back everything else.
+  // The number of graphs, MemPools and running diversions that hold the pool. The default pool is
+  // always held; a pool that is not held keeps its live blocks and gives up all other memory.
   int use_count = 0;
-  // Its free memory may serve requests of the default pool before they fail, also while it is held.
+  // Its free memory may serve requests of the default pool before they fail, even while it is held.
   bool use_on_oom = false;
-  // What a private pool holds, and what it had at the last reset.
+  // The bytes that a private pool holds, and its counters at the last reset.
   PoolBytes bytes;
   std::array<std::int64_t, kStatClasses> increased_at_reset{};
   std::array<std::int64_t, kStatClasses> decreased_at_reset{};

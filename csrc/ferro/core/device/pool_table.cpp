@@ -166,7 +166,7 @@ std::vector<StreamId> PoolTable::lasting_streams(bool of_all_pools) {
   return streams;
 }
 
-// Of the default pool, if that is asked for, and of the pools that give and that `accepts` takes.
+// The heaps of the pools that `accepts` takes, of the default pool and the pools that give.
 template <typename Function>
 std::vector<Heap*> PoolTable::collect(Function accepts) {
   const MutexLock lock(mutex_);
@@ -208,7 +208,7 @@ void PoolTable::forget_heap(Heap* heap) {
   apart_.erase(heap);
 }
 
-// False: something of the pool is in use, or somebody holds it.
+// False if the pool is held or a heap of it is in use.
 bool PoolTable::try_drop(std::map<PoolId, Pool>::iterator found) {
   Pool& pool = found->second;
   if (found->first == kDefaultPool || pool.use_count != 0) {
@@ -265,7 +265,7 @@ std::map<PoolId, std::array<StatValue, kStatClasses>> PoolTable::reserved() {
   const MutexLock lock(mutex_);
   std::map<PoolId, Numbers> reserved = gone_;
   for (const auto& [id, pool] : pools_) {
-    // A pool of which memory was asked and none given is not shown.
+    // A pool that never received memory is not shown.
     if (id != kDefaultPool && pool.bytes.of[kAll].held.increased.get() != 0) {
       reserved[id] = numbers_of(pool);
     }

@@ -1,11 +1,11 @@
-// The pools of one device and their heaps, and the way from a stream to its heap.
+// The pools of one device and their heaps. Finds the heap of a stream.
 //
 // Thread-safe. A heap is destroyed only together with its pool, by `drop_if_unused` and
-// `drop_unused`, which are called under the device's climb lock; who holds that lock, or the pool,
-// may keep a heap that it got here. Heaps of the default pool live as long as the table.
+// `drop_unused`, which are called under the device's climb lock; a caller that holds that lock, or
+// the pool, may keep a heap that it got here. Heaps of the default pool live as long as the table.
 //
-// Cost: a lookup on the hit path reads one thread-local entry; everything else is O(log pools), but
-// what gives lists is O(their length).
+// Cost: a lookup on the hit path reads one thread-local entry. A function that returns a list is
+// O(its length), all others are O(log pools).
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -30,7 +30,7 @@ class PoolTable {
   PoolTable(const PoolTable&) = delete;
   PoolTable& operator=(const PoolTable&) = delete;
 
-  // Before the first heap is made.
+  // Called before the first heap is created.
   void set_context(std::unique_ptr<HeapContext> context, bool streams_last) {
     context_ = std::move(context);
     streams_last_ = streams_last;
@@ -40,24 +40,24 @@ class PoolTable {
   HeapList& with_free_pages() { return with_free_pages_; }
   HeapList& with_pending() { return with_pending_; }
 
-  // Holds. Ids other than the default pool's.
-  // Makes the pool, held once, or holds it once more.
+  // Holds. `id` is not the default pool's.
+  // Adds a hold; creates the pool if it is unknown.
   void hold(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // False: unknown, or held by nobody.
+  // False if the pool is unknown or not held.
   bool release(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // -1: unknown.
+  // -1 if the pool is unknown.
   int use_count(const PoolId& id) FERRO_EXCLUDES(mutex_);
-  // The flag may be set before the pool exists, which it does not make: it takes it over when it is
-  // made. It goes with it.
+  // Sets the pool's flag, which is lost with the pool. An unknown pool is not created; it gets the
+  // flag when it is.
   void set_use_on_oom(const PoolId& id, bool use) FERRO_EXCLUDES(mutex_);
-  // Forgets a pool that never had a heap. None: it is unknown, or had one.
+  // Removes a pool without heaps. None if it is unknown or has a heap.
   struct Unused {
     int use_count = 0;
     bool use_on_oom = false;
   };
   std::optional<Unused> give_up(const PoolId& id) FERRO_EXCLUDES(mutex_);
 
-  // Heaps, which are made when they are missing.
+  // Heaps. Creates the heap if it is missing.
   Heap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
     CachedArena& slot = cache_slot(pool, stream, kind);
     if (slot.table != serial_ || slot.stream != stream || slot.pool != pool || slot.kind != kind ||
@@ -66,35 +66,35 @@ class PoolTable {
     }
     return *slot.heap;
   }
-  // Null: there is none yet.
+  // Null if there is none yet.
   Heap* find(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
 
   // Lists. In order of pools, streams and kinds.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(mutex_);
-  // Of the heaps of all pools, or of the default pool alone, whose streams last. Sorted, each once.
+  // The lasting streams of the heaps of all pools, or of the default pool only. Sorted, each once.
   std::vector<StreamId> lasting_streams(bool of_all_pools) FERRO_EXCLUDES(mutex_);
   // Those in which no page carries both small blocks and large ones, in no order.
   std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
-  // Of pools that give what is free before a request of the default pool fails.
+  // The heaps of pools that give their free memory before a request of the default pool fails.
   std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);
-  // Of the default pool and of pools that nobody holds.
+  // The heaps of the default pool and of pools that are not held.
   std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
 
-  // Under the climb lock, one caller at a time. Calls `visit(Heap&)` for the heaps of the
-  // default pool that may have whole free pages, until it returns false; others are not looked at.
+  // Requires the climb lock. Calls `visit(Heap&)` for the heaps of the default pool that may have
+  // whole free pages, until it returns false. Does not iterate over other heaps.
   template <typename Visit>
   void for_each_with_free_pages(Visit visit) FERRO_EXCLUDES(mutex_);
   // The same for heaps with pending frees, of all pools.
   template <typename Visit>
   void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_);
 
-  // Under the climb lock. Unused heaps of a pool that nobody holds go, and with the last the pool.
+  // Require the climb lock. Destroy unused heaps of pools not held, and a pool with its last heap.
   void drop_if_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
   void drop_unused() FERRO_EXCLUDES(mutex_);
 
-  // Bytes held by each private pool that has or had memory. The numbers of pools that are gone
-  // stay, as native's do, but of the last kMaxGone alone.
+  // Bytes held by each private pool that has or had memory. The numbers of removed pools stay, as
+  // in the native allocator, but only those of the last kMaxGone.
   std::map<PoolId, std::array<StatValue, kStatClasses>> reserved() FERRO_EXCLUDES(mutex_);
   // Bytes of a scratch set that the pool takes into account. It exists unless `change` is 0.
   void count_bytes(const PoolId& id, std::int64_t change) FERRO_EXCLUDES(mutex_);
@@ -110,8 +110,8 @@ class PoolTable {
   }
 
  private:
-  // Which arena serves a stream. The table's serial number is never used again, and its generation
-  // changes whenever an arena goes, so an entry cannot go stale.
+  // The arena that serves a stream. The table's serial number is never reused, and its generation
+  // changes whenever an arena is destroyed, so an outdated entry never matches.
   struct CachedArena {
     std::uint64_t table = 0;
     StreamId stream{};
@@ -127,7 +127,7 @@ class PoolTable {
   static thread_local std::array<CachedArena, kCachedArenas> cached_arenas_;
 
   CachedArena& cache_slot(const PoolId& pool, StreamId stream, HeapKind kind) const {
-    // Stream handles are addresses of objects some hundred bytes apart.
+    // Stream handles are addresses of objects, which lie hundreds of bytes apart.
     const auto bits = static_cast<std::uint64_t>(stream);
     const std::uint64_t mixed = (bits >> 8) ^ (bits >> 4) ^ serial_ ^ (pool.graph << 1) ^
                                 (pool.handle << 2) ^ static_cast<std::uint64_t>(kind);
@@ -149,21 +149,21 @@ class PoolTable {
   bool streams_last_ = true;
   HeapList with_free_pages_{HeapList::kWithFreePages};
   HeapList with_pending_{HeapList::kWithPending};
-  // As the climbs have seen them; under the climb lock.
+  // As climbs have seen them; guarded by the climb lock.
   std::vector<Heap*> seen_with_free_pages_;
   std::vector<Heap*> seen_with_pending_;
 
   Mutex mutex_;
-  std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // the default pool is always there
-  // Of pools that do not exist yet.
+  std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // always contains the default pool
+  // Flagged pools that do not exist yet.
   std::set<PoolId> early_use_on_oom_ FERRO_GUARDED_BY(mutex_);
   std::set<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
-  std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // but the default pool (gives_what_is_free)
+  std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // pools with gives_what_is_free, not default
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> generation_{1};
 };
 
-// A hold of a private pool for as long as the object lives; nothing for the default pool.
+// Holds a private pool while the object lives; no-op for the default pool.
 class ScopedPoolHold {
  public:
   ScopedPoolHold(PoolTable& pools, const PoolId& id) : pools_(pools), id_(id) {

@@ -5,13 +5,13 @@
 namespace ferro {
 
 void Reclaimer::empty_cache(const CallContext& context) {
-  // Other pools are left alone, because their graphs may run for long.
+  // Held pools keep their memory, because their graphs may run for a long time.
   const std::vector<Heap*> givers = parts_.pools.heaps_to_empty();
   for (Heap* heap : givers) {
     heap->wait_for_pending();
   }
   if (parts_.captures.load() != 0) {
-    // What was freed since the capture began goes back too, as natively.
+    // Also returns memory freed since the capture began, as the native allocator does.
     parts_.timeline.wait_beside_captures();
   }
   collect_graphs();
@@ -61,7 +61,7 @@ std::size_t Reclaimer::release_pages_of(Heap& heap, std::size_t pages, const Cal
     return 0;
   }
   const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait, context);
-  // Exported handles count until their mapping is gone.
+  // Exported handles count until their mapping is removed.
   parts_.stale.remove_passed();
   return released;
 }
@@ -71,7 +71,7 @@ std::size_t Reclaimer::trim(std::size_t pages) {
   return parts_.store.trim(pages);
 }
 
-// What is free beyond what the settings want to keep; a lot when that is nothing.
+// The free pages beyond those that the settings keep; kAllPages if they keep none.
 std::size_t Reclaimer::surplus_pages(const std::vector<Heap*>& givers) {
   if (parts_.config.idle_bytes == 0) {
     return kAllPages;

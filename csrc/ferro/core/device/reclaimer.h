@@ -1,6 +1,6 @@
-// What is free goes back: pages to the store and the driver, addresses to the process.
+// Returns free memory: pages to the store and the driver, addresses to the process.
 //
-// Belongs to the climb lock of the device. The host may wait; no heap's lock is held then.
+// The device's climb lock guards it. The host may wait, without holding a heap's lock.
 #pragma once
 
 #include "ferro/core/device/device_parts.h"
@@ -16,20 +16,22 @@ class Reclaimer {
 
   explicit Reclaimer(const DeviceParts& parts) : parts_(parts) {}
 
-  // Everything of the default pool and of pools that nobody holds that is free and may leave, but
-  // for what the settings want to keep. Pools and addresses that are empty then go too.
+  // Returns all free memory that may leave the default pool and pools that are not held, except
+  // what the settings keep. Then removes empty pools and spans.
   void empty_cache(const CallContext& context);
-  // The same for one pool, if nobody holds it.
+  // The same for one pool that is not held.
   void empty_pool(const PoolId& id, const CallContext& context);
-  // Pages of one heap, to the driver; how many.
+  // Returns pages of one heap to the driver. The result is their number.
   std::size_t empty_heap(Heap& heap, std::size_t pages, const CallContext& context);
 
-  // Pages of one heap for another one's request: the host waits, and they are in the store.
+  // Moves pages of one heap to the store, for another heap's request; the host waits for their
+  // work. The result is their number.
   std::size_t release_pages_of(Heap& heap, std::size_t pages, const CallContext& context);
-  // Removes what is left of mappings whose work is over, so that handles may go to the driver.
+  // Removes stale mappings whose epochs have passed, then returns pages of the store to the driver.
+  // The result is their number.
   std::size_t trim(std::size_t pages);
 
-  // Addresses that nothing is behind, of all heaps; how many bytes.
+  // Releases the empty spans of all heaps. The result is their bytes.
   std::size_t release_addresses();
 
  private:

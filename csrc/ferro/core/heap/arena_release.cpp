@@ -121,7 +121,7 @@ Heap::Left Heap::leave(SetAside& aside, const char* reason, const CallContext& c
       (exported != nullptr ? left.exported : left.handles).push_back({range, mapping});
     }
     if (exported != nullptr) {
-      context_.exports.retire(exported->id);
+      left.exported_ids.push_back(exported->id);
       exported_.erase(run.begin);
     }
     tiling_.unback(span, run);
@@ -159,6 +159,9 @@ void Heap::hand_to_store(Left left, MovedHandles moved) {
   if (moved == MovedHandles::kAreFree) {
     context_.store.put(left.handles);
   }
+  for (const std::uint64_t id : left.exported_ids) {
+    context_.exports.retire(id);
+  }
   for (StoredHandle& handle : left.exported) {
     context_.store.retire(std::move(handle));
   }
@@ -187,8 +190,7 @@ bool Heap::wait_for_release(Epoch freed) {
 std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
                                 const CallContext& context) {
   const std::optional<Epoch> latest = latest_release(after);
-  // A handle that is mapped twice would not free what it holds.
-  if (!latest || wanted == 0 || !remove_leftovers()) {
+  if (!latest || wanted == 0) {
     return 0;
   }
   SetAside aside;

@@ -32,7 +32,6 @@
 #include "ferro/core/heap/exported_units.h"
 #include "ferro/core/heap/heap_context.h"
 #include "ferro/core/heap/views.h"
-#include "ferro/core/policy/export_units.h"
 #include "ferro/core/policy/relocation.h"
 #include "ferro/core/policy/span_sizes.h"
 #include "ferro/core/stats/pool_bytes.h"
@@ -232,15 +231,10 @@ class Heap final : public MappingOwner {
   // Gives spans back that nothing is behind; how many bytes of addresses.
   std::size_t release_empty_spans() FERRO_EXCLUDES(mutex_);
 
-  // The handles behind the live block that contains `ptr`, for another process. A block of many
-  // pages is moved behind one handle first, if the rules allow it: then the device has come to rest,
-  // and no other thread may give it work on the block until this returns. On any failure the block
-  // is as it was.
-  ExportResult export_block(Span& span, DevicePtr ptr, const ExportRules& rules, SharedRange* out)
-      FERRO_EXCLUDES(mutex_);
-  // Would it be moved? kOk: yes, once the device has come to rest. kCapturing: it should, and a
-  // capture forbids to wait for that. Nothing: no.
-  std::optional<ExportResult> wants_exchange(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  // The handles behind the live block that contains `ptr`, for another process. They stay as they are
+  // until nothing lies on them. Waits for nothing. `*out` is written on kOk only. DriverError: nothing
+  // changed.
+  ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
 
   // Pins, by 1, or unpins, by -1, the handles behind a range of addresses. They stay, whatever
   // becomes of the blocks on it, until they have been unpinned as often. O(handles behind the range).
@@ -397,6 +391,7 @@ class Heap final : public MappingOwner {
   struct Left {
     std::vector<StoredHandle> handles;
     std::vector<StoredHandle> exported;
+    std::vector<std::uint64_t> exported_ids;
     std::vector<StaleMappingRef> mappings;
   };
   Left leave(SetAside& aside, const char* reason, const CallContext& context)
@@ -416,25 +411,12 @@ class Heap final : public MappingOwner {
     ExportedUnit unit;
   };
   Unit unit_around(const Span& span, DevicePtr ptr) const FERRO_REQUIRES(mutex_);
-  std::vector<Unit> units_behind(const Block& block) FERRO_REQUIRES(mutex_);
-  bool is_alone_on(const Block& block, const Unit& unit) const FERRO_REQUIRES(mutex_);
-  std::span<const Unit> units_of_its_own(const Block& block, std::span<const Unit> units) const
-      FERRO_REQUIRES(mutex_);
-  static std::size_t pages_of(std::span<const Unit> units);
-  Join plan_export_of(const Block& block, std::vector<Unit>& units, std::vector<Unit>& inside)
-      FERRO_REQUIRES(mutex_);
+  // The handles behind a range, in order of address; empty if no handle is behind some page of it.
+  // The first and the last may reach beyond it.
   std::vector<Unit> units_of(const Span& span, DevicePtr begin, std::size_t bytes)
       FERRO_REQUIRES(mutex_);
-  bool may_wait_for_rest();
-  ExportResult join(Span& span, std::span<const Unit> units) FERRO_EXCLUDES(mutex_);
-  Status exchange(DevicePtr begin, std::size_t bytes, std::span<const Unit> units, PageHandle fresh)
-      FERRO_EXCLUDES(mutex_);
-  std::vector<Block*> reserve_free_on(const Span& span, DevicePtr begin, DevicePtr end)
-      FERRO_REQUIRES(mutex_);
-  // Unmaps windows through which live bytes were copied and that the driver refused to unmap; false:
-  // it refuses still.
-  bool remove_leftovers() FERRO_EXCLUDES(mutex_);
-  Status copy_into(const HandleRange& fresh, const PageRun& from) FERRO_EXCLUDES(mutex_);
+  // Does a capture lend some of them? Another handle may come there at its end.
+  static bool is_any_borrowed(const Span& span, std::span<const Unit> units);
   void check_exports() FERRO_REQUIRES(mutex_);
 
   BiasedSpinMutex mutex_;
@@ -454,8 +436,6 @@ class Heap final : public MappingOwner {
   // Where ranges were mapped by a call with a context.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
-  // Temporary mappings that the driver refused to remove when it should have.
-  std::vector<PageRun> leftovers_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
   Epoch ordered_behind_ = kUnused;             // of its stream; under the climb lock
 };

@@ -31,8 +31,7 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
       return result;
     }
   }
-  // A redundant wait costs nothing but order; after it nothing can fail. The latest epoch covers the
-  // others.
+  // A redundant wait is harmless, and no later step can fail. The latest epoch covers the others.
   Epoch latest = kUnused;
   std::optional<StreamId> waiter;
   for (const std::size_t i : leaving) {
@@ -73,7 +72,7 @@ std::optional<Epoch> PageStore::epoch_to_wait_for() {
   return first;
 }
 
-// Needs no wait of the requester's stream.
+// Whether the handle needs no wait of the requester's stream.
 bool PageStore::is_ready(const StoredHandle& handle, const PageRequest& request) const {
   return handle.freed() <= request.behind || timeline_.has_passed(handle.freed());
 }
@@ -85,8 +84,8 @@ std::optional<StreamId> PageStore::waiter_for(const StoredHandle& handle,
   return request.waits || !is_own ? request.waits : request.waits_for_own;
 }
 
-// Indices, ascending, of handles that leave and that the request may have, until they are `wanted`
-// pages or more: such as need no wait before others, and the last that came before others.
+// Returns ascending indices of leaving handles that the request may take, until they have `wanted`
+// pages or more. Handles that need no wait come first, and the most recent before older ones.
 std::vector<std::size_t> PageStore::choose_leaving(const PageRequest& request, std::size_t wanted,
                                                    std::size_t* pages) {
   std::vector<std::size_t> chosen;
@@ -127,7 +126,7 @@ void PageStore::take_leaving(std::span<const std::size_t> chosen, std::vector<St
   leaving_ = std::move(kept);
 }
 
-// What has left for good is cached, and what was shared goes to the driver.
+// Handles whose mapping is removed become cached, or go to the driver if they were shared.
 void PageStore::complete_unmapped() {
   std::erase_if(leaving_, [this](const StoredHandle& handle) FERRO_REQUIRES(mutex_) {
     if (handle.is_mapped()) {
@@ -142,14 +141,14 @@ void PageStore::complete_unmapped() {
   });
 }
 
-// Appends new handles of `count` pages together to the cached ones.
+// Appends new handles with `count` pages in all to the cached ones.
 TakeResult PageStore::create(std::size_t count, std::size_t largest) {
   if (const TakeResult room = check_limits(count * page_bytes_); room != TakeResult::kOk) {
     return room;
   }
   NewPages pages{count, count, counts_.held};
   if (count > 1) {
-    // Asking first is cheaper than creating some thousand pages before the driver refuses the last.
+    // A query is cheaper than creating thousands of pages before the driver refuses the last.
     const std::size_t on_device = free_on_device();
     if (on_device / page_bytes_ < count) {
       return TakeResult::kOutOfMemory;
@@ -181,8 +180,8 @@ TakeResult PageStore::create(std::size_t count, std::size_t largest) {
   return TakeResult::kOk;
 }
 
-// Moves handles of at most `count` pages together, and none of more than `largest`, behind the other
-// cached ones; how many there are.
+// Moves handles with at most `count` pages in all, and at most `largest` each, to the end of the
+// cached ones. Returns their number.
 std::size_t PageStore::bring_to_end(std::size_t count, std::size_t largest) {
   std::vector<HandleRange> others;
   std::vector<HandleRange> fitting;
@@ -204,12 +203,12 @@ TakeResult PageStore::check_limits(std::size_t more) const {
   if (more > rejection_limit_ - std::min(rejection_limit_, used)) {
     return TakeResult::kRejected;
   }
-  // The driver's answer is what it cannot give; without headroom it is asked by trying.
+  // Without headroom the driver is not queried: a failure of cuMemCreate shows the lack of memory.
   const bool crowds_others = headroom_ != 0 && more != 0 && more > free_on_device();
   return crowds_others ? TakeResult::kOutOfMemory : TakeResult::kOk;
 }
 
-// But for the headroom.
+// The free bytes of the device beyond the headroom.
 std::size_t PageStore::free_on_device() const {
   const std::size_t free = driver_.memory_info().free_bytes;
   return free - std::min(free, headroom_);
@@ -226,7 +225,7 @@ void PageStore::release_down_to(std::size_t cached_left) {
   }
 }
 
-// Of the first so many cached handles; the number of pages released.
+// Releases the first `handles` cached handles. Returns the number of pages released.
 std::size_t PageStore::release_first(std::size_t handles) {
   const std::size_t before = cached_pages_;
   std::vector<HandleRange> kept;

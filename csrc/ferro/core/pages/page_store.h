@@ -1,11 +1,11 @@
-// The handles of one device that no heap has, and how many pages there are in all.
+// The handles of one device that belong to no heap, and the number of all pages.
 //
 // A handle of the store is in one of three states:
-//  cached   mapped nowhere, used by no work: anybody may have it, or the driver gets it back;
-//  leaving  its old mapping is still there, and the epoch in which it was freed may not have passed.
-//           A request gets it when that epoch has passed, when the handle left the requester's own
-//           arena, or when the requester's stream may wait for the epoch;
-//  retired  shared with another process once: it goes to the driver as soon as its mapping is gone.
+//  cached   mapped nowhere, used by no work: any request may take it, or it returns to the driver;
+//  leaving  its stale mapping still exists, and the epoch in which it was freed may not have
+//           passed. A request gets it when that epoch has passed, when the handle left the
+//           requester's own arena, or when the requester's stream may wait for the epoch;
+//  retired  once shared with another process: it goes to the driver when its mapping is removed.
 //
 // Thread-safe. Invariants, in pages: held == cached + leaving + retired + mapped by heaps;
 // held * page_bytes <= limit_bytes at the time of every creation;
@@ -27,8 +27,7 @@
 
 namespace ferro {
 
-// Handles are taken whole: the last one may bring more pages than were asked for, unless that is
-// ruled out.
+// Handles are taken whole, so with kAtLeast the last one may bring more pages than requested.
 enum class Fit { kAtLeast, kExactly };
 
 enum class [[nodiscard]] TakeResult{kOk, kTooFew, kOverLimit, kRejected, kOutOfMemory};
@@ -39,36 +38,36 @@ struct PageCounts {
   std::size_t peak_held = 0;  // since the last reset
   std::uint64_t created = 0;  // since construction
   std::uint64_t released = 0;
-  std::uint64_t transferred = 0;  // that a heap took after another had left them
+  std::uint64_t transferred = 0;  // taken by another heap than the one that gave them
 };
 
-// A handle with the mapping that it has left, if that may still be there.
+// A handle with its stale mapping, if that may still exist.
 struct StoredHandle {
   HandleRange range;
   StaleMappingRef mapping;
 
-  // When its memory was freed, if that matters still.
+  // The epoch of the free; kUnused if its mapping is removed.
   Epoch freed() const { return is_mapped() ? mapping->freed : kUnused; }
   bool is_mapped() const {
     return mapping != nullptr && !mapping->removed.load(std::memory_order_acquire);
   }
 };
 
-// What is asked of the store.
+// A request for pages of the store.
 struct PageRequest {
   std::size_t pages = 0;
   Fit fit = Fit::kAtLeast;
-  // Pages of a handle at most; for an exact fit.
+  // The most pages of one handle; for an exact fit.
   std::size_t largest = ~std::size_t{0};
   bool may_create = false;
   // Handles that left this arena do not count as transferred when they come back.
   const MappingOwner* taker = nullptr;
-  // The requester's stream comes behind this epoch already.
+  // The requester's stream already waits for this epoch.
   Epoch behind = kUnused;
   // This stream may wait for handles whose epochs have not passed; the host does not. None: only
-  // what has passed.
+  // handles whose epochs have passed.
   std::optional<StreamId> waits = std::nullopt;
-  // The same for handles that left the taker.
+  // The same for handles that left the taker's arena.
   std::optional<StreamId> waits_for_own = std::nullopt;
 };
 
@@ -76,7 +75,7 @@ class PageStore {
  public:
   static constexpr std::size_t kNoLimit = ~std::size_t{0};
 
-  // `headroom`: bytes of the device that are left to others; what is created leaves them free.
+  // `headroom`: bytes of the device that new handles leave free.
   PageStore(Driver& driver, DeviceTimeline& timeline, std::size_t page_bytes,
             const HandleRules& handles, std::size_t headroom = 0)
       : driver_(driver),
@@ -87,40 +86,40 @@ class PageStore {
 
   std::size_t page_bytes() const { return page_bytes_; }
 
-  // Of one handle; a page where pages are larger than handles may be.
+  // The most pages of one handle; 1 if a page is larger than the largest handle.
   std::size_t max_handle_pages() const {
     return std::max(handles_.max_bytes / page_bytes_, std::size_t{1});
   }
 
-  // Appends handles to `out`: cached ones first, those that came last before others, then such as
-  // leave, then new ones. All or nothing, also when it throws DriverError. (What the driver created
-  // and then refuses to release stays cached.) For an exact fit cached handles may go to the driver
-  // instead. kTooFew: there are fewer, and none may be created.
+  // Appends handles to `out`: cached ones first, the most recent before older ones, then leaving
+  // ones, then new ones. All or nothing, also when it throws DriverError; new handles that the
+  // driver refuses to release stay cached. For an exact fit, cached handles may go to the driver to
+  // make room. kTooFew if there are fewer pages and none may be created.
   TakeResult take(const PageRequest& request, std::vector<StoredHandle>& out)
       FERRO_EXCLUDES(mutex_);
-  // How many pages `take` would find for that request without creating any; at most `request.pages`.
+  // The pages that `take` would find for the request without creating any; at most `request.pages`.
   std::size_t available(const PageRequest& request) FERRO_EXCLUDES(mutex_);
-  // The first epoch that handles of the store still wait for, for the host to wait for it; none: no
-  // handle waits.
+  // The earliest epoch, not yet passed, of a mapped handle in the store, for the host to wait for;
+  // none if there is no such handle.
   std::optional<Epoch> epoch_to_wait_for() FERRO_EXCLUDES(mutex_);
-  // Gives handles back, mapped nowhere or with what `StoredHandle` says.
+  // Puts handles back, with their stale mappings, if any.
   void put(std::span<const StoredHandle> handles) FERRO_EXCLUDES(mutex_);
-  // Handles that are mapped nowhere, and no work uses them.
+  // Puts back handles that are mapped nowhere and that no work uses.
   void put_cached(std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
-  // Returns to the driver what was shared and is mapped nowhere, and cached handles, at most `count`
-  // pages of these. Stops at the first handle that has more or that the driver refuses, which stays
-  // cached. The result is how many pages went.
+  // Releases to the driver retired handles that are mapped nowhere, and cached handles with at most
+  // `count` pages in all. Stops at the first cached handle that has more or that the driver
+  // refuses; it stays cached. Returns the number of pages released.
   std::size_t trim(std::size_t count) FERRO_EXCLUDES(mutex_);
 
-  // One handle of `count` pages. `*out` is written on kOk only.
+  // Creates one handle of `count` pages. Writes `*out` only on kOk.
   TakeResult create_one(std::size_t count, PageHandle* out) FERRO_EXCLUDES(mutex_);
-  // To the driver, as soon as its mapping is gone: `trim` does it, and every `take`.
+  // Releases the handle once its mapping is removed: now, or in a later `trim` or `take`.
   void retire(StoredHandle handle) FERRO_EXCLUDES(mutex_);
 
-  // A second limit, for requests that shall fail at once instead of being waited for. Where the
-  // first is exceeded too, that one counts.
+  // A second limit, beyond which requests fail at once, without a wait. If a request exceeds the
+  // first limit too, that one counts.
   void set_rejection_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
-  // For what is created from now on.
+  // Applies to later creations.
   void set_headroom(std::size_t bytes) FERRO_EXCLUDES(mutex_);
   // Pages beyond a lowered limit stay until they are trimmed.
   void set_limit(std::size_t bytes) FERRO_EXCLUDES(mutex_);
@@ -129,7 +128,7 @@ class PageStore {
   void reset_peak() FERRO_EXCLUDES(mutex_);
 
  private:
-  // Which limit, if any, forbids so many bytes more.
+  // The limit, if any, that forbids `more` additional bytes.
   TakeResult check_limits(std::size_t more) const FERRO_REQUIRES(mutex_);
   std::size_t free_on_device() const FERRO_REQUIRES(mutex_);
   std::size_t used_bytes() const FERRO_REQUIRES(mutex_) { return counts_.held * page_bytes_; }
@@ -159,7 +158,7 @@ class PageStore {
   std::vector<HandleRange> cached_ FERRO_GUARDED_BY(mutex_);
   std::size_t cached_pages_ FERRO_GUARDED_BY(mutex_) = 0;
   std::vector<StoredHandle> leaving_ FERRO_GUARDED_BY(mutex_);  // in the order in which they came
-  std::vector<StoredHandle> retired_ FERRO_GUARDED_BY(mutex_);  // also what the driver refuses
+  std::vector<StoredHandle> retired_ FERRO_GUARDED_BY(mutex_);  // also those the driver refused
   PageCounts counts_ FERRO_GUARDED_BY(mutex_);                  // `idle` is not kept up to date
   std::size_t limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(mutex_) = kNoLimit;

@@ -7,7 +7,7 @@ namespace ferro {
 void StaleMappings::add(StaleMappingRef mapping) {
   const MutexLock lock(mutex_);
   const Epoch freed = mapping->freed;
-  // Equal epochs keep the order in which the mappings were left.
+  // Mappings of equal epochs keep the order in which they were added.
   mapped_.emplace(freed, std::move(mapping));
   count_.fetch_add(1, std::memory_order_relaxed);
 }

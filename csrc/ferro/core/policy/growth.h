@@ -1,7 +1,7 @@
-// Policy: which gap of an arena to put pages behind so that a request fits. Pure.
+// Policy: chooses the gap of an arena that gets pages so that a request fits. Pure.
 //
-// Best is what takes the fewest new pages, because a free block beside a gap already covers part of
-// the request; among equals the lowest address, which keeps the arena short.
+// The best gap needs the fewest new pages, because a free block beside it covers part of the
+// request. Among equal gaps the lowest address wins, which keeps the arena short.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,12 @@ struct GrowthPlan {
   friend bool operator==(const GrowthPlan&, const GrowthPlan&) = default;
 };
 
-// `gaps` in ascending order of address. The gap has room for `spare` pages more than the plan's.
-// None: no gap is long enough, the arena needs another span.
+// `gaps` are in ascending order of address. The gap has room for `spare` pages more than the
+// plan's. None if no gap is long enough; the arena then needs another span.
 std::optional<GrowthPlan> plan_growth(std::span<const GapView> gaps, std::size_t request,
                                       std::size_t page_bytes, std::size_t spare);
-// The same place with `pages` pages, at least as many as planned, of a gap of `gap_pages`: what was
-// to touch one of its ends still does. None: they do not fit.
+// Extends a plan to `pages` pages, at least as many as planned, in a gap of `gap_pages`. A plan
+// that touches an end of the gap still does. None if the pages do not fit.
 std::optional<GrowthPlan> widen(const GrowthPlan& plan, std::size_t pages, std::size_t gap_pages);
 
 }  // namespace ferro

@@ -1,10 +1,10 @@
-// Policy: behind how many pages each of the handles is that new memory comes in. Pure.
+// Policy: divides new pages into handles. Pure.
 //
-// The driver takes the same time for a handle of any size, when it is created, mapped and moved,
-// but a handle moves as a whole or not at all, and what cannot move is lost to other requests. So
-// handles are small beside all memory that is there, which bounds what is lost; small beside the
-// room that is left, because there it hurts; and beyond some size small beside what is created,
-// because that often shares its handles with what comes later (docs/adr/0012 has what was tried).
+// The driver takes the same time to create, map or move a handle of any size. But a handle moves
+// only as a whole, and memory that cannot move is lost to other requests. So handles are small
+// relative to all held memory, which bounds the loss; small relative to the remaining room, because
+// a loss hurts most there; and above some size small relative to the new memory, because later
+// requests often share its handles (docs/adr/0012 lists the alternatives).
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -16,17 +16,17 @@ namespace ferro {
 
 struct HandleRules {
   std::size_t max_bytes = 64 * kMiB;   // of a handle of several pages
-  std::size_t small_bytes = 8 * kMiB;  // of one that may be any part of what is created
-  std::size_t of_request = 8;          // a larger one is at most this part of it
-  std::size_t of_room = 512;           // and each at most this part of what still could be
-  std::size_t of_held = 128;           // and this part of what there is then
+  std::size_t small_bytes = 8 * kMiB;  // a handle up to this size may be any part of the request
+  std::size_t of_request = 8;          // a larger one is at most 1 / of_request of it
+  std::size_t of_room = 512;           // each is at most 1 / of_room of the room
+  std::size_t of_held = 128;           // and at most 1 / of_held of held and new memory
 };
 
 // Units: pages.
 struct NewPages {
   std::size_t wanted = 0;
-  std::size_t room = 0;  // that the device and the limits have, `wanted` included
-  std::size_t held = 0;  // before
+  std::size_t room = 0;  // that the device and the limits allow, including `wanted`
+  std::size_t held = 0;  // before these
 };
 
 // The pages of each handle, powers of two, descending; they sum to `wanted`.

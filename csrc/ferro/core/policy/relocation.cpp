@@ -22,7 +22,7 @@ std::vector<HoleShare> plan_moves(std::span<const HoleView> holes, std::size_t w
   std::ranges::stable_sort(order, std::greater<>{}, pages_of);
   std::vector<HoleShare> shares;
   auto next = order.begin();
-  // Whole holes, as long as more than the largest of the rest is wanted.
+  // Takes whole holes while at least the largest remaining one is wanted.
   for (; next != order.end() && wanted >= pages_of(*next) && wanted != 0; ++next) {
     shares.push_back({*next, pages_of(*next)});
     wanted -= pages_of(*next);

@@ -1,4 +1,4 @@
-// Policy: from which holes of an arena whole free handles are taken for another place in it. Pure.
+// Policy: chooses the holes of an arena whose whole free handles move elsewhere in it. Pure.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct HoleView {
   std::vector<std::size_t> handles;  // the pages of each, in order of address
 };
 
-// So many pages, which are whole handles at its end, are taken from one hole.
+// The pages to take from one hole: whole handles at its end.
 struct HoleShare {
   std::size_t hole = 0;   // index into the view
   std::size_t pages = 0;  // at least 1
@@ -21,14 +21,14 @@ struct HoleShare {
   friend bool operator==(const HoleShare&, const HoleShare&) = default;
 };
 
-// The least number of pages, at least `wanted`, or all there are, that the last handles of a hole
-// have.
+// The pages of the fewest last handles of a hole that have at least `wanted` pages together; all of
+// the hole's pages if it has fewer.
 std::size_t pages_at_end(const HoleView& hole, std::size_t wanted);
 
-// `holes` in order of address. The shares sum to `wanted`, to more where handles are larger than
-// what is still missing, or to all there is when that is less. Large holes first: fewer pieces to
-// unmap, and on recorded traces the least memory (docs/adr/0006). The last share, which leaves
-// something of its hole, comes from where it takes the least beyond what is wanted.
+// `holes` are in order of address. The shares sum to `wanted`, to more if a handle is larger than
+// the rest, or to all pages of the holes if these have fewer. Large holes come first, which leaves
+// fewer ranges to unmap and uses the least memory on recorded traces (docs/adr/0006). The last
+// share, only a part of its hole, comes from the hole where it exceeds `wanted` by the least.
 std::vector<HoleShare> plan_moves(std::span<const HoleView> holes, std::size_t wanted);
 
 }  // namespace ferro

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
-// What could still be created, by device and limit.
+// The bytes that the device and the limit still allow.
 std::size_t creatable(const OutOfMemoryFacts& facts) {
   const std::size_t free = minus(facts.device_free, facts.headroom);
   return facts.limit ? std::min(free, minus(*facts.limit, facts.held + facts.previous_held)) : free;
@@ -21,7 +21,7 @@ std::size_t previous_cached(const OutOfMemoryFacts& facts) {
   return minus(facts.previous_held, facts.previous_live);
 }
 
-// A size in the unit of the request.
+// Formats sizes in the unit of the request.
 class SizeText {
  public:
   explicit SizeText(const OutOfMemoryFacts& facts) : request_(facts.request) {}
@@ -59,9 +59,9 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
              " of the device are held by other processes, libraries or the CUDA context.";
     case Verdict::kAddresses:
       return "the process has no range of addresses left for " + text(facts.request) +
-             "; 128 TiB are all that it has for the host and its devices together.";
+             "; the host and all devices share 128 TiB.";
     case Verdict::kDriver:
-      return "it refused memory although it reports " + text(facts.device_free) + " free.";
+      return "the driver refused memory although it reports " + text(facts.device_free) + " free.";
     case Verdict::kCapacity:
       break;
   }
@@ -77,7 +77,7 @@ std::string stream_name(StreamId stream) {
   return text.data();
 }
 
-// With one stream it says no more than the sums.
+// Empty for a single stream, whose shares are the sums.
 std::string streams_text(const OutOfMemoryFacts& facts) {
   constexpr std::size_t kNamed = 4;
   if (facts.streams.size() < 2) {
@@ -120,7 +120,7 @@ Verdict diagnose(const OutOfMemoryFacts& facts) {
   if (facts.device_free >= facts.request && facts.headroom != 0) {
     return Verdict::kHeadroom;
   }
-  // The context and the libraries of this process always hold a little.
+  // The context and the libraries of this process always hold some memory.
   constexpr std::size_t kOwnShare = kGiB;
   if (minus(other_memory(facts), kOwnShare) >= deficit) {
     return Verdict::kOtherMemory;
@@ -153,7 +153,7 @@ const char* name_of(Verdict verdict) {
 }
 
 std::size_t shortfall(const OutOfMemoryFacts& facts) {
-  // What the ladder gathered in vain is room too.
+  // Idle memory, which the ladder gathered before it failed, is room too.
   const std::size_t idle = minus(facts.held, facts.live + facts.pending + facts.free_default +
                                                  facts.free_private + facts.scratch);
   return minus(facts.request, creatable(facts) + idle);
@@ -184,7 +184,7 @@ std::string advice(const OutOfMemoryFacts& facts) {
     case Verdict::kAddresses:
       return "to drop pools and streams that are done, and torch.cuda.empty_cache()";
     case Verdict::kDriver:
-      return "again; if it stays, the system's log may say what the driver lacks";
+      return "again; if it fails again, the system's log may show what the driver lacks";
     case Verdict::kCapacity:
       break;
   }

@@ -1,10 +1,10 @@
-// Policy: how long the ranges of addresses are that an arena reserves, and when it keeps one that
-// nothing is behind. Pure.
+// Policy: the length of the spans that an arena reserves, and whether it keeps an empty one. Pure.
 //
-// A process has 128 TiB of addresses for the host and all its devices together. So an arena reserves
-// in proportion to what it has mapped: as much again with each span, which makes the number of its
-// spans logarithmic, and never more than kAddressFactor times what is mapped and one least span,
-// but where a request by itself needs more, or live blocks keep spans that are otherwise empty.
+// A process has 128 TiB of addresses for the host and all its devices together. So an arena
+// reserves addresses in proportion to its mapped memory. Each new span is as long as all mapped
+// memory, so the number of spans is logarithmic. The arena reserves at most kAddressFactor times
+// its mapped memory plus one smallest span, unless a single request needs more, or live blocks keep
+// spans that are otherwise empty.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -26,14 +26,14 @@ constexpr std::size_t address_budget(std::size_t mapped, std::size_t least_span)
   return kAddressFactor * mapped + least_span;
 }
 
-// Would a new span for `needed` bytes be shorter than all that is mapped, to keep to the budget?
+// Whether the budget makes a new span for `needed` bytes shorter than all mapped memory.
 constexpr bool is_short_of_addresses(const ArenaAddresses& arena, std::size_t needed,
                                      std::size_t least_span) {
   return arena.reserved + align_up(arena.mapped + needed, least_span) >
          address_budget(arena.mapped + needed, least_span);
 }
 
-// Of a new span, a multiple of `least_span`, for `needed` bytes that no gap has room for.
+// The length of a new span, a multiple of `least_span`, for `needed` bytes that fit into no gap.
 constexpr std::size_t plan_span(const ArenaAddresses& arena, std::size_t needed,
                                 std::size_t least_span) {
   const std::size_t shortest = align_up(needed, least_span);
@@ -42,7 +42,7 @@ constexpr std::size_t plan_span(const ArenaAddresses& arena, std::size_t needed,
                                                           : std::max(proportional, shortest);
 }
 
-// Does an arena keep a span that nothing is behind?
+// Whether an arena keeps a span that has no pages.
 constexpr bool keeps_empty_span(const ArenaAddresses& arena, std::size_t least_span) {
   return arena.reserved <= address_budget(arena.mapped, least_span);
 }

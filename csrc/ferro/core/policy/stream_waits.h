@@ -1,9 +1,8 @@
-// Policy: does a request grow what the device holds, or does its stream wait for memory that other
-// streams still use? Pure.
+// Policy: whether a request grows held memory or waits for memory of other streams. Pure.
 //
-// Growing costs memory for good, waiting may cost time on the device: the stream idles until the
-// others are done, unless it has as much to do itself. So the program may hold more than was ever
-// live at one time, by a share for what is in flight, and beyond that requests wait.
+// Growing costs memory permanently. Waiting may cost device time: the stream idles until the other
+// streams finish, unless it has enough work itself. So held memory may exceed the peak of live
+// memory by a share for memory in flight; beyond that, requests wait.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +12,9 @@ namespace ferro {
 // Units: bytes of one device.
 struct StreamWaitView {
   std::size_t request = 0;
-  std::size_t pending = 0;    // that a stream wait would bring, in blocks or in whole free pages
+  std::size_t pending = 0;    // that a stream wait would provide, in blocks or whole free pages
   std::size_t held = 0;       // by the allocator
-  std::size_t peak_live = 0;  // most that was live at one time
+  std::size_t peak_live = 0;  // the most that was live at one time
 };
 
 // `in_flight_share` is a share of `peak_live`; negative: always grow.

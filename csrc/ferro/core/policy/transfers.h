@@ -1,10 +1,9 @@
-// Policy: may a request take free pages of other streams, where it could grow? Pure.
+// Policy: whether a request that could grow may take free pages of other streams. Pure.
 //
-// Such pages cost the driver's time alone, where their epoch has passed, or a stream wait.
-// But streams that take turns would pass the same pages back and forth without end. So a program may
-// pass some for nothing, which lets one phase have the memory of the one before, and from then on
-// few beside what it allocates; beyond that requests grow, and streams that take turns end up with
-// pages of their own.
+// Such pages cost only driver time if their epoch has passed, else a stream wait. But alternating
+// streams would pass the same pages back and forth without end. So a program may transfer a fixed
+// number of handles, which lets a phase reuse the memory of the previous one, and from then on only
+// few relative to its allocations. Beyond that, requests grow, and each stream gets its own pages.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +11,11 @@
 namespace ferro {
 
 struct TransferRules {
-  std::uint64_t handles_at_start = 1024;        // 64 GiB in the largest ones; 45 ms of the driver's
-  std::uint64_t allocations_per_handle = 1000;  // so that 45 us of the driver's are less than 1 %
+  std::uint64_t handles_at_start = 1024;        // 64 GiB in the largest ones; 45 ms of driver time
+  std::uint64_t allocations_per_handle = 1000;  // keeps the 45 us of a transfer below 1 %
 };
 
-// Units: handles that were passed and allocations that were made, both since the program began.
+// Units: handles transferred and allocations made, both since the program began.
 bool prefers_transfer(std::uint64_t handles_transferred, std::uint64_t allocations,
                       const TransferRules& rules);
 

@@ -1,4 +1,4 @@
-// Policy: which pages of a heap carry no live byte and can be given back. Pure.
+// Policy: which pages of a heap hold no live byte and can leave it. Pure.
 #pragma once
 
 #include "ferro/base/bytes.h"

@@ -4,33 +4,37 @@
 
 namespace ferro {
 
+ForeignHandles::~ForeignHandles() {
+  for (const Handle& handle : handles_) {
+    driver_.release(handle.page);
+  }
+}
+
+void ForeignHandles::import(ForeignKind kind, const void* shared, std::size_t bytes) {
+  if (handles_.size() == handles_.capacity()) {
+    handles_.reserve(2 * handles_.size() + 1);  // what is imported is not lost for want of room
+  }
+  handles_.push_back({driver_.import_page(kind, shared), bytes});
+}
+
 // `*mapped` counts the bytes that are mapped, also when it fails.
-Status Imports::map_all(DevicePtr base, std::span<const ForeignUnit> units, std::size_t* mapped) {
-  for (const ForeignUnit& unit : units) {
-    const PageHandle page = driver_.import_page(unit.kind, unit.shared);
-    Status status = Status::kOutOfMemory;
-    try {
-      status = driver_.map(base + *mapped, unit.bytes, page);
-    } catch (...) {
-      driver_.release(page);
-      throw;
-    }
-    // The mapping keeps the memory.
-    driver_.release(page);
-    if (status != Status::kOk) {
+Status Imports::map_all(DevicePtr base, const ForeignHandles& handles, std::size_t* mapped) {
+  for (const ForeignHandles::Handle& handle : handles.handles_) {
+    if (const Status status = driver_.map(base + *mapped, handle.bytes, handle.page);
+        status != Status::kOk) {
       return status;
     }
-    *mapped += unit.bytes;
+    *mapped += handle.bytes;
   }
   return driver_.set_access(base, *mapped);
 }
 
-DevicePtr Imports::open(std::span<const ForeignUnit> units) {
+DevicePtr Imports::open(const ForeignHandles& handles) {
   const MutexLock lock(mutex_);
   close_waiting();
   std::size_t bytes = 0;
-  for (const ForeignUnit& unit : units) {
-    bytes += unit.bytes;
+  for (const ForeignHandles::Handle& handle : handles.handles_) {
+    bytes += handle.bytes;
   }
   const std::optional<DevicePtr> base = driver_.reserve(bytes, 0);
   if (!base) {
@@ -43,7 +47,7 @@ DevicePtr Imports::open(std::span<const ForeignUnit> units) {
     }
   };
   try {
-    if (map_all(*base, units, &mapped) != Status::kOk) {
+    if (map_all(*base, handles, &mapped) != Status::kOk) {
       undo();
       return kNull;
     }

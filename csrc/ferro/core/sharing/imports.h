@@ -11,17 +11,33 @@
 #include <cstddef>
 #include <functional>
 #include <map>
-#include <span>
 #include <utility>
 #include <vector>
 
 namespace ferro {
 
-// One handle of another process.
-struct ForeignUnit {
-  ForeignKind kind = ForeignKind::kDescriptor;
-  const void* shared = nullptr;  // see Driver::import_page
-  std::size_t bytes = 0;
+// Handles of other processes, in the order in which they are mapped side by side. A handle needs its
+// descriptor only while it is imported. Releases them in the end: mappings keep the memory. Not
+// thread-safe.
+class ForeignHandles {
+ public:
+  explicit ForeignHandles(Driver& driver) : driver_(driver) {}
+  ~ForeignHandles();
+  ForeignHandles(const ForeignHandles&) = delete;
+  ForeignHandles& operator=(const ForeignHandles&) = delete;
+
+  // `shared`: see Driver::import_page. DriverError: nothing changed.
+  void import(ForeignKind kind, const void* shared, std::size_t bytes);
+
+ private:
+  friend class Imports;
+  struct Handle {
+    PageHandle page = kNoPage;
+    std::size_t bytes = 0;
+  };
+
+  Driver& driver_;
+  std::vector<Handle> handles_;
 };
 
 class Imports {
@@ -35,9 +51,9 @@ class Imports {
   Imports(const Imports&) = delete;
   Imports& operator=(const Imports&) = delete;
 
-  // Maps the units one after the other at the address that is the result; kNull when device
+  // Maps the handles one after the other at the address that is the result; kNull when device
   // memory or addresses are exhausted. DriverError: nothing changed.
-  DevicePtr open(std::span<const ForeignUnit> units) FERRO_EXCLUDES(mutex_);
+  DevicePtr open(const ForeignHandles& handles) FERRO_EXCLUDES(mutex_);
   void close(DevicePtr base) noexcept FERRO_EXCLUDES(mutex_);
   // Closes what had to wait for the end of captures.
   void collect() noexcept FERRO_EXCLUDES(mutex_);
@@ -46,7 +62,7 @@ class Imports {
   std::size_t count() FERRO_EXCLUDES(mutex_);
 
  private:
-  Status map_all(DevicePtr base, std::span<const ForeignUnit> units, std::size_t* mapped);
+  Status map_all(DevicePtr base, const ForeignHandles& handles, std::size_t* mapped);
   void close_waiting() noexcept FERRO_REQUIRES(mutex_);
 
   Driver& driver_;

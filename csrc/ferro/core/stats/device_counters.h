@@ -1,4 +1,4 @@
-// Numbers of a device that are not sums over its heaps. Plain data, under the climb lock.
+// Counters of a device that are not sums over its heaps. Plain data; the climb lock guards it.
 #pragma once
 
 #include "ferro/core/types/ladder_steps.h"
@@ -7,10 +7,10 @@
 
 namespace ferro {
 
-// Since the last reset; of the ladder and of old mappings since construction.
+// Since the last reset; those of the ladder and of stale mappings since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
-  std::uint64_t out_of_memory = 0;     // requests that failed, without those that were rejected
+  std::uint64_t out_of_memory = 0;     // requests that failed, except rejected ones
   std::uint64_t rejected = 0;          // requests beyond the rejection limit
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
   std::uint64_t pages_created = 0;
@@ -20,7 +20,7 @@ struct DeviceCounters {
   // done.
   std::uint64_t unmapped_by_requests = 0;
   std::uint64_t unmaps_refused = 0;
-  std::uint64_t slowest_nanoseconds = 0;  // of the host, in a climb; has a reset of its own
+  std::uint64_t slowest_nanoseconds = 0;  // host time of the slowest climb; reset separately
   LadderCounts ladder{};
   LadderCosts ladder_costs{};
 

@@ -1,6 +1,6 @@
-// What one private pool holds of a device's memory, by PyTorch's classes.
+// The bytes that one private pool holds on a device, by PyTorch's classes.
 //
-// Written under the slow lock of the device, read by anybody.
+// Written under the device's climb lock, read by any thread.
 #pragma once
 
 #include "ferro/core/stats/stats.h"

@@ -6,7 +6,7 @@
 namespace ferro {
 namespace {
 
-// What one heap adds to a sum: current, its peak in this window, increases.
+// A heap's share in a sum: current, its peak in this window, increases.
 struct Share {
   std::int64_t current;
   std::int64_t peak;
@@ -123,9 +123,9 @@ int DeviceStats::claim(HeapStats* stats) {
   fold(stats);
   open_window(*stats);
   active_.store(stats, std::memory_order_relaxed);
-  // One thread that alternates between streams claims at once, which keeps its peaks exact, and so
-  // does the one that follows it. Threads that work side by side would pass this lock and
-  // line to each other on every call.
+  // A thread that alternates between streams claims at once, which keeps its peaks exact; so does a
+  // thread that follows it. Threads that run in parallel would pass this lock and its cache line to
+  // each other on every call.
   const bool same_thread = active_thread_ == this_thread_tag();
   active_thread_ = this_thread_tag();
   claims_by_others_ = same_thread ? 0 : claims_by_others_ + 1;
@@ -137,8 +137,7 @@ void DeviceStats::fold(const HeapStats* held) {
   const bool insists = changed_.size() > kMaxListed;
   std::array<std::array<std::int64_t, kStatClasses>, kStatKinds> above{};  // peak over current
   std::erase_if(changed_, [&](HeapStats* heap) FERRO_NO_THREAD_SAFETY_ANALYSIS {
-    // A heap that is in the middle of a change stays on the list, and so does the active one, which
-    // changes without a word.
+    // A heap in the middle of a change stays listed; so does the active one, which gives no notice.
     const bool is_held = heap == held;
     const bool locked =
         !is_held && heap->lock != nullptr &&
@@ -156,7 +155,7 @@ void DeviceStats::fold(const HeapStats* held) {
       counted = {share.current, share.increased};
     });
     const bool leaves = heap != active && !is_held && (locked || heap->lock == nullptr);
-    // Without its lock nothing of it is written: its own thread reads this under that lock alone.
+    // Written only with the heap's lock, because the heap's thread reads it under that lock alone.
     if (leaves) {
       heap->listed = false;
     }

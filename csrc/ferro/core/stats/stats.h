@@ -1,19 +1,17 @@
 // Counters of a heap and their sums for a device.
 //
-// A heap's counters are plain integers that its lock guards; reading them without the lock gives a
-// value that was true a moment ago. Nothing is shared between heaps on the hit path: sums are made
-// when somebody asks. The one thing that cannot be summed later is the peak of a sum, so it is kept
-// by windows: while one heap alone is active, the others' current values stand still, and the peak
-// of the sum is that heap's own peak plus those. When another heap becomes active it folds the
-// window of the one before into the device's peaks and opens its own.
+// A heap's lock guards its counters; a read without the lock returns a recent value. Heaps share
+// nothing on the hit path: sums are computed when they are read. Only the peak of a sum cannot be
+// computed later, so it is kept by windows. While one heap is active, the values of all others are
+// constant, and the peak of the sum is the active heap's peak plus these values. A heap that
+// becomes active folds the previous heap's window into the device's peaks and opens its own.
 //
-// Cost: the device keeps the sum of what it has read of every heap, and a list of the heaps that
-// changed since; a window and a sum look at those alone, however many heaps there are.
+// Cost: the device keeps the sum of the values that it has read of every heap, and a list of the
+// heaps that changed since. A window and a read visit only those, however many heaps there are.
 //
 // Exactness: peaks of the device are exact while one thread at a time uses it, on any number of
-// streams. When threads that work on several heaps side by side keep taking the window from each
-// other, a heap claims it only every kClaimInterval operations, and a peak that lasted shorter may
-// be missed.
+// streams. When parallel threads on several heaps keep taking the window from each other, a heap
+// claims it only every kClaimInterval operations, and a shorter peak may be missed.
 #pragma once
 
 #include "ferro/base/biased_mutex.h"
@@ -29,7 +27,7 @@ namespace ferro {
 // PyTorch's classes: a block counts as small up to 1 MiB, and every block counts as kAll.
 enum StatClass { kAll, kSmall, kLarge, kStatClasses };
 
-// Written under one lock, read by anybody.
+// Written under one lock, read by any thread.
 class RelaxedCounter {
  public:
   std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
@@ -52,26 +50,26 @@ struct Gauge {
   std::int64_t current() const { return increased.get() - decreased.get(); }
 };
 
-// One class of blocks of one heap, kAll aside.
+// The statistics of one class of blocks of one heap, except kAll.
 struct ClassStats {
   Gauge blocks;     // live
   Gauge bytes;      // sizes of live blocks
-  Gauge requested;  // bytes asked for, of live and pending blocks
+  Gauge requested;  // requested bytes of live and pending blocks
   Gauge pending_blocks;
   Gauge pending_bytes;
 };
 
-// Since the window was opened.
+// Peaks since the window was opened.
 struct ClassPeaks {
   RelaxedCounter blocks;
   RelaxedCounter bytes;
   RelaxedCounter requested;
-  // At times when something was pending; at all other times active equals live.
+  // Only from times with pending blocks; at other times active equals live.
   RelaxedCounter active_blocks;
   RelaxedCounter active_bytes;
 };
 
-// What one heap adds to a sum.
+// A heap's share in a sum.
 struct StatShare {
   std::int64_t current = 0;
   std::int64_t increased = 0;
@@ -111,7 +109,7 @@ struct HeapStats {
     mine.bytes.decreased.add(size);
     mine.requested.decreased.add(requested);
   }
-  // As if the allocation had not been, but for what peaks saw.
+  // Undoes `on_allocate`, except its effect on peaks.
   void undo_allocate(std::int64_t size, std::int64_t requested) {
     ClassStats& mine = part(class_of(static_cast<std::size_t>(size)));
     mine.blocks.increased.add(-1);
@@ -121,12 +119,12 @@ struct HeapStats {
   void on_free_pending(std::int64_t size);
   void on_pending_complete(std::int64_t size, std::int64_t requested);
 
-  // The lock under which the counters change; null where nobody else is.
+  // The lock under which the counters change; null if only one thread uses them.
   BiasedSpinMutex* lock = nullptr;
-  // Of DeviceStats, under its lock: what its sums have of this heap.
+  // Belongs to DeviceStats, under its lock: this heap's share in its sums.
   std::array<std::array<StatShare, kStatClasses>, kStatKinds> counted{};
-  // Is the heap on the list of those that may have changed? Cleared under both locks, so that a
-  // change is never missed.
+  // Whether the heap is on the list of those that may have changed. Cleared under both locks, so
+  // that no change is missed.
   bool listed = false;
 
  private:
@@ -147,7 +145,7 @@ struct HeapStats {
   std::array<ClassStats, 2> parts_{};  // kSmall, kLarge
 };
 
-// A sum as PyTorch shows it.
+// A sum in PyTorch's form.
 struct StatValue {
   std::int64_t current = 0;
   std::int64_t peak = 0;
@@ -160,20 +158,20 @@ using StatTable = std::array<std::array<StatValue, kStatClasses>, kStatKinds>;
 // The sums over the heaps of one device. Thread-safe; its lock is taken inside a heap's lock.
 class DeviceStats {
  public:
-  // A claim reads the counters of heaps that other cores have just written: some microseconds that
-  // this many operations share.
+  // The operations that share the cost of one claim. A claim takes microseconds, because it reads
+  // counters that other cores have just written.
   static constexpr int kClaimInterval = 4096;
-  // So many claims in a row, each by another thread than the one before, are no handover.
+  // After more claims in a row, each by another thread than the previous one, threads count as
+  // parallel; fewer are a handover.
   static constexpr int kClaimsSideBySide = 16;
-  // Heaps that other threads have to themselves stay on the list of those that changed, because
-  // locking them would end their bias; from so many on they are locked all the same.
+  // A heap that is biased to another thread stays on the list of changed heaps, because locking it
+  // would revoke the bias. If the list is longer than this, such heaps are locked nevertheless.
   static constexpr std::size_t kMaxListed = 64;
 
-  // The heap's accumulated values stay in the sums. It has no active block, and changes no more.
+  // The heap's accumulated values stay in the sums. It has no active block and changes no further.
   void remove_heap(HeapStats* stats) FERRO_EXCLUDES(mutex_);
 
-  // Called by a heap, under its lock, before each change of its counters. `countdown` is the
-  // heap's.
+  // A heap calls this under its lock before each change of its counters. `countdown` is the heap's.
   void note_activity(HeapStats* stats, int& countdown) FERRO_EXCLUDES(mutex_) {
     if (active_.load(std::memory_order_relaxed) != stats) [[unlikely]] {
       note_activity_of_another(stats, countdown);
@@ -181,7 +179,7 @@ class DeviceStats {
   }
 
   StatTable read() FERRO_EXCLUDES(mutex_);
-  // How many blocks were handed out since construction.
+  // The number of blocks handed out since construction.
   std::uint64_t allocations() FERRO_EXCLUDES(mutex_);
   void reset_accumulated() FERRO_EXCLUDES(mutex_);
   void reset_peaks() FERRO_EXCLUDES(mutex_);
@@ -190,8 +188,8 @@ class DeviceStats {
   void note_activity_of_another(HeapStats* stats, int& countdown) FERRO_EXCLUDES(mutex_);
   int claim(HeapStats* stats) FERRO_REQUIRES(mutex_);
   void list(HeapStats* stats) FERRO_REQUIRES(mutex_);
-  // Takes what changed into the sums and the peaks. `held`: the heap whose lock the caller has.
-  // O(heaps that changed since the last time).
+  // Folds all changes into the sums and the peaks. `held`: the heap whose lock the caller holds.
+  // O(heaps that changed since the last call).
   void fold(const HeapStats* held = nullptr) FERRO_REQUIRES(mutex_);
 
   std::atomic<HeapStats*> active_{nullptr};
@@ -199,7 +197,7 @@ class DeviceStats {
   const void* active_thread_ FERRO_GUARDED_BY(mutex_) = nullptr;
   int claims_by_others_ FERRO_GUARDED_BY(mutex_) = 0;         // in a row
   std::vector<HeapStats*> changed_ FERRO_GUARDED_BY(mutex_);  // those that are `listed`
-  StatTable sums_ FERRO_GUARDED_BY(mutex_){};  // peaks aside; of all `counted`, also of gone heaps
+  StatTable sums_ FERRO_GUARDED_BY(mutex_){};  // of all `counted`, also of removed heaps; no peaks
   StatTable baseline_ FERRO_GUARDED_BY(mutex_){};  // increased/decreased at the last reset
   std::array<std::array<std::int64_t, kStatClasses>, kStatKinds> peaks_ FERRO_GUARDED_BY(mutex_){};
 };

@@ -1,10 +1,10 @@
-// How many announced captures run, on a device or in the process.
+// The number of announced captures that run, on a device or in the process.
 //
-// A point of the context invalidates every capture of it. Points are recorded while the count is 0, and
-// an announcement waits for a point that is being recorded. So a capture that is announced before it
-// begins, as PyTorch's are, cannot begin in the middle of one.
+// Recording a point of a context invalidates every capture of it. So points are recorded only while
+// the count is 0, and an announcement waits for a recording in progress. A capture that is
+// announced before it begins, as PyTorch's are, therefore cannot begin during a recording.
 //
-// Thread-safe. The lock is held while a point is recorded; nothing waits under it.
+// Thread-safe. The lock is held while a point is recorded; its holder never waits.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -17,7 +17,7 @@ class CaptureCount {
  public:
   int load(std::memory_order order = std::memory_order_relaxed) const { return count_.load(order); }
 
-  // Before the first one of them begins, and after the last one has ended.
+  // Called before the first capture begins and after the last one has ended.
   void set(int count) FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     count_.store(count, std::memory_order_relaxed);
@@ -26,7 +26,7 @@ class CaptureCount {
     const MutexLock lock(mutex_);
     count_.fetch_add(captures, std::memory_order_relaxed);
   }
-  // The result of `action()`, during which no capture is announced; false where one runs.
+  // The result of `action()`, during which no capture can be announced; false if one runs.
   template <typename Action>
   bool is_true_without_captures(Action action) const FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);

@@ -26,8 +26,8 @@ void CaptureOrder::scan() {
     before_.clear();
     capture_ = frontier.capture;
   }
-  // A node is noted after all that come before it, so that a failure loses none of them.
-  std::vector<std::pair<GraphNodeId, bool>> open;  // true: what comes before it was looked at
+  // A node is inserted after all its predecessors, so that a failure loses none of them.
+  std::vector<std::pair<GraphNodeId, bool>> open;  // true: its predecessors were visited
   for (const GraphNodeId node : frontier.nodes) {
     open.emplace_back(node, false);
   }

@@ -1,7 +1,7 @@
-// What a graph's own order says while it is captured: which work comes before a stream's next work.
+// The order of a graph during its capture: which work precedes a stream's next work.
 //
-// Belongs to its heap's lock. A node that came before stays before, because the captured work of a
-// stream is only ever added to; so each node is looked at once in a capture.
+// The heap's lock guards it. A node that precedes the next work always will, because the captured
+// work of a stream only grows; so each node is visited once per capture.
 #pragma once
 
 #include "ferro/driver/driver.h"
@@ -23,15 +23,15 @@ class CaptureOrder {
  public:
   CaptureOrder(Driver& driver, StreamId stream) : driver_(driver), stream_(stream) {}
 
-  // The mark of what `streams` have done so far in the capture that this stream is in. None when
-  // this stream or one of them is in no capture, or in another. Throws DriverError.
+  // The mark of the work of `streams` so far in this stream's capture. None if this stream is in no
+  // capture, or one of them is not in the same capture. Throws DriverError.
   std::optional<CaptureMark> mark(const std::vector<StreamId>& streams);
-  // Looks at what was captured since the last scan. Throws DriverError; then the next scan goes on.
+  // Visits the work captured since the last scan. Throws DriverError; the next scan then continues.
   void scan();
-  // Does all work at the mark come before this stream's next work, as of the last scan?
+  // Whether all work at the mark precedes this stream's next work, as of the last scan.
   bool is_behind(const CaptureMark& mark) const;
-  // Does all work in the stream's capture, on any stream, come before this stream's next work? Scans
-  // first. Throws DriverError.
+  // Whether all work in the stream's capture, on any stream, precedes this stream's next work.
+  // Scans first. Throws DriverError.
   bool is_behind_all();
 
  private:

@@ -9,19 +9,19 @@ bool DeviceTimeline::record() {
     return false;
   }
   const Driver::Session session(driver_);
-  // Looks at heaps, so it comes before any lock of this class.
+  // Called before any lock of this class is taken, because it reads heaps.
   const std::vector<StreamId> streams = known(Known::kSome);
   return captures_.is_true_without_captures([&] { return record_point(streams); });
 }
 
 bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
-  // Of captures that are not announced those on known streams can be seen.
+  // Detects unannounced captures on the known streams.
   if (any_captures(known)) {
     return false;
   }
   const MutexLock lock(mutex_);
-  // Frees from now on are stamped later than the point, which is recorded after this store. So what
-  // was given before a free with an earlier stamp is behind the point.
+  // Frees from now on get a later stamp than the point, which is recorded after this increment. So
+  // the point covers all work submitted before a free with an earlier stamp.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   const EventId event = events_.record_context();
   if (event == kNoEvent) {
@@ -36,13 +36,10 @@ bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
   return true;
 }
 
-DeviceTimeline::Events DeviceTimeline::owned(EventId event) {
-  return {new Driver::Events{event}, [returns = returns_](const Driver::Events* events) {
-            const std::lock_guard lock(returns->mutex);
-            if (returns->pool != nullptr) {
-              returns->pool->put(events->front());
-            }
-            delete events;
+DeviceTimeline::Event DeviceTimeline::owned(EventId event) {
+  return {new EventId(event), [&pool = events_](const EventId* last) {
+            pool.put(*last);
+            delete last;
           }};
 }
 
@@ -53,7 +50,7 @@ bool DeviceTimeline::any_captures(const std::vector<StreamId>& streams) {
 
 Epoch DeviceTimeline::update() {
   const MutexLock lock(mutex_);
-  while (!points_.empty() && driver_.is_complete(points_.front().events->front())) {
+  while (!points_.empty() && driver_.is_complete(*points_.front().event)) {
     note_passed(points_.front().epoch);
   }
   return passed();
@@ -94,23 +91,7 @@ bool DeviceTimeline::wait(Epoch epoch) {
     return true;
   }
   if (point) {
-    driver_.wait(point->events->front());
-    const MutexLock lock(mutex_);
-    note_passed(point->epoch);
-  }
-  return true;
-}
-
-bool DeviceTimeline::wait(Epoch epoch, std::chrono::milliseconds at_most) {
-  const Driver::Session session(driver_);
-  std::optional<Point> point;
-  if (!has_passed(epoch) && !make_point_behind(epoch, point)) {
-    return false;
-  }
-  if (update() < epoch) {
-    if (!driver_.wait(point->events, at_most)) {
-      return false;
-    }
+    driver_.wait(*point->event);
     const MutexLock lock(mutex_);
     note_passed(point->epoch);
   }
@@ -118,7 +99,7 @@ bool DeviceTimeline::wait(Epoch epoch, std::chrono::milliseconds at_most) {
 }
 
 void DeviceTimeline::wait_beside_captures() {
-  // What is freed from now on is stamped later, so all work before an earlier free is waited for.
+  // Later frees get a later stamp, so the wait covers all work before the frees of this epoch.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   driver_.wait_for_device();
   const MutexLock lock(mutex_);
@@ -132,7 +113,7 @@ bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {
     return true;
   }
   const std::optional<Point> point = point_behind(epoch);
-  return point && driver_.stream_wait(point->events->front(), stream);
+  return point && driver_.stream_wait(*point->event, stream);
 }
 
 void DeviceTimeline::join_streams(StreamId stream) {

@@ -1,7 +1,7 @@
-// Events, reused because a driver event costs more to make than to record. An event is of one
-// context, as streams are. The pool keeps those of other devices, whose streams may use memory of
-// this one, apart. Thread-safe. Events are never returned to the driver: at exit the driver may be
-// gone before the allocator.
+// Reuses events, because creating one costs more than recording it. An event belongs to one
+// context, as a stream does. The pool keeps events of other devices, whose streams may use memory
+// of this device, separately. Thread-safe. Events are never destroyed, because at exit the driver
+// may shut down before the allocator.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -16,9 +16,9 @@ class EventPool {
  public:
   explicit EventPool(Driver& driver) : driver_(driver) {}
 
-  // One of this device. Throws DriverError when the driver refuses a new event.
+  // An event of this device. Throws DriverError when the driver refuses a new event.
   EventId take() { return take_from(driver_.own_context()); }
-  // One that was recorded behind the work of the stream, which may be of any device. kNoEvent: the
+  // An event recorded after the work of the stream, which may belong to any device. kNoEvent if the
   // stream captures. Throws DriverError.
   EventId record(StreamId stream) {
     const ContextId own = driver_.own_context();
@@ -26,8 +26,8 @@ class EventPool {
     const EventId event = record_in(own, stream, &context);
     return context == own ? event : record_in(context, stream, nullptr);
   }
-  // One that was recorded behind all work of this device's context (Driver::record_context).
-  // kNoEvent: a capture refused it. Throws DriverError.
+  // An event recorded after all work of this device's context (Driver::record_context). kNoEvent if
+  // a capture prevents it. Throws DriverError.
   EventId record_context() {
     const EventId event = take();
     return keep_if(event, [&] { return driver_.record_context(event); });
@@ -39,12 +39,12 @@ class EventPool {
   }
 
  private:
-  // `*other`: the stream's context, where it is another.
+  // `*other` receives the stream's context if that is a different one.
   EventId record_in(ContextId context, StreamId stream, ContextId* other) {
     const EventId event = take_from(context);
     return keep_if(event, [&] { return driver_.record(event, stream, other); });
   }
-  // kNoEvent, and the event goes back, unless `is_recorded()`.
+  // Returns the event if `is_recorded()`, else puts it back and returns kNoEvent.
   template <typename Record>
   EventId keep_if(EventId event, Record is_recorded) {
     bool keep = false;
@@ -81,7 +81,7 @@ class EventPool {
   Mutex mutex_;
   std::map<ContextId, std::vector<EventId>> unused_ FERRO_GUARDED_BY(mutex_);
   std::map<EventId, ContextId> foreign_
-      FERRO_GUARDED_BY(mutex_);  // of other devices, in use or not
+      FERRO_GUARDED_BY(mutex_);  // events of other devices, in use or not
 };
 
 }  // namespace ferro

@@ -15,7 +15,7 @@ bool PendingFrees::add(Block* block) {
     session.emplace(driver_);
     start = start_waiting(block, Ask::kWhereNeeded);
   } catch (const DriverError&) {
-    // A free never fails. The block stays safe, unused, until the driver answers again.
+    // A free never fails. The block stays unused until the driver responds again.
   }
   if (start == Start::kNothingToWaitFor) {
     return false;
@@ -47,14 +47,12 @@ std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
   }
 }
 
-// A record on a stream that captures is refused as late as one on a stream that begins to, and
-// disturbs nothing. So no stream is asked before, which saves one of two questions; but a record on
-// the legacy stream would invalidate captures of other streams, and what is tried again was most
-// likely refused for a capture that still runs.
+// EventPool::record detects a stream that captures, and disturbs no capture. So a stream is queried
+// before only if the block is deferred, because it most likely waits for a capture that still runs.
 PendingFrees::Start PendingFrees::start_waiting(Block* block, Ask ask) {
   std::vector<StreamId> streams;
   for (const StreamUse& use : block->extra->uses) {
-    if (ask == Ask::kWhereNeeded && use.capture_id == 0 && !is_legacy(use.stream)) {
+    if (ask == Ask::kWhereNeeded && use.capture_id == 0) {
       streams.push_back(use.stream);
       continue;
     }
@@ -63,7 +61,7 @@ PendingFrees::Start PendingFrees::start_waiting(Block* block, Ask ask) {
     if (capturing && (use.capture_id == 0 || capture.id == 0 || use.capture_id == capture.id)) {
       return Start::kDeferred;
     }
-    // A use inside a capture that is over was joined by the end of that capture.
+    // The end of a capture has joined the uses inside it.
     if (use.capture_id == 0) {
       streams.push_back(use.stream);
     }
@@ -104,7 +102,7 @@ void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
     try {
       order_.scan();
     } catch (const DriverError&) {
-      // What was seen before still holds.
+      // The results of earlier scans still hold.
     }
   }
   for (Deferred& one : std::exchange(deferred_, {})) {
@@ -114,7 +112,7 @@ void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
       const bool ordered = one.uses && order_.is_behind(*one.uses);
       start = ordered ? Start::kNothingToWaitFor : start_waiting(block, Ask::kAlways);
     } catch (const DriverError&) {
-      // Its stream may be gone for good. That must not fail requests that need not wait for it.
+      // Its stream may no longer exist. That must not fail requests that do not depend on it.
     }
     if (start == Start::kDeferred) {
       deferred_.push_back(std::move(one));
@@ -150,7 +148,7 @@ void PendingFrees::collect(std::vector<Block*>& ready) {
   retry_deferred(ready);
   for (auto it = queues_.begin(); it != queues_.end();) {
     pop_complete(it->second, ready);
-    // A stream that is gone must not keep its queue.
+    // A stream that no longer exists must not keep its queue.
     it = it->second.empty() ? queues_.erase(it) : std::next(it);
   }
 }
@@ -182,7 +180,7 @@ bool PendingFrees::stream_wait_for_one(std::size_t size, std::vector<Block*>& re
       return ordered;
     }
     ordered = true;
-    // One stream's events complete in the order of their records: all before this one are met too.
+    // One stream's events complete in the order of their records, so the wait covers all before it.
     for (auto left = entry - queue.begin() + 1; left != 0; --left) {
       finish_front(queue, ready);
     }
@@ -191,7 +189,7 @@ bool PendingFrees::stream_wait_for_one(std::size_t size, std::vector<Block*>& re
 }
 
 std::optional<EventId> PendingFrees::next_event(std::vector<Block*>& ready) {
-  // What was deferred behind a capture that is over has no event to wait for yet.
+  // Blocks that were deferred because of a capture that has ended have no events yet.
   const std::size_t ready_before = ready.size();
   retry_deferred(ready);
   if (ready.size() != ready_before) {

@@ -1,16 +1,16 @@
 // Blocks that the program freed while other streams may still use them.
 //
-// Belongs to its heap's lock. A block waits in one of two ways:
-//  - on events: one per stream that used it, recorded at the free. Each stream has a queue of its
-//    own, so a slow stream delays only what it used;
-//  - deferred: some stream that used it is capturing, and events recorded then would become part of
-//    the graph. Where all its uses and the heap's own stream are in one capture, it is ready as soon
-//    as the graph orders the next work of that stream behind them. Otherwise, when the capture is
-//    over its own uses are joined, and the others get events.
+// The heap's lock guards it. A block waits in one of two ways:
+//  - on events: one per stream that used it, recorded at the free. Each stream has its own queue,
+//    so a slow stream delays only the blocks that it used;
+//  - deferred: a stream that used it captures, and an event recorded then would become part of the
+//    graph. If all uses and the heap's own stream are in one capture, the block is ready as soon as
+//    the graph orders that stream's next work after the uses. Otherwise the end of the capture
+//    joins the uses inside it, and the other uses get events.
 //
-// Invariant: count() == blocks on events + deferred blocks; a block's `extra->events` == its entries
-// in the queues, and is 0 exactly when it is deferred; bytes_on_events() == the sizes of the blocks
-// on events; the numbers of a queue ascend.
+// Invariant: count() == blocks on events + deferred blocks; a block's `extra->events` == its
+// entries in the queues, and is 0 exactly when it is deferred; bytes_on_events() == the sizes of
+// the blocks on events; the numbers of a queue ascend.
 #pragma once
 
 #include "ferro/core/streams/capture_order.h"
@@ -30,8 +30,8 @@ namespace ferro {
 
 class PendingFrees {
  public:
-  // `stream` is the heap's own. While `*stream_lasts` is false it may be gone, and nobody asks the
-  // driver about it; null: it lasts.
+  // `stream` is the heap's own. While `*stream_lasts` is false, the stream may no longer exist and
+  // the driver is not queried about it; null means that it lasts.
   PendingFrees(Driver& driver, EventPool& events, StreamId stream,
                const std::atomic<bool>* stream_lasts = nullptr)
       : driver_(driver),
@@ -40,32 +40,32 @@ class PendingFrees {
         order_(driver, stream),
         stream_lasts_(stream_lasts) {}
 
-  // Takes a block with recorded uses. True: it waits here. False: no use is left to wait for, and
-  // the caller frees it now. Never throws for a refusal of the driver: the block is deferred then.
+  // Takes a block with recorded uses. True if it waits here. False if no use is left to wait for;
+  // the caller then frees it. Never throws DriverError: after a refusal the block is deferred.
   bool add(Block* block);
 
-  // Appends blocks whose last use is complete to `ready`. Asks the driver, never waits. On
-  // DriverError the blocks already appended are no longer here, all others still are.
+  // Appends blocks whose last use is complete to `ready`. Queries the driver, never waits. On
+  // DriverError the blocks already appended have left, all others are still here.
   void collect(std::vector<Block*>& ready);
 
   // Makes the heap's own stream wait for the uses of a block of at least `size` bytes, the one that
-  // was freed first; the host does not wait. Appends to `ready` what may be used on that stream
-  // from now on: this block, and others whose last use came before. False: there is no such block
-  // with events, or the stream captures; nothing changed. On DriverError as `collect`.
+  // was freed first; the host does not wait. Appends to `ready` the blocks that this stream may use
+  // from now on: this block, and others whose last use came before. False, with nothing changed, if
+  // no such block has events or the stream captures. On DriverError as `collect`.
   bool stream_wait_for_one(std::size_t size, std::vector<Block*>& ready);
 
-  // What the host may wait for next: appends to `ready` what was deferred and is complete now, and
-  // where that is nothing gives the oldest event of one stream, to be waited for without any lock
-  // and then collected. It stays as it is until the next `collect` or `stream_wait_for_one`. None
-  // and nothing appended: nothing pends but what running captures defer.
+  // Appends to `ready` the deferred blocks that are complete now. If there are none, returns the
+  // oldest event of one stream, for which the caller waits without any lock before it calls
+  // `collect`. The event stays valid until the next `collect` or `stream_wait_for_one`. None, with
+  // nothing appended, if only blocks that running captures defer are pending.
   std::optional<EventId> next_event(std::vector<Block*>& ready);
 
-  // Does all work in the capture of the heap's stream, on any stream, come before that stream's next
-  // work? False if the driver refuses the question.
+  // Whether all work in the capture of the heap's stream, on any stream, precedes that stream's
+  // next work. False if the driver refuses the query.
   bool is_behind_capture();
 
   std::size_t count() const { return count_; }
-  // Of blocks on events.
+  // The bytes of blocks on events.
   std::size_t bytes_on_events() const { return bytes_on_events_; }
   void check_invariants() const;
 
@@ -73,7 +73,7 @@ class PendingFrees {
   struct Entry {
     EventId event;
     Block* block;
-    std::uint64_t number;  // ascending in the order of the frees
+    std::uint64_t number;  // ascends in the order of the frees
   };
 
   struct Deferred {
@@ -82,7 +82,7 @@ class PendingFrees {
   };
 
   enum class Start { kWaiting, kDeferred, kNothingToWaitFor };
-  // Whether streams are asked about captures before events are recorded on them.
+  // Whether streams are queried for captures before events are recorded on them.
   enum class Ask { kWhereNeeded, kAlways };
   Start start_waiting(Block* block, Ask ask);
   std::optional<CaptureMark> captured_uses(const Block& block);

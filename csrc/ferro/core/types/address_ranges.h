@@ -1,4 +1,4 @@
-// Addresses that something was done to, as ranges.
+// A set of addresses, as disjoint ranges. Not thread-safe.
 #pragma once
 
 #include "ferro/driver/types.h"
@@ -11,13 +11,12 @@
 
 namespace ferro {
 
-// A set of addresses. Not thread-safe.
 class AddressRanges {
  public:
   void add(DevicePtr ptr, std::size_t bytes);
   void remove(DevicePtr ptr, std::size_t bytes);
   std::size_t bytes() const;
-  // What both have.
+  // The addresses that are in both sets.
   AddressRanges intersection(const AddressRanges& other) const;
   void unite(const AddressRanges& other);
   // Calls `visit(DevicePtr, bytes)` for each part of a range that is in the set, in order.
@@ -42,7 +41,7 @@ class AddressRanges {
   void clear() { ends_.clear(); }
 
  private:
-  std::map<std::uint64_t, std::uint64_t> ends_;  // by begin; apart from each other
+  std::map<std::uint64_t, std::uint64_t> ends_;  // by begin; disjoint and not adjacent
 };
 
 }  // namespace ferro

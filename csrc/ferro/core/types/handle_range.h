@@ -1,4 +1,4 @@
-// One allocation of physical memory and how many pages it is. Handles move, come and go whole.
+// A handle and its number of pages. A handle is created, moved and released as a whole.
 #pragma once
 
 #include "ferro/driver/types.h"

@@ -1,6 +1,6 @@
 // The steps that a request climbs when no free block fits, in order. Each has a name, a counter and
-// a function of Ladder (ladder.cpp). What is tried in step 5, within bounds, instead of growing is
-// tried again in step 6, without them, by a request that could not grow.
+// a function of Ladder (ladder.cpp). Step 5 tries, within bounds, to avoid growing. A request that
+// cannot grow tries the same again in step 6, without bounds.
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@ namespace ferro {
 
 enum class LadderStep : std::uint8_t {
   kCollectPending,  // 1  frees that waited for other streams and are complete now
-  kMergeUnmerged,   // 2  merge what was kept unmerged
+  kMergeUnmerged,   // 2  merges of unmerged blocks
   kMovePages,       // 3  whole free pages of this heap's own holes
   kIdlePages,       // 4  idle pages of the store
-  kPassedPages,     // 4  free pages of other heaps that no work uses any more
+  kPassedPages,     // 4  free pages of other heaps that are no longer used by any work
   kStreamWait,      // 5, 6  the stream, not the host, waits for memory that other streams use
-  kGrow,            // 6  create pages while the limit allows
+  kGrow,            // 6  new pages, while the limit allows
   kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
   kReclaim,         // 7  callbacks; free pages of pools that allow it
-  kWait,            // 8  the host waits for what covers the deficit
+  kWait,            // 8  the host waits for memory that covers the deficit
   kOutOfMemory,     // 9  nothing helped
 };
 inline constexpr std::size_t kLadderSteps = 11;
@@ -35,10 +35,10 @@ constexpr const char* name_of(LadderStep step) {
 // How often each step ended the climb.
 using LadderCounts = std::array<std::uint64_t, kLadderSteps>;
 
-// What a step has cost, whether it ended a climb or not.
+// The cost of a step, whether or not it ended a climb.
 struct StepCost {
   std::uint64_t nanoseconds = 0;  // of the host
-  std::uint64_t pages = 0;        // that moved in the heap's arena or came from other heaps
+  std::uint64_t pages = 0;        // moved within the heap's arena or taken from other heaps
 };
 using LadderCosts = std::array<StepCost, kLadderSteps>;
 

@@ -1,11 +1,11 @@
 // The observer of a device, and the moments at which it may run code of the program.
 //
 // An observer queues events for code of the program, because events happen under the lock of a heap
-// (MemoryObserver). Climbs deliver them without such a lock: when they end, and before memory that
-// was told as going is unmapped. Both are under the climb lock. So no other thread unmaps what this
-// thread has told and not delivered.
+// (MemoryObserver). Climbs deliver them without such a lock: at their end, and before they unmap
+// memory that an event reports as leaving. Both happen under the climb lock, so no other thread
+// unmaps memory while this thread's event about it is undelivered.
 //
-// `set` and `get` are thread-safe; all else is called under the climb lock.
+// `set` and `get` are thread-safe; all else requires the climb lock.
 #pragma once
 
 #include "ferro/core/types/observer.h"
@@ -16,7 +16,7 @@ namespace ferro {
 
 class ObserverSlot {
  public:
-  // Delivers when the scope ends. Belongs behind the climb lock, before all else of the climb.
+  // Delivers when the scope ends. A climb creates it right after taking the climb lock.
   class DeliveryAtEnd {
    public:
     explicit DeliveryAtEnd(ObserverSlot& slot) : slot_(slot) {}
@@ -28,12 +28,13 @@ class ObserverSlot {
     ObserverSlot& slot_;
   };
 
-  // Null: none.
+  // Null removes the observer.
   void set(MemoryObserver* observer) { observer_.store(observer, std::memory_order_release); }
   MemoryObserver* get() const { return observer_.load(std::memory_order_relaxed); }
 
-  // In the middle of a climb, whose steps must allow other climbs of this thread meanwhile. Those
-  // leave heaps, private pools and scratch as they are, which the outer climb may be walking through.
+  // Delivers in the middle of a climb, whose steps must tolerate nested climbs of this thread. The
+  // outer climb may be iterating over heaps, private pools and scratch, so nested climbs remove no
+  // heap and take nothing from private pools or scratch.
   void deliver_within_climb() {
     ++within_climb_;
     deliver();

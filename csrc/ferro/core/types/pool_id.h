@@ -1,5 +1,5 @@
-// The name of a pool, in PyTorch's form: {0, 0} is the default pool, a first number is given by a
-// graph's own capture, a second one by `graph_pool_handle()` and MemPool.
+// The identity of a pool, in PyTorch's form: {0, 0} is the default pool; a graph's own capture
+// assigns the first number, `graph_pool_handle()` and MemPool the second.
 #pragma once
 
 #include <compare>

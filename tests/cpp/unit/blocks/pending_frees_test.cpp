@@ -369,9 +369,8 @@ TEST_F(PendingFreesTest, AFreeMakesAHandfulOfCalls) {
     return calls;
   };
   calls_of_free({a_, b_});  // creates the events
-  EXPECT_LE(calls_of_free({a_}), 5U);
-  EXPECT_LE(calls_of_free({a_, b_}), 7U);
-  // Which would invalidate a capture of another stream.
+  EXPECT_LE(calls_of_free({a_}), 6U);
+  EXPECT_LE(calls_of_free({a_, b_}), 9U);
   EXPECT_LE(calls_of_free({kLegacyStream}), 6U);
 }
 

@@ -186,24 +186,5 @@ TEST_F(DeliveryTest, ATrackerClimbsWhenACacheIsEmptiedForAFullDevice) {
   give(large);
 }
 
-TEST_F(DeliveryTest, ATrackerClimbsBeforeAnExportedRangeIsMappedAgain) {
-  const DevicePtr small = take(kPageBytes / 2);
-  const DevicePtr ptr = take(20 * kPageBytes);
-  tracker_.take();
-  tracker_.nested = kPageBytes;
-  tracker_.calls = 0;
-  SharedRange shared;
-  Span& span = *addresses_.find(ptr);
-  EXPECT_EQ(device_->export_block(span, ptr, device_->await_exchange(span, ptr, {}), &shared),
-            ExportResult::kOk);
-  const Lines heard = tracker_.take();
-  ASSERT_FALSE(heard.empty());
-  EXPECT_TRUE(heard.front().starts_with("unmapped")) << heard.front();
-  EXPECT_GT(tracker_.calls, 0);
-  tracker_.nested = 0;
-  give(ptr);
-  give(small);
-}
-
 }  // namespace delivery_test
 }  // namespace ferro

@@ -327,10 +327,10 @@ TEST_F(DeviceMemoryTest, WhatWasClosedDuringACaptureGoesWithTheCache) {
   const DevicePtr ptr = allocate(kPageBytes);
   Span& span = *addresses_.find(ptr);
   SharedRange shared;
-  ASSERT_EQ(device_->export_block(span, ptr, device_->await_exchange(span, ptr, {}), &shared),
-            ExportResult::kOk);
-  const ForeignUnit unit{ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes};
-  const DevicePtr opened = device_->imports().open({&unit, 1});
+  ASSERT_EQ(device_->export_block(span, ptr, &shared), ExportResult::kOk);
+  ForeignHandles handles(device_->driver());
+  handles.import(ForeignKind::kDescriptor, &shared.units[0].descriptor, kPageBytes);
+  const DevicePtr opened = device_->imports().open(handles);
   ASSERT_NE(opened, kNull);
   device_->set_captures(1);
   device_->imports().close(opened);
@@ -380,10 +380,7 @@ TEST_F(DeviceMemoryTest, SharedPagesOfAPoolLeaveItsCountWithThem) {
   device_->pools().hold(kGraphPool);
   const DevicePtr block = allocate(3 * kPageBytes, stream_, kGraphPool);
   SharedRange range;
-  ASSERT_EQ(
-      device_->export_block(*addresses_.find(block), block,
-                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
-      ExportResult::kOk);
+  ASSERT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
   EXPECT_EQ(device_->report().reserved_by_pool()[kGraphPool][kAll].current,
             std::int64_t{3 * kPageBytes});
   free(block);

@@ -60,46 +60,6 @@ TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
   on_shortage_ = nullptr;
 }
 
-// It has another handle by then, and the arena still counts on the old ones.
-TEST_F(FoundTest, ABlockWhoseSharingTheDriverInterruptsKeepsItsHandles) {
-  const DevicePtr hole = allocate(4 * kPageBytes, stream_);
-  const DevicePtr block = allocate(20 * kPageBytes, stream_);
-  free(hole);
-  allocate(8 * kPageBytes, stream_);
-  ASSERT_GT(device_->stale().count(), 0U);
-  FaultyApi::fail_only("cuMemcpyDtoDAsync_v2", 1, CUDA_ERROR_UNKNOWN);
-  SharedRange range;
-  EXPECT_THROW(static_cast<void>(device_->export_block(
-                   *addresses_.find(block), block,
-                   device_->await_exchange(*addresses_.find(block), block, {}), &range)),
-               DriverError);
-  FaultyApi::reset();
-  device_->report().check_invariants();
-  EXPECT_EQ(
-      device_->export_block(*addresses_.find(block), block,
-                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
-      ExportResult::kOk);
-  EXPECT_EQ(range.units.size(), 1U);
-}
-
-// Its pages go to the driver while they are mapped twice, which frees nothing.
-TEST_F(FoundTest, AWindowThatTheDriverKeepsMappedKeepsThePagesBehindIt) {
-  const DevicePtr block = allocate(20 * kPageBytes, stream_);
-  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
-  SharedRange range;
-  EXPECT_EQ(
-      device_->export_block(*addresses_.find(block), block,
-                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
-      ExportResult::kOk);
-  free(block);
-  FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
-  device_->empty_cache();
-  FaultyApi::reset();
-  EXPECT_EQ(SimGpu::used_pages() * kPageBytes, device_->report().held_bytes());
-  device_->empty_cache();
-  EXPECT_EQ(SimGpu::used_pages(), 0U);
-}
-
 // It is refused: what was shared went to the driver when memory was short, and was not tried.
 TEST_F(FoundTest, WhatWasSharedMakesRoomUnderACapture) {
   device_->pools().hold(kGraphPool);
@@ -123,35 +83,13 @@ TEST_F(FoundTest, SharedPagesGoUntilTheLimitAllowsNewOnes) {
     blocks.push_back(allocate(2 * kPageBytes, side_));
     SharedRange range;
     Span& span = *addresses_.find(blocks.back());
-    ASSERT_EQ(device_->export_block(span, blocks.back(),
-                                    device_->await_exchange(span, blocks.back(), {}), &range),
-              ExportResult::kOk);
+    ASSERT_EQ(device_->export_block(span, blocks.back(), &range), ExportResult::kOk);
   }
   for (const DevicePtr block : blocks) {
     free(block);
   }
   device_->store().set_limit(10 * kPageBytes);
   EXPECT_NE(try_allocate(2 * kPageBytes, stream_, kDefaultPool).ptr, kNull);
-}
-
-// One of those that went to the store was moved before and is still mapped at its old place, so the
-// driver does not free it. It is the same with pages that another stream's heap has lent.
-TEST_F(FoundTest, PagesThatASharedBlockLeavesAreMappedNowhere) {
-  const DevicePtr hole = allocate(kPageBytes);
-  const DevicePtr stays = allocate(kPageBytes);
-  SimGpu::fill(stream_, hole, 1, 1);
-  free(hole);
-  const DevicePtr block = allocate(17 * kPageBytes);
-  ASSERT_EQ(heap_of(stays).pages_moved(), 1U);
-  SharedRange range;
-  ASSERT_EQ(
-      device_->export_block(*addresses_.find(block), block,
-                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
-      ExportResult::kOk);
-  ASSERT_EQ(range.units.size(), 1U);
-  EXPECT_EQ(device_->store().trim(~std::size_t{0}), 17U);
-  EXPECT_EQ(SimGpu::used_pages(), pages().held);
-  device_->empty_cache();
 }
 
 // It does: a peer that the device has already is taken from it when it is asked for again in vain.
@@ -207,16 +145,13 @@ class FoundOnGoneStreamTest : public testing::GoneStreamFixture {
   DriverLedger ledger_;
 };
 
-// It is asked whether it captures, before the many pages of the block become one handle.
+// It is asked whether it captures.
 TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsShared) {
   const DevicePtr block = allocate(20 * kPageBytes, gone_);
   lose_stream();
   SharedRange range;
-  EXPECT_EQ(
-      device_->export_block(*addresses_.find(block), block,
-                            device_->await_exchange(*addresses_.find(block), block, {}), &range),
-      ExportResult::kOk);
-  EXPECT_EQ(range.units.size(), 1U);
+  EXPECT_EQ(device_->export_block(*addresses_.find(block), block, &range), ExportResult::kOk);
+  EXPECT_EQ(range.units.size(), 20U);
   EXPECT_EQ(ledger_.violation(), "");
 }
 

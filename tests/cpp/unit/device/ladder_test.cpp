@@ -566,6 +566,20 @@ TEST_F(LadderTest, WhatIsFreedDuringACaptureLeavesItsArenaWhenMemoryIsShort) {
   device_->set_captures(0);
 }
 
+TEST_F(LadderTest, EmptyCacheGivesBackWhatIsFreedDuringACapture) {
+  const DevicePtr a = allocate(10 * kPageBytes, side_);
+  device_->set_captures(1);
+  SimGpu::begin_capture(stream_);
+  const StreamId unknown = SimGpu::make_stream();
+  SimGpu::fill(unknown, a, 1, 1);
+  free(a);
+  device_->empty_cache();
+  EXPECT_EQ(device_->report().held_bytes(), 0U);
+  SimGpu::end_capture(stream_);  // it was not invalidated
+  EXPECT_EQ(SimGpu::api().stream_query(testing::raw(unknown)), CUDA_SUCCESS);
+  device_->set_captures(0);
+}
+
 TEST_F(LadderTest, ARequestBesideASilentCaptureOfItsStreamIsServedAndDoesNotEndIt) {
   free(allocate(kDevicePages * kPageBytes, side_));
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);

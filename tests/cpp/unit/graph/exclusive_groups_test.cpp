@@ -287,10 +287,10 @@ TEST_F(ExclusiveGroupsTest, WhatACaptureBorrowedIsNotSharedWithOthers) {
   const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
   Span& span = *addresses_.find(kept);
   SharedRange range;
-  EXPECT_EQ(device_->export_block(span, kept, {}, &range), ExportResult::kCapturing);
+  EXPECT_EQ(device_->export_block(span, kept, &range), ExportResult::kBorrowed);
   EXPECT_FALSE(device_->pin(span, kept, 2 * kPageBytes));
   EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
-  EXPECT_EQ(device_->export_block(span, kept, {}, &range), ExportResult::kOk);
+  EXPECT_EQ(device_->export_block(span, kept, &range), ExportResult::kOk);
   device_->report().check_invariants();
 }
 

@@ -29,10 +29,11 @@ class PinsTest : public testing::HeapFixture {
     check(heap_);
     return released;
   }
-  ExportResult share(DevicePtr ptr, std::size_t max_units, SharedRange* out) {
-    const ExportResult result = heap_.export_block(span(ptr), ptr, {.max_units = max_units}, out);
+  SharedRange share(DevicePtr ptr) {
+    SharedRange range;
+    EXPECT_EQ(heap_.export_block(span(ptr), ptr, &range), ExportResult::kOk);
     check(heap_);
-    return result;
+    return range;
   }
 
   Heap heap_{context_, kDefaultPool, stream_};
@@ -88,47 +89,18 @@ TEST_F(PinsTest, WhatHasNoPagesCannotBePinned) {
 TEST_F(PinsTest, TheyAreSharedAsTheyAre) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   ASSERT_TRUE(pin(block + kPageBytes, 512));
-  const std::uint64_t created = driver_.calls().create;
-  SharedRange range;
-  EXPECT_EQ(share(block, 19, &range), ExportResult::kKept);
-  EXPECT_EQ(driver_.calls().exported, 0U);
-  EXPECT_EQ(share(block, 20, &range), ExportResult::kOk);
+  const SharedRange range = share(block);
   EXPECT_EQ(range.units.size(), 20U);
-  EXPECT_EQ(driver_.calls().create, created) << "no other handle";
   unpin(block + kPageBytes, 512);
+  EXPECT_EQ(share(block).units[1].id, range.units[1].id);
 }
 
 TEST_F(PinsTest, SharedPagesStaySharedWhenTheyAreUnpinned) {
   const DevicePtr block = grow(heap_, 2 * kPageBytes);
-  SharedRange first;
-  ASSERT_EQ(share(block, 16, &first), ExportResult::kOk);
+  const SharedRange first = share(block);
   ASSERT_TRUE(pin(block, 2 * kPageBytes));
   unpin(block, 2 * kPageBytes);
-  SharedRange again;
-  ASSERT_EQ(share(block, 16, &again), ExportResult::kOk);
-  EXPECT_EQ(again.units[0].id, first.units[0].id);
-}
-
-TEST_F(PinsTest, ABlockThatWasSharedKeepsItsHandles) {
-  const DevicePtr block = grow(heap_, 20 * kPageBytes);
-  SharedRange first;
-  ASSERT_EQ(heap_.export_block(span(block), block,
-                               {.max_units = 20, .exchange = ExportResult::kBusy}, &first),
-            ExportResult::kOk);
-  EXPECT_EQ(first.units.size(), 20U);
-  const std::uint64_t created = driver_.calls().create;
-  SharedRange again;
-  EXPECT_EQ(share(block, 20, &again), ExportResult::kOk);
-  EXPECT_EQ(again.units.size(), 20U);
-  EXPECT_EQ(driver_.calls().create, created);
-}
-
-TEST_F(PinsTest, WhyHandlesCannotBeExchangedIsTheResult) {
-  const DevicePtr block = grow(heap_, 20 * kPageBytes);
-  SharedRange range;
-  EXPECT_EQ(heap_.export_block(span(block), block, {.exchange = ExportResult::kBusy}, &range),
-            ExportResult::kBusy);
-  EXPECT_EQ(driver_.calls().exported, 0U);
+  EXPECT_EQ(share(block).units[0].id, first.units[0].id);
 }
 
 }  // namespace pins_test

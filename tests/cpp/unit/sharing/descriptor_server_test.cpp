@@ -184,12 +184,13 @@ TEST(DescriptorServer, WithoutRoomForACopyItSaysSo) {
   DescriptorClient client(server().address());
   // It was accepted before this one, whose descriptors are closed by now.
   (void)open_descriptors();
-  {
+  const auto ask = [&] {
     const DescriptorLimit limit(next_descriptor());
     ASSERT_TRUE(limit.is_set());
-    EXPECT_EQ(error_of([&] { (void)client.ask(std::array<std::uint64_t, 1>{1}); }),
-              "the process that shared the memory may open no more file descriptors (ulimit -n)");
-  }
+    (void)client.ask(std::array<std::uint64_t, 1>{1});
+  };
+  EXPECT_EQ(error_of(ask),
+            "the process that shared the memory may open no more file descriptors (ulimit -n)");
   EXPECT_EQ(ask_for(server().address(), 1), 1U);
 }
 

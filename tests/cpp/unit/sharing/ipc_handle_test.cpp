@@ -51,6 +51,18 @@ TEST_P(IpcHandleTest, BeginsAsPyTorchsOwn) {
   EXPECT_EQ(first, 17);
 }
 
+TEST_P(IpcHandleTest, IsRefusedByPyTorchsOwnWhereItFindsNoDescriptor) {
+  IpcHandle handle = sample();
+  EXPECT_EQ(encode(handle, GetParam())[1], 'e');
+  handle.units[1].descriptor = -1;
+  const std::string text = encode(handle, GetParam());
+  EXPECT_EQ(text[1], 'f');
+  const IpcHandle read = decode(text);
+  EXPECT_EQ(read.units[0].descriptor, 17);
+  EXPECT_EQ(read.units[1].descriptor, -1);
+  EXPECT_EQ(read.units[1].id, 4U);
+}
+
 TEST_P(IpcHandleTest, OfTheSameBlockIsTheSame) {
   const IpcHandle handle = sample();
   EXPECT_EQ(encode(handle, GetParam()), encode(handle, GetParam()));

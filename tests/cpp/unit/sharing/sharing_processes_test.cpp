@@ -3,6 +3,7 @@
 #include "ferro/adapter/sharing/ipc_handle.h"
 #include "ferro/adapter/sharing/peer_process.h"
 #include "support/child_process.h"
+#include "support/descriptor_limit.h"
 #include "support/descriptor_peers.h"
 #include "support/sanitizers.h"
 
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <thread>
@@ -40,9 +42,18 @@ IpcHandle handle_of(const ServerAddress& address, std::uint64_t id) {
   return handle;
 }
 
+std::vector<std::uint64_t> ids_received(const IpcHandle& handle, PeerProcesses& peers) {
+  std::vector<std::uint64_t> ids;
+  receive_descriptors(handle, peers, [&](const IpcUnit& unit, const FileDescriptor& file) {
+    EXPECT_EQ(id_in(file), unit.id);
+    ids.push_back(unit.id);
+  });
+  return ids;
+}
+
 string error_of_receiving(const IpcHandle& handle) {
   PeerProcesses peers;
-  return error_of([&] { (void)receive_descriptors(handle, peers); });
+  return error_of([&] { (void)ids_received(handle, peers); });
 }
 
 // A sender that shares its piece 1.
@@ -52,9 +63,76 @@ TEST_F(SharingProcesses, AHandleIsOpenedOverTheSocketOfAnotherProcess) {
   const ChildProcess sender(share);
   const IpcHandle handle = decode(sender.read());
   PeerProcesses peers;
-  const std::vector<FileDescriptor> files = receive_descriptors(handle, peers);
-  ASSERT_EQ(files.size(), 1U);
-  EXPECT_EQ(id_in(files[0]), 1U);
+  EXPECT_EQ(ids_received(handle, peers), std::vector<std::uint64_t>{1});
+}
+
+// A sender that may open no more than `spare` descriptors.
+string share_with_few(std::size_t spare) {
+  string text = share();
+  const rlimit limit{limit_with_room_for(spare), 4096};
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return text;
+}
+
+// What it shares, with all its pieces.
+IpcHandle handle_of_many(const ChildProcess& sender) {
+  IpcHandle handle = decode(sender.read());
+  for (std::uint64_t id = 2; id <= kKnownIds; ++id) {
+    handle.units.push_back({4096, -1, id});
+  }
+  return handle;
+}
+
+TEST_F(SharingProcesses, MoreDescriptorsThanEitherProcessMayOpenComePartByPart) {
+  for (const std::size_t spare : {2000, 20, 3, 2}) {
+    const ChildProcess sender([spare] { return share_with_few(spare); });
+    const IpcHandle handle = handle_of_many(sender);
+    PeerProcesses peers;
+    EXPECT_EQ(ids_received(handle, peers).size(), kKnownIds) << spare;
+  }
+  const ChildProcess sender(share);
+  const IpcHandle handle = handle_of_many(sender);
+  PeerProcesses peers;
+  EXPECT_TRUE(peers.is_running(handle.from)) << "it takes a descriptor";
+  for (const std::size_t spare : {40, 9, 2}) {
+    const DescriptorLimit limit(limit_with_room_for(spare));
+    ASSERT_TRUE(limit.is_set());
+    EXPECT_EQ(ids_received(handle, peers).size(), kKnownIds) << spare;
+  }
+  const auto receive = [&] {
+    const DescriptorLimit limit(limit_with_room_for(1));
+    ASSERT_TRUE(limit.is_set());
+    (void)ids_received(handle, peers);
+  };
+  EXPECT_EQ(error_of(receive), "this process has no room for 1 more file descriptors (ulimit -n)");
+}
+
+// The thread was making a descriptor by then, and went on in a driver that had ended.
+TEST_F(SharingProcesses, TheDriverEndsBehindAnAnswerThatIsBeingMade) {
+  const ChildProcess sender([] {
+    static std::atomic<bool> is_making{false};
+    // The driver registers its end first.
+    std::atexit([] { _exit(is_making ? 1 : 0); });
+    static DescriptorServer slow([](std::uint64_t id, FileDescriptor* found) {
+      is_making = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      *found = FileDescriptor(file_of(id));
+      is_making = false;
+      return DescriptorStatus::kSent;
+    });
+    std::thread([] {
+      while (!is_making) {
+        std::this_thread::yield();
+      }
+      std::exit(0);
+    }).detach();
+    return encode(handle_of(slow.address(), 1), IpcFormat::kFirst);
+  });
+  EXPECT_EQ(error_of_receiving(decode(sender.read())), "");
+  int status = -1;
+  EXPECT_EQ(waitpid(sender.process(), &status, 0), sender.process());
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(SharingProcesses, OfAnotherPidNamespaceTheKeysDecide) {
@@ -63,7 +141,7 @@ TEST_F(SharingProcesses, OfAnotherPidNamespaceTheKeysDecide) {
   handle.from.pid_namespace += 1;
   handle.from.process = 1;
   PeerProcesses peers;
-  EXPECT_EQ(id_in(receive_descriptors(handle, peers).at(0)), 1U);
+  EXPECT_EQ(ids_received(handle, peers).at(0), 1U);
   handle.server.answer_key[0] ^= std::byte{1};
   EXPECT_TRUE(says(error_of_receiving(handle), "another process than the one that shared it"));
 }
@@ -72,11 +150,11 @@ TEST_F(SharingProcesses, ASenderThatHasEndedIsSaidToHaveEnded) {
   const ChildProcess sender(share);
   const IpcHandle handle = decode(sender.read());
   PeerProcesses peers;
-  EXPECT_EQ(receive_descriptors(handle, peers).size(), 1U);
+  EXPECT_EQ(ids_received(handle, peers).size(), 1U);
   sender.end();
   // Before anybody has waited for it, and after; by who knew it, and by who did not.
   for (int i = 0; i < 2; ++i) {
-    EXPECT_THROW((void)receive_descriptors(handle, peers), ProcessEnded);
+    EXPECT_THROW((void)ids_received(handle, peers), ProcessEnded);
     EXPECT_EQ(error_of_receiving(handle), "the process that shared it has ended");
     EXPECT_FALSE(peers.is_running(handle.from));
     sender.wait();
@@ -122,7 +200,7 @@ TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
   });
   // Who asks another process meanwhile is not kept waiting.
   PeerProcesses peers;
-  EXPECT_EQ(id_in(receive_descriptors(another, peers).at(0)), 1U);
+  EXPECT_EQ(ids_received(another, peers).at(0), 1U);
   EXPECT_FALSE(over);
   asker.join();
   EXPECT_GE(Clock::now() - begin, kPatience);
@@ -231,7 +309,7 @@ TEST_F(SharingProcesses, AChildOfForkStartsAServerOfItsOwn) {
     EXPECT_FALSE(is_equal(handle.server.request_key, parent.request_key));
     EXPECT_FALSE(is_equal(handle.server.answer_key, parent.answer_key));
     PeerProcesses peers;
-    EXPECT_EQ(id_in(receive_descriptors(handle, peers).at(0)), 1U);
+    EXPECT_EQ(ids_received(handle, peers).at(0), 1U);
   }
   over = true;
   asker.join();

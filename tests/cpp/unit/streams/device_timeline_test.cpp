@@ -67,25 +67,6 @@ TEST_F(DeviceTimelineTest, AWaitRecordsThePointThatItNeeds) {
   EXPECT_EQ(driver_.calls().event_wait, 1U);
 }
 
-TEST_F(DeviceTimelineTest, AWaitWithALimitGivesUp) {
-  work_on(stream_);
-  std::promise<void> over;
-  FaultyApi::set_watcher([waits = over.get_future().share()](const char* symbol) {
-    if (symbol == std::string("cuEventSynchronize")) {
-      waits.wait();
-    }
-  });
-  EXPECT_FALSE(timeline_.wait_for_all(std::chrono::milliseconds(2)));
-  const std::uint64_t waits = SimGpu::calls("cuEventSynchronize");
-  over.set_value();
-  while (SimGpu::calls("cuEventSynchronize") == waits) {
-    std::this_thread::yield();  // the thread that waits goes on by itself
-  }
-  FaultyApi::set_watcher(nullptr);
-  SimGpu::finish_all();
-  EXPECT_TRUE(timeline_.wait_for_all(std::chrono::milliseconds(2)));
-}
-
 TEST_F(DeviceTimelineTest, AStreamComesBehindAnEpochWithoutAWaitOfTheHost) {
   work_on(stream_);
   const Epoch freed = timeline_.now();

@@ -1,0 +1,5 @@
+"""Python reads it when it starts, in programs of tests marked `no_extension`."""
+
+import sys
+
+sys.modules["ferro_alloc._C"] = None  # type: ignore[assignment]  # an import of it fails
