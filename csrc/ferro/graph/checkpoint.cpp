@@ -7,9 +7,9 @@ namespace {
 
 HeapKey key_of(const Heap& heap) { return {heap.stream(), heap.kind()}; }
 
-CheckpointError check_pool(DeviceMemory& device, const PoolId& pool,
+CheckpointError check_pool(GraphMemory& graphs, const PoolId& pool,
                            const std::vector<Heap*>& heaps) {
-  const int use_count = device.pools().use_count(pool);
+  const int use_count = graphs.device().pools().use_count(pool);
   if (use_count < 0) {
     return CheckpointError::kUnknownPool;
   }
@@ -53,14 +53,14 @@ CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
 
 }  // namespace
 
-CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
+CheckpointError take_checkpoint(GraphMemory& graphs, const PoolId& pool,
                                 PoolCheckpoint* checkpoint) {
   CheckpointError error = CheckpointError::kNone;
-  if (!device.scratch().expect_checkpoints(pool)) {
+  if (!graphs.expect_checkpoints(pool)) {
     return CheckpointError::kBorrows;
   }
-  device.scratch().with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
-    error = check_pool(device, pool, heaps);
+  graphs.with_heaps_of(pool, [&](const std::vector<Heap*>& heaps) {
+    error = check_pool(graphs, pool, heaps);
     if (error != CheckpointError::kNone) {
       return;
     }
@@ -71,16 +71,16 @@ CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
     }
   });
   if (error == CheckpointError::kNone) {
-    device.scratch().on_checkpoint(pool);
+    graphs.on_checkpoint(pool);
   }
   return error;
 }
 
-CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& checkpoint,
+CheckpointError restore_checkpoint(GraphMemory& graphs, const PoolCheckpoint& checkpoint,
                                    CheckpointChange* change) {
   CheckpointError error = CheckpointError::kNone;
-  device.scratch().with_heaps_of(checkpoint.pool, [&](const std::vector<Heap*>& heaps) {
-    error = check_pool(device, checkpoint.pool, heaps);
+  graphs.with_heaps_of(checkpoint.pool, [&](const std::vector<Heap*>& heaps) {
+    error = check_pool(graphs, checkpoint.pool, heaps);
     if (error == CheckpointError::kNone) {
       error = check_restorable(checkpoint, heaps);
     }
@@ -94,7 +94,7 @@ CheckpointError restore_checkpoint(DeviceMemory& device, const PoolCheckpoint& c
     }
   });
   if (error == CheckpointError::kNone) {
-    device.scratch().on_restore(checkpoint.pool);
+    graphs.on_restore(checkpoint.pool);
   }
   return error;
 }

@@ -5,7 +5,7 @@
 // blocks live, at their addresses, so that the next recording gets what follows them.
 #pragma once
 
-#include "ferro/core/device/device_memory.h"
+#include "ferro/graph/graph_memory.h"
 
 #include <optional>
 #include <vector>
@@ -39,9 +39,9 @@ enum class CheckpointError {
 };
 
 // On any error nothing changed. Thread-safe as long as nobody else uses the pool meanwhile.
-[[nodiscard]] CheckpointError take_checkpoint(DeviceMemory& device, const PoolId& pool,
+[[nodiscard]] CheckpointError take_checkpoint(GraphMemory& graphs, const PoolId& pool,
                                               PoolCheckpoint* checkpoint);
-[[nodiscard]] CheckpointError restore_checkpoint(DeviceMemory& device,
+[[nodiscard]] CheckpointError restore_checkpoint(GraphMemory& graphs,
                                                  const PoolCheckpoint& checkpoint,
                                                  CheckpointChange* change);
 

@@ -16,6 +16,7 @@
 #include "ferro/core/device/device_memory.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
+#include "ferro/graph/graph_memory.h"
 #include "support/decoding.h"
 #include "support/faulty_api.h"
 #include "support/instructions.h"
@@ -32,6 +33,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -61,14 +63,16 @@ class DeviceModel {
     FaultyApi::keep(&ledger_);
     device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses(), config(),
                                              [this] { return relieve(); });
+    graph_memory_ = std::make_unique<GraphMemory>(*device_);
   }
   // A model that failed leaves its device behind, whose destructor needs a sound one.
   ~DeviceModel() {
     FaultyApi::reset();
     if (device_ != nullptr) {
       // Never destroyed, so that they count as no leak.
-      static auto& left = *new std::vector<std::pair<DeviceMemory*, AddressIndex*>>();
-      left.emplace_back(device_.release(), index().release());
+      static auto& left =
+          *new std::vector<std::tuple<GraphMemory*, DeviceMemory*, AddressIndex*>>();
+      left.emplace_back(graph_memory_.release(), device_.release(), index().release());
     }
     FaultyApi::keep(nullptr);
   }
@@ -312,6 +316,7 @@ class DeviceModel {
   DriverLedger ledger_;
   Traffic traffic_;
   std::unique_ptr<DeviceMemory> device_;
+  std::unique_ptr<GraphMemory> graph_memory_;
   Live live_;
   std::vector<Quarantined> quarantine_;
   std::vector<Promise> promises_;

@@ -113,6 +113,7 @@ inline void DeviceModel::finish() {
   expect(device_->report().segments(nullptr).empty() && SimGpu::used_pages() == 0,
          "nothing is left");
   expect(device_->exports().count() == 0, "no descriptor is left");
+  graph_memory_.reset();
   device_.reset();
   check_empty();
 }

@@ -40,7 +40,7 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
   const bool member = before != groups_.end();
   const auto join = [&] {
     std::optional<SharingResult> result;
-    guarded([&] { result = device_->scratch().join(group, pool); });
+    guarded([&] { result = graph_memory_->join(group, pool); });
     return result;
   };
   std::optional<SharingResult> result = join();
@@ -48,7 +48,7 @@ inline void DeviceModel::operator()(const JoinGroup& i) {
     FaultyApi::reset();
     ever_failed_ = true;
     expect(member || traffic_.captures() != 0 ||
-               device_->scratch().leave(pool) == SharingResult::kNoMember,
+               graph_memory_->leave(pool) == SharingResult::kNoMember,
            "who cannot join is no member");
     result = join();
   }
@@ -70,7 +70,7 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
   const PoolId pool = private_pool(i.pool);
   const auto before = pages_of(graphs_);
   std::optional<SharingResult> result;
-  guarded([&] { result = device_->scratch().leave(pool); });
+  guarded([&] { result = graph_memory_->leave(pool); });
   if (!result || *result != SharingResult::kOk) {
     expect(before == pages_of(graphs_), "a pool that cannot leave stays as it was");
   }
@@ -84,9 +84,9 @@ inline void DeviceModel::operator()(const LeaveGroup& i) {
       check_owners();
       return;
     case SharingResult::kOutOfMemory:
-      expect(fault_struck() || std::min(budget(), rejection_limit_before_) <
-                                   device_->report().held_bytes() +
-                                       device_->scratch().bytes_of(groups_.at(pool)).set,
+      expect(fault_struck() ||
+                 std::min(budget(), rejection_limit_before_) <
+                     device_->report().held_bytes() + graph_memory_->bytes_of(groups_.at(pool)).set,
              "only without pages of its own");
       return;
     case SharingResult::kCapturing: {
@@ -131,7 +131,7 @@ inline void DeviceModel::check_groups() {
         }
       }
     }
-    const GroupBytes bytes = device_->scratch().bytes_of(group);
+    const GroupBytes bytes = graph_memory_->bytes_of(group);
     expect(held == own + bytes.set, "reserved bytes have each shared page once");
   }
 }

@@ -26,7 +26,7 @@ inline bool DeviceModel::let_go(const PoolId& pool) {
   if (--holds_[pool] == 0) {
     std::erase_if(graphs_, [&](const Graph& graph) { return graph.pool == pool; });
     captured_.erase(pool);
-    device_->scratch().on_unheld(pool);
+    graph_memory_->on_last_release(pool);
   }
   return true;
 }
@@ -55,7 +55,7 @@ inline void DeviceModel::operator()(const TakeCheckpoint& i) {
   CheckpointError error = CheckpointError::kNone;
   guarded([&] {
     PoolCheckpoint taken;
-    error = take_checkpoint(*device_, pool, &taken);
+    error = take_checkpoint(*graph_memory_, pool, &taken);
     expect((error == CheckpointError::kBorrows) == borrows || unsettled_.contains(pool),
            "no checkpoint is taken of what is borrowed");
     if (error == CheckpointError::kNone) {
@@ -75,7 +75,7 @@ inline void DeviceModel::operator()(const RestoreCheckpoint&) {
   }
   CheckpointChange change;
   CheckpointError error = CheckpointError::kPendingFrees;
-  guarded([&] { error = restore_checkpoint(*device_, *checkpoint_, &change); });
+  guarded([&] { error = restore_checkpoint(*graph_memory_, *checkpoint_, &change); });
   if (error != CheckpointError::kNone) {
     expect(change.freed.empty() && change.allocated.empty(), "an error changes nothing");
     return;

@@ -28,7 +28,7 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
   }
   hold(pool);
   SharingResult result = SharingResult::kOutOfMemory;
-  guarded([&] { result = device_->scratch().begin_capture(pool); });
+  guarded([&] { result = graph_memory_->begin_capture(pool); });
   if (result != SharingResult::kOk) {
     expect(result == SharingResult::kOutOfMemory && (unsettled_.contains(pool) || fault_struck()),
            "a capture begins, but after one that failed");
@@ -116,8 +116,8 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
   const std::size_t held = device_->report().held_bytes();
   SharingResult result = SharingResult::kOutOfMemory;
   guarded([&] {
-    result = device_->scratch().end_capture(
-        pool, succeeds ? ScratchSharing::Outcome::kSucceeded : ScratchSharing::Outcome::kFailed);
+    result = graph_memory_->end_capture(
+        pool, succeeds ? GraphMemory::Outcome::kSucceeded : GraphMemory::Outcome::kFailed);
   });
   const bool sound = result == SharingResult::kOk;
   expect(sound || result == SharingResult::kOutOfMemory, "nothing else can be wrong");

@@ -1,7 +1,8 @@
-// A DeviceMemory on a simulated GPU.
+// A DeviceMemory and its graphs on a simulated GPU.
 #pragma once
 
 #include "ferro/core/device/device_memory.h"
+#include "ferro/graph/graph_memory.h"
 #include "support/faulty_api.h"
 #include "support/heap_fixture.h"
 #include "support/sim_gpu.h"
@@ -27,20 +28,28 @@ class DeviceFixture : public ::testing::Test {
       : gpu_(device_pages, settings), stream_(SimGpu::make_stream()), side_(SimGpu::make_stream()) {
     FaultyApi::reset();
     config.rejection_limit = [this](std::size_t) { return rejection_limit_; };
-    device_ = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses_, config,
-                                             [this] { return on_shortage_ && on_shortage_(); });
+    make_device(FaultyApi::table(), config);
   }
   // Nothing may be left of a test but what it still holds alive, and nothing at all after that.
   ~DeviceFixture() override {
     FaultyApi::reset();
     free_everything();
     device_->report().check_invariants();
+    graphs_.reset();
     device_.reset();
     EXPECT_EQ(SimGpu::used_pages(), 0U);
   }
 
+  // In the place of the one before.
+  void make_device(const CudaApi& api, const AllocatorConfig& config) {
+    graphs_.reset();
+    device_ = std::make_unique<DeviceMemory>(api, 0, addresses_, config,
+                                             [this] { return on_shortage_ && on_shortage_(); });
+    graphs_ = std::make_unique<GraphMemory>(*device_);
+  }
   AllocateResult try_allocate(std::size_t size, StreamId stream, const PoolId& pool) {
-    AllocateResult result = device_->allocate(pool, stream, bytes(size));
+    AllocateResult result = pool == kDefaultPool ? device_->allocate(pool, stream, bytes(size))
+                                                 : graphs_->allocate(pool, stream, bytes(size));
     device_->report().check_invariants();
     const std::size_t held = device_->report().held_bytes();
     EXPECT_EQ(SimGpu::used_pages() * kPageBytes, held);
@@ -101,6 +110,7 @@ class DeviceFixture : public ::testing::Test {
   std::function<bool()> on_shortage_;
   std::size_t rejection_limit_ = PageStore::kNoLimit;
   std::unique_ptr<DeviceMemory> device_;
+  std::unique_ptr<GraphMemory> graphs_;
 };
 
 // With a stream of the program's own, of which nobody can know how long it lasts.

@@ -96,6 +96,7 @@ CudaAllocator::Device::Device(const CudaApi& api, c10::DeviceIndex index, Addres
                               const Settings& config, MemoryShortageCallback on_shortage,
                               Serving serving)
     : core(api, index, addresses, with_current_rules(config), std::move(on_shortage)),
+      graphs(core),
       router(core, kFailedGraphsCleanUp ? FailedGraphs::kCleanUp : FailedGraphs::kForget),
       history(index, core),
       has_pages(config.layout == Layout::kPages && core.driver().has_virtual_memory()),
@@ -262,8 +263,14 @@ AllocateResult CudaAllocator::allocate_quietly(Device& owner, c10::DeviceIndex i
   if (previous_.is_in_use() && limit_of_both(owner) != PageStore::kNoLimit) {
     apply_limit(index);
   }
-  AllocateResult result =
-      with_torch_errors([&] { return owner.core.allocate(pool, stream, request); });
+  AllocateResult result = with_torch_errors([&] {
+    if (pool == kDefaultPool) {
+      return owner.core.allocate(pool, stream, request);
+    }
+    using InCapture = GraphMemory::InCapture;
+    const auto in = owner.router.has_captures() ? InCapture::kYes : InCapture::kNo;
+    return owner.graphs.allocate(pool, stream, request, in);
+  });
   if (result.ptr == kNull) [[unlikely]] {
     void* borrowed = pool == kDefaultPool
                          ? borrow_from_previous(owner, index, stream, request.requested)
@@ -366,11 +373,11 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   note = "mallocWithAddress";
   const auto end_of_note = c10::make_scope_exit([&note] { note.clear(); });
   const Request request = to_request(bytes, owner.history.gather_for(bytes));
-  const AllocateResult result =
-      with_torch_errors([&] { return owner.core.allocate_at(to.pool, stream, wanted, request); });
-  const bool given = result.ptr != kNull &&
-                     (to.pool == kDefaultPool || owner.core.scratch().note(to.pool, result.ptr));
-  TORCH_CHECK(given, "Could not allocate CUDA storage at exact address ", address);
+  const AllocateResult result = with_torch_errors([&] {
+    return to.pool == kDefaultPool ? owner.core.allocate_at(to.pool, stream, wanted, request)
+                                   : owner.graphs.allocate_at(to.pool, stream, wanted, request);
+  });
+  TORCH_CHECK(result.ptr != kNull, "Could not allocate CUDA storage at exact address ", address);
   announce(owner, index, address, result.size);
   return {address, address, &delete_block, c10::Device(c10::kCUDA, index)};
 }

@@ -28,7 +28,7 @@
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/device/device_memory.h"
-#include "ferro/graph/footprints.h"
+#include "ferro/graph/graph_memory.h"
 #include "ferro/graph/pool_router.h"
 #include "ferro/graph/watched_blocks.h"
 
@@ -145,7 +145,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // The program no longer uses the pool by its handle.
   void close_pool(const PoolId& id);
 
-  // Exclusive groups (core/device/scratch_sharing.h), on all devices. Empty, or the reason of a
+  // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a
   // refusal: "member" of a group, "no member", "capturing", "no memory".
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);  // on the devices where it is a member
@@ -226,8 +226,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
            const Settings& config, MemoryShortageCallback on_shortage, Serving serving);
     DeviceMemory core;
+    GraphMemory graphs;
     PoolRouter router;
-    Footprints footprints;
     History history;
     const bool has_pages;                  // else the previous allocator serves this device
     std::atomic<bool> serves_hits{false};  // requests outside pools are ours, as last seen
@@ -310,9 +310,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Moves a pool without memory. No-op if requests are diverted to it or it is a group's member.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
-  // Records memory that a capture received.
-  static void note_captured(Device& device, const PoolId& pool, StreamId stream, void* ptr,
-                            std::size_t bytes);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   void count_tags() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
@@ -324,7 +321,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // everything that only they held.
   void let_go_of_failed_captures();
   // Called after a hold of a pool is released. After the last one, the data kept beside its memory
-  // is dropped (graph/footprints.h, graph/pool_registry.h, host_pools.h).
+  // is dropped (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
   static void end_failed_capture(Device& device, const PoolId& id);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;

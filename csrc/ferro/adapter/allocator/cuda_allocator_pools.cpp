@@ -90,7 +90,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
       host_pools_.hold(to_pool_id(id));
       if (!previous) {
         check_sharing(
-            with_torch_errors([&] { return owner.core.scratch().begin_capture(to_pool_id(id)); }));
+            with_torch_errors([&] { return owner.graphs.begin_capture(to_pool_id(id)); }));
       }
     } catch (const c10::Error&) {
       owner.router.end(to_pool_id(id), EndOfCapture::kFailed);
@@ -109,9 +109,9 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
   // like that of a failed capture.
   owner.router.note_capture_over(to_pool_id(id));
   check_sharing(with_torch_errors([&] {
-    return owner.core.scratch().end_capture(
-        to_pool_id(id), how == EndOfCapture::kSucceeded ? ScratchSharing::Outcome::kSucceeded
-                                                        : ScratchSharing::Outcome::kFailed);
+    return owner.graphs.end_capture(to_pool_id(id), how == EndOfCapture::kSucceeded
+                                                        ? GraphMemory::Outcome::kSucceeded
+                                                        : GraphMemory::Outcome::kFailed);
   }));
   const bool ended = owner.router.end(to_pool_id(id), how);
   announce_captures(owner, index);
@@ -159,7 +159,7 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
     }
   }
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
-    result = device(i).core.scratch().may_join(group, pool);
+    result = device(i).graphs.may_join(group, pool);
   }
   // The pool joins on all devices or on none, because the replays of a refused pool are not
   // ordered. `is_in_group` reports a device that the pool could not leave.
@@ -168,14 +168,14 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
     while (joined > 0) {
       --joined;
       try {
-        static_cast<void>(device(joined).core.scratch().leave(pool));
+        static_cast<void>(device(joined).graphs.leave(pool));
       } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): it is still a member there
       }
     }
   };
   try {
     for (; joined < device_count() && result == SharingResult::kOk; ++joined) {
-      result = with_torch_errors([&] { return device(joined).core.scratch().join(group, pool); });
+      result = with_torch_errors([&] { return device(joined).graphs.join(group, pool); });
     }
   } catch (...) {
     leave();
@@ -190,8 +190,7 @@ std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool)
 std::string CudaAllocator::leave_scratch(const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count() && result == SharingResult::kOk; ++i) {
-    const SharingResult left =
-        with_torch_errors([&] { return device(i).core.scratch().leave(pool); });
+    const SharingResult left = with_torch_errors([&] { return device(i).graphs.leave(pool); });
     // After a failed join the pool may be a member on some devices only.
     result = left == SharingResult::kNoMember ? SharingResult::kOk : left;
   }
@@ -200,7 +199,7 @@ std::string CudaAllocator::leave_scratch(const PoolId& pool) {
 
 bool CudaAllocator::is_in_group(std::uint64_t group, const PoolId& pool) const {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    if (device(i).core.scratch().is_in_group(group, pool)) {
+    if (device(i).graphs.group_of(pool) == group) {
       return true;
     }
   }
@@ -210,14 +209,14 @@ bool CudaAllocator::is_in_group(std::uint64_t group, const PoolId& pool) const {
 void CudaAllocator::expect_checkpoints(const PoolId& pool) {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     // If this fails, the pool becomes a tree's at its first checkpoint.
-    static_cast<void>(device(i).core.scratch().expect_checkpoints(pool));
+    static_cast<void>(device(i).graphs.expect_checkpoints(pool));
   }
 }
 
 bool CudaAllocator::is_of_tree(const PoolId& pool) const {
   bool is_of_tree = false;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    is_of_tree = is_of_tree || device(i).core.scratch().is_of_tree(pool);
+    is_of_tree = is_of_tree || device(i).graphs.is_of_tree(pool);
   }
   return is_of_tree;
 }
@@ -225,7 +224,7 @@ bool CudaAllocator::is_of_tree(const PoolId& pool) const {
 GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
   GroupBytes bytes;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    bytes.add(device(i).core.scratch().bytes_of(group));
+    bytes.add(device(i).graphs.bytes_of(group));
   }
   return bytes;
 }
@@ -233,7 +232,7 @@ GroupBytes CudaAllocator::scratch_bytes(std::uint64_t group) const {
 GroupBytes CudaAllocator::scratch_bytes_if_joined(std::span<const PoolId> pools) const {
   GroupBytes bytes;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    bytes.add(device(i).core.scratch().bytes_if_joined(pools));
+    bytes.add(device(i).graphs.bytes_if_joined(pools));
   }
   return bytes;
 }
@@ -306,7 +305,7 @@ void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t
 
 // Ends a capture that the program never ended.
 void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
-  static_cast<void>(owner.core.scratch().end_capture(id, ScratchSharing::Outcome::kFailed));
+  static_cast<void>(owner.graphs.end_capture(id, GraphMemory::Outcome::kFailed));
 }
 
 void CudaAllocator::close_pool(const PoolId& id) {
@@ -323,8 +322,7 @@ void CudaAllocator::on_release(const PoolId& id) {
     unsplit_pools_.erase(id);
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    device(i).footprints.forget_pool(id);
-    device(i).core.scratch().on_unheld(id);
+    device(i).graphs.on_last_release(id);
   }
   pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
   if (pool_registry().find(id) == nullptr) {
@@ -403,7 +401,7 @@ std::shared_ptr<AllocatorState> CudaAllocator::getCheckpointState(c10::DeviceInd
   }
   auto state = std::make_shared<CheckpointState>();
   check(with_torch_errors(
-      [&] { return take_checkpoint(owner.core, to_pool_id(id), &state->checkpoint); }));
+      [&] { return take_checkpoint(owner.graphs, to_pool_id(id), &state->checkpoint); }));
   return state;
 }
 
@@ -422,7 +420,7 @@ CheckpointDelta CudaAllocator::setCheckpointPoolState(c10::DeviceIndex index,
   TORCH_CHECK(ours != nullptr, "Expected a checkpoint that ferro_alloc made");
   CheckpointChange change;
   check(with_torch_errors(
-      [&] { return restore_checkpoint(device(index).core, ours->checkpoint, &change); }));
+      [&] { return restore_checkpoint(device(index).graphs, ours->checkpoint, &change); }));
   if (watched_blocks_.is_on()) {
     watched_blocks_.on_restore(change.freed, change.allocated, ours->checkpoint.pool);
   }

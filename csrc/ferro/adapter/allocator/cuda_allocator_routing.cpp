@@ -126,22 +126,12 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
   const auto allocate = [&] {
     if (to.route != Route::kOurs) {
       void* ptr = allocate_in_previous(owner, index, stream, request.requested);
-      if (to.pool != kDefaultPool) {
-        note_captured(owner, to.pool, stream, ptr, request.size);
+      if (to.pool != kDefaultPool && owner.router.has_captures()) {
+        owner.graphs.note_foreign(to.pool, stream, to_device_ptr(ptr), request.size);
       }
       return ptr;
     }
-    if (to.pool == kDefaultPool) {
-      return allocate_here(owner, index, to.pool, stream, request);
-    }
-    AllocateResult result = allocate_quietly(owner, index, to.pool, stream, request);
-    while (!owner.core.scratch().note(to.pool, result.ptr)) {
-      result = allocate_quietly(owner, index, to.pool, stream, request);
-    }
-    void* ptr = to_void_ptr(result.ptr);
-    note_captured(owner, to.pool, stream, ptr, request.size);
-    announce(owner, index, ptr, result.size);
-    return ptr;
+    return allocate_here(owner, index, to.pool, stream, request);
   };
   if (to.pool == kDefaultPool) {
     follow_route(owner, index);
@@ -209,7 +199,7 @@ bool CudaAllocator::makes_in_previous(const Device& owner, const PoolId& id) con
 void CudaAllocator::move_pool_to_previous(Device& owner, c10::DeviceIndex index,
                                           c10::MempoolId_t id) {
   const PoolId known = to_pool_id(id);
-  if (owner.router.is_diverting_to(known) || owner.core.scratch().is_member(known)) {
+  if (owner.router.is_diverting_to(known) || owner.graphs.group_of(known)) {
     return;
   }
   const std::optional<PoolTable::Unused> pool = owner.core.pools().give_up(known);

@@ -1,7 +1,6 @@
 // The sizes of pools and graphs, by name.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
-#include "ferro/driver/error.h"
 #include "ferro/graph/pool_registry.h"
 
 #include <c10/util/ApproximateClock.h>
@@ -18,27 +17,7 @@ std::string name_of(const PoolId& id) {
   return known == nullptr ? "" : known->name();
 }
 
-Footprints::Follow follow_moves(DeviceMemory& core, const PoolId& pool) {
-  return [&core, pool](AddressRanges given) {
-    return core.scratch().follow_moves(pool, std::move(given));
-  };
-}
-
 }  // namespace
-
-void CudaAllocator::note_captured(Device& owner, const PoolId& pool, StreamId stream, void* ptr,
-                                  std::size_t bytes) {
-  if (!owner.router.has_captures()) {
-    return;
-  }
-  try {
-    if (const CaptureInfo capture = owner.core.driver().capture_info(stream); capture.id != 0) {
-      owner.footprints.note(pool, capture.id, to_device_ptr(ptr), bytes);
-    }
-  } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the block is handed out anyway;
-                                  // only a reported size lacks it
-  }
-}
 
 std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::DeviceIndex index) const {
   Device& owner = device(index);
@@ -57,11 +36,11 @@ std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::Device
   for (const auto& [id, reserved] : owner.core.report().reserved_by_pool()) {
     if (reserved[kAll].current != 0) {
       add(id, static_cast<std::size_t>(reserved[kAll].current), owner.core.report().live_blocks(id),
-          owner.footprints.shared_bytes(id, follow_moves(owner.core, id)));
+          owner.graphs.shared_bytes(id));
     }
   }
   for (const auto& [id, blocks] : previous_.private_pools(index, {0, 0})) {
-    add(id, blocks.reserved, blocks.live, owner.footprints.shared_bytes(id));
+    add(id, blocks.reserved, blocks.live, owner.graphs.shared_bytes(id));
   }
   return pools;
 }
@@ -73,21 +52,20 @@ std::optional<GraphSizes> CudaAllocator::graph_sizes(c10::DeviceIndex index, con
     if (!previous_.is_in_use() || !previous_.knows_pool(index, to_mempool_id(pool))) {
       return std::nullopt;
     }
-    return owner.footprints.sizes_of(
-        pool, capture, previous_.private_pools(index, to_mempool_id(pool))[pool].live);
+    return owner.graphs.sizes_of(pool, capture,
+                                 previous_.private_pools(index, to_mempool_id(pool))[pool].live);
   }
-  return owner.footprints.sizes_of(pool, capture, owner.core.report().live_blocks(pool),
-                                   follow_moves(owner.core, pool));
+  return owner.graphs.sizes_of(pool, capture, owner.core.report().live_blocks(pool));
 }
 
 void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
                                    std::uint64_t capture) const {
-  device(index).footprints.forget_capture(pool, capture);
+  device(index).graphs.forget_capture(pool, capture);
 }
 
 AddressRanges CudaAllocator::given_to(c10::DeviceIndex index, const PoolId& pool,
                                       std::uint64_t capture) const {
-  return device(index).footprints.of_capture(pool, capture);
+  return device(index).graphs.given_to(pool, capture);
 }
 
 void CudaAllocator::visit_live(const VisitBlock& visit) const {

@@ -5,7 +5,7 @@
 #include "ferro/adapter/history/tags.h"
 #include "ferro/base/mutex.h"
 #include "ferro/core/policy/report.h"
-#include "ferro/graph/footprints.h"
+#include "ferro/graph/graph_sizes.h"
 
 #include <cstddef>
 #include <deque>

@@ -20,7 +20,7 @@ namespace ferro {
 // keep, if the pool is in no exclusive group.
 enum class GraphOrder : std::uint8_t {
   kCaptured,  // the order of capture; a later graph may keep results in an earlier one's scratch
-  kAny,       // any: the pool is a group by itself (scratch_sharing.h), which takes more memory
+  kAny,       // any: the pool is a group by itself (graph_memory.h), which takes more memory
 };
 
 struct AllocatorConfig {

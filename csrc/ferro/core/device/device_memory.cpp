@@ -21,33 +21,32 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_, timeline_, observer_),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
-      scratch_(timeline_, store_, pools_, config.graph_order),
       on_shortage_(std::move(on_shortage)),
-      parts_{config_, driver_,  store_,    stale_,       timeline_, pools_,   scratch_,
-             stats_,  imports_, captures_, on_shortage_, observer_, counters_},
+      parts_{config_, driver_,  store_,    stale_,       timeline_, pools_,    graphs_,
+             stats_,  imports_, captures_, on_shortage_, observer_, addresses, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
-      ladder_(parts_, reclaimer_),
-      graph_scratch_(parts_, reclaimer_, addresses, climb_mutex_) {
+      ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
-  pools_.set_context(
-      std::make_unique<const HeapContext>(HeapContext{
-          driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_, captures_,
-          observer_, pools_.with_free_pages(), pools_.with_pending(), &scratch_}),
-      !config.stream_lasts);
+  pools_.set_context(std::make_unique<HeapContext>(HeapContext{
+                         driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_,
+                         captures_, observer_, pools_.with_free_pages(), pools_.with_pending()}),
+                     !config.stream_lasts);
 }
 
 DeviceMemory::~DeviceMemory() {
-  {
-    const RecursiveMutexLock lock(climb_mutex_);
-    scratch_.let_go_of_all();
-  }
   empty_cache();
   const RecursiveMutexLock lock(climb_mutex_);
   for (Heap* heap : pools_.all_heaps()) {
     reclaimer_.empty_heap(*heap, Reclaimer::kAllPages, nullptr);
   }
   reclaimer_.trim(Reclaimer::kAllPages);
+}
+
+void DeviceMemory::set_graphs(GraphPages* graphs) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  graphs_ = graphs;
+  pools_.set_graphs(graphs);
 }
 
 // Without the climb lock.
@@ -88,35 +87,6 @@ void DeviceMemory::adjust(const AllocatorConfig& wanted) {
   config_.idle_bytes = wanted.idle_bytes;
   config_.in_flight_share = wanted.in_flight_share;
   store_.set_headroom(wanted.headroom);
-}
-
-AllocateResult DeviceMemory::allocate(const PoolId& pool, StreamId stream, Request request) {
-  if (may_borrow(pool)) [[unlikely]] {
-    return allocate_in_capture(pool, stream, std::move(request));
-  }
-  return allocate_in_heap(pool, stream, heap_kind(request.size), request);
-}
-
-// What a capture is expected to keep is packed into pages of the pool's own. All else begins and ends
-// with pages: what lives in spite of it has no more of them than it fills, and what dies leaves whole
-// ones, of which any later request is put together.
-AllocateResult DeviceMemory::allocate_in_capture(const PoolId& id, StreamId stream,
-                                                 Request request) {
-  HeapKind kind = heap_kind(request.size);
-  const std::optional<Lifetime> lifetime = graph_scratch_.next_lifetime(id);
-  if (lifetime == Lifetime::kIsKept) {
-    // What small blocks have left of the pool's own pages comes before a page for those kept.
-    if (kind == HeapKind::kSmallPages) {
-      const DevicePtr ptr = pools_.arena(id, stream, kind).allocate_hit(request);
-      if (ptr != kNull && graph_scratch_.is_on_own_pages(ptr)) {
-        return {ptr, request.size, nullptr};
-      }
-    }
-    kind = HeapKind::kKeptPages;
-  } else if (lifetime && is_large(request.size)) {
-    request.size = align_up(request.size, config_.page_bytes);
-  }
-  return allocate_in_heap(id, stream, kind, request);
 }
 
 AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, DevicePtr ptr,

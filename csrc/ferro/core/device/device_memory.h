@@ -16,7 +16,6 @@
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/device_report.h"
-#include "ferro/core/device/graph_scratch.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
 #include "ferro/core/stats/stats.h"
@@ -54,7 +53,19 @@ class DeviceMemory {
 
   // `size` bytes for a request of `requested` <= size: a positive multiple of kBlockAlignment (see
   // block_size). Throws DriverError when the driver refuses; then nothing changed.
-  AllocateResult allocate(const PoolId& pool, StreamId stream, Request request);
+  AllocateResult allocate(const PoolId& pool, StreamId stream, const Request& request) {
+    return allocate(pool, stream, heap_kind(request.size), request);
+  }
+  // The same, of the arena of this kind.
+  AllocateResult allocate(const PoolId& pool, StreamId stream, HeapKind kind,
+                          const Request& request) {
+    Heap& heap = pools_.arena(pool, stream, kind);
+    const DevicePtr ptr = heap.allocate_hit(request);
+    if (ptr != kNull) [[likely]] {
+      return {ptr, request.size, nullptr};
+    }
+    return climb(heap, request);
+  }
   // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
   // object.
   Heap& arena_of_default_pool(StreamId stream, const Request& request) {
@@ -70,8 +81,13 @@ class DeviceMemory {
   // Who holds pools, their flags, their heaps.
   PoolTable& pools() { return pools_; }
   DeviceReport& report() { return report_; }
-  // Graphs that have the pages of their scratch in common.
-  GraphScratch& scratch() { return graph_scratch_; }
+  // Attaches what graphs share (graph/graph_memory.h), before the first heap of a private pool is
+  // made. Null: detaches it, after which pools may only give back what they have.
+  void set_graphs(GraphPages* graphs) FERRO_EXCLUDES(climb_mutex_);
+  // For what is attached. The reclaimer belongs to the climb lock.
+  RecursiveMutex& climb_mutex() FERRO_RETURN_CAPABILITY(climb_mutex_) { return climb_mutex_; }
+  const DeviceParts& parts() const { return parts_; }
+  Reclaimer& reclaimer() FERRO_NO_THREAD_SAFETY_ANALYSIS { return reclaimer_; }
 
   // Takes over the settings that may change while there is memory: headroom, idle bytes and the
   // share in flight. The limit is the store's; the others stay as they are.
@@ -132,21 +148,6 @@ class DeviceMemory {
   // Each question whether a stream captures takes 27 ns.
   static constexpr std::size_t kMostStreamsAsked = 128;
 
-  AllocateResult allocate_in_capture(const PoolId& pool, StreamId stream, Request request)
-      FERRO_EXCLUDES(climb_mutex_);
-  // Asked before the lock is taken that says whether a capture into that pool borrows.
-  bool may_borrow(const PoolId& pool) const {
-    return pool != kDefaultPool && scratch_.any() && captures_.load() != 0;
-  }
-  AllocateResult allocate_in_heap(const PoolId& pool, StreamId stream, HeapKind kind,
-                                  const Request& request) {
-    Heap& heap = pools_.arena(pool, stream, kind);
-    const DevicePtr ptr = heap.allocate_hit(request);
-    if (ptr != kNull) [[likely]] {
-      return {ptr, request.size, nullptr};
-    }
-    return climb(heap, request);
-  }
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
   std::vector<StreamId> known_streams(DeviceTimeline::Known which);
   CaptureCount& captures_of_process() {
@@ -173,7 +174,7 @@ class DeviceMemory {
   Imports imports_;
   ObserverSlot observer_;
   PoolTable pools_;
-  ScratchSharing scratch_;  // under the climb lock
+  GraphPages* graphs_ = nullptr;  // under the climb lock
   const MemoryShortageCallback on_shortage_;
 
   RecursiveMutex climb_mutex_;
@@ -182,7 +183,6 @@ class DeviceMemory {
   DeviceReport report_;
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
-  GraphScratch graph_scratch_;
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
 };

@@ -1,9 +1,10 @@
 // What the parts of a DeviceMemory share. References; the device owns everything.
 #pragma once
 
+#include "ferro/core/blocks/address_index.h"
 #include "ferro/core/device/config.h"
 #include "ferro/core/device/pool_table.h"
-#include "ferro/core/device/scratch_sharing.h"
+#include "ferro/core/pages/graph_pages.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/imports.h"
@@ -27,12 +28,13 @@ struct DeviceParts {
   StaleMappings& stale;
   DeviceTimeline& timeline;
   PoolTable& pools;
-  ScratchSharing& scratch;  // under the climb lock
+  GraphPages* const& graphs;  // null: none; under the climb lock
   DeviceStats& stats;
   Imports& imports;
   const CaptureCount& captures;
   const MemoryShortageCallback& on_shortage;
   ObserverSlot& observer;
+  const AddressIndex& addresses;
   DeviceCounters& counters;  // under the climb lock
 
   std::size_t held_bytes() const { return store.counts().held * store.page_bytes(); }

@@ -182,7 +182,7 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   }
   facts.headroom = parts_.config.headroom;
   facts.held = held_bytes();
-  facts.scratch = parts_.scratch.pages() * parts_.store.page_bytes();
+  facts.scratch = pages_of_graphs() * parts_.store.page_bytes();
   std::map<StreamId, StreamShare> streams;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView view = heap->view();
@@ -209,6 +209,7 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
 
 void DeviceReport::check_invariants() {
   const RecursiveMutexLock lock(climb_mutex_);
+  const GraphPages* graphs = parts_.graphs;
   std::size_t backed = 0;
   std::int64_t live = 0;
   parts_.pools.for_each_pool([&](const PoolId& id, const Pool& pool) {
@@ -222,12 +223,15 @@ void DeviceReport::check_invariants() {
     }
     FERRO_CHECK(id == kDefaultPool ||
                 static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==
-                    backed - before + parts_.scratch.pages_of(id) * parts_.store.page_bytes());
+                    backed - before +
+                        (graphs != nullptr ? graphs->pages_of(id) : 0) * parts_.store.page_bytes());
   });
   const PageCounts pages = parts_.store.counts();
   FERRO_CHECK(pages.held * parts_.store.page_bytes() ==
-              backed + (parts_.scratch.pages() + pages.idle) * parts_.store.page_bytes());
-  parts_.scratch.check_invariants();
+              backed + (pages_of_graphs() + pages.idle) * parts_.store.page_bytes());
+  if (graphs != nullptr) {
+    graphs->check_invariants();
+  }
   FERRO_CHECK(pages.created - pages.released == pages.held && pages.peak_held >= pages.held);
   FERRO_CHECK(parts_.stats.read()[kBytes][kAll].current == live);
 }

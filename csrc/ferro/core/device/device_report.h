@@ -71,6 +71,9 @@ class DeviceReport {
   // The bytes of pages that small blocks in use occupy; all pages of heaps that hold only small
   // blocks. O(heaps of private pools).
   StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
+  std::size_t pages_of_graphs() const {
+    return parts_.graphs != nullptr ? parts_.graphs->pages() : 0;
+  }
 
   const DeviceParts& parts_;
   RecursiveMutex& climb_mutex_;

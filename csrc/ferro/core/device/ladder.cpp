@@ -307,8 +307,8 @@ DevicePtr Ladder::reclaim(Climb& climb) {
   if (parts_.observer.is_within_climb()) {
     return kNull;
   }
-  if (parts_.captures.load() == 0) {
-    parts_.scratch.collect();
+  if (parts_.captures.load() == 0 && parts_.graphs != nullptr) {
+    parts_.graphs->collect();
   }
   // A callback frees memory through the public interface, so no heap is locked here.
   if (parts_.ask_program_for_memory()) {

@@ -24,8 +24,6 @@
 
 namespace ferro {
 
-class ScratchSharing;
-
 class PoolTable {
  public:
   PoolTable();
@@ -33,10 +31,12 @@ class PoolTable {
   PoolTable& operator=(const PoolTable&) = delete;
 
   // Called before the first heap is created.
-  void set_context(std::unique_ptr<const HeapContext> context, bool streams_last) {
+  void set_context(std::unique_ptr<HeapContext> context, bool streams_last) {
     context_ = std::move(context);
     streams_last_ = streams_last;
   }
+  // Before the first heap of a private pool is made.
+  void set_graphs(GraphPages* graphs) { context_->graphs = graphs; }
   HeapList& with_free_pages() { return with_free_pages_; }
   HeapList& with_pending() { return with_pending_; }
 
@@ -96,6 +96,8 @@ class PoolTable {
   // Bytes held by each private pool that has or had memory. The numbers of removed pools stay, as
   // in the native allocator, but only those of the last kMaxGone.
   std::map<PoolId, std::array<StatValue, kStatClasses>> reserved() FERRO_EXCLUDES(mutex_);
+  // Bytes of a scratch set that the pool takes into account. It exists unless `change` is 0.
+  void count_bytes(const PoolId& id, std::int64_t change) FERRO_EXCLUDES(mutex_);
   void reset_accumulated() FERRO_EXCLUDES(mutex_);
   void reset_peaks() FERRO_EXCLUDES(mutex_);
   // Calls `function(const PoolId&, const Pool&)`.
@@ -108,10 +110,6 @@ class PoolTable {
   }
 
  private:
-  friend class ScratchSharing;
-
-  // Changes a pool's bytes of scratch sets. The pool exists unless the change is 0.
-  void count_bytes(const PoolId& id, std::int64_t change) FERRO_EXCLUDES(mutex_);
   // The arena that serves a stream. The table's serial number is never reused, and its generation
   // changes whenever an arena is destroyed, so an outdated entry never matches.
   struct CachedArena {
@@ -147,7 +145,7 @@ class PoolTable {
   static HeapList::Links& links_of(Heap* heap) { return heap->links(); }
 
   const std::uint64_t serial_;
-  std::unique_ptr<const HeapContext> context_;
+  std::unique_ptr<HeapContext> context_;
   bool streams_last_ = true;
   HeapList with_free_pages_{HeapList::kWithFreePages};
   HeapList with_pending_{HeapList::kWithPending};

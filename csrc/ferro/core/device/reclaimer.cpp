@@ -14,7 +14,7 @@ void Reclaimer::empty_cache(const CallContext& context) {
     // Also returns memory freed since the capture began, as the native allocator does.
     parts_.timeline.wait_beside_captures();
   }
-  collect_scratch();
+  collect_graphs();
   std::size_t surplus = surplus_pages(givers);
   for (Heap* heap : givers) {
     surplus -= std::min(surplus, empty_heap(*heap, surplus, context));
@@ -32,7 +32,7 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   for (Heap* heap : heaps) {
     heap->wait_for_pending();
   }
-  collect_scratch();
+  collect_graphs();
   for (Heap* heap : heaps) {
     empty_heap(*heap, kAllPages, context);
   }
@@ -41,10 +41,11 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-// Called after waits for pending frees, which may be of scratch.
-void Reclaimer::collect_scratch() {
-  if (parts_.captures.load() == 0 && !parts_.observer.is_within_climb()) {
-    parts_.scratch.collect();
+// After frees that waited, which may be of scratch.
+void Reclaimer::collect_graphs() {
+  const bool may_collect = parts_.captures.load() == 0 && !parts_.observer.is_within_climb();
+  if (may_collect && parts_.graphs != nullptr) {
+    parts_.graphs->collect();
   }
 }
 
@@ -56,7 +57,7 @@ std::size_t Reclaimer::empty_heap(Heap& heap, std::size_t pages, const CallConte
 
 std::size_t Reclaimer::release_pages_of(Heap& heap, std::size_t pages, const CallContext& context) {
   const bool may_leave = heap.pool() == kDefaultPool || !parts_.observer.is_within_climb();
-  if (!may_leave || !parts_.scratch.keep_written(heap.pool())) {
+  if (!may_leave || (parts_.graphs != nullptr && !parts_.graphs->keep_written(heap.pool()))) {
     return 0;
   }
   const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait, context);

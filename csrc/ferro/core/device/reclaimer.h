@@ -35,7 +35,7 @@ class Reclaimer {
   std::size_t release_addresses();
 
  private:
-  void collect_scratch();
+  void collect_graphs();
   std::size_t surplus_pages(const std::vector<Heap*>& givers);
 
   const DeviceParts& parts_;

@@ -259,15 +259,14 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   std::vector<StoredHandle> taken;
   std::vector<HandleRange> lent;
   std::vector<HandleRange> handles;
+  using Loan = GraphPages::Loan;
   const bool borrows = this->borrows();
-  const bool keeps = !borrows && is_captured_into();
+  const bool is_lent = is_captured_into();
   std::optional<GrowthPlan> place;
   const auto undo = [&] {
     context_.store.put(taken);
-    if (borrows) {
-      context_.lender->take_back(pool_, lent);
-    } else if (keeps) {
-      context_.lender->take_back_kept(pool_, lent);
+    if (is_lent) {
+      context_.graphs->take_back(pool_, lent);
     }
     undo_growth(growth);
   };
@@ -280,14 +279,14 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
     if (borrows) {
       // The rest of a larger handle would serve small blocks alone.
-      const bool exactly = from == GrowFrom::kStore || kind_ == HeapKind::kSmallPages;
-      lent = context_.lender->lend(pool_, stream_, missing, exactly);
-      missing -= std::min(missing, pages_in(lent));
-    } else if (keeps) {
+      const bool fits = from == GrowFrom::kStore || kind_ == HeapKind::kSmallPages;
+      lent =
+          context_.graphs->lend(pool_, stream_, missing, fits ? Loan::kBorrowFit : Loan::kBorrow);
+    } else if (is_lent && missing != 0) {
       // The rest of the last page may serve another graph.
-      lent = context_.lender->let_keep(pool_, stream_, missing - std::min<std::size_t>(missing, 1));
-      missing -= pages_in(lent);
+      lent = context_.graphs->lend(pool_, stream_, missing - 1, Loan::kKeep);
     }
+    missing -= std::min(missing, pages_in(lent));
     if (missing != 0) {
       if (const TakeResult result = take_missing(request, missing, from, taken);
           result != TakeResult::kOk) {
@@ -318,7 +317,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   }
   const auto took = std::chrono::nanoseconds(Clock::now() - began).count();
   const std::size_t bytes = place->pages * page_bytes_;
-  std::size_t from_store = keeps ? pages_in(lent) : 0;
+  std::size_t from_store = borrows ? 0 : pages_in(lent);
   Epoch freed = growth.own.freed;
   for (const StoredHandle& handle : taken) {
     from_store += handle.range.pages;
@@ -326,7 +325,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   }
   const DevicePtr grown = growth.gap->ptr + place->first_page * page_bytes_;
   Left left;
-  std::vector<Moved> aliased;
+  std::vector<AliasedBlock> aliased;
   {
     const HeapLock lock(mutex_);
     if (pool_ == kDefaultPool) {
@@ -364,12 +363,11 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     }
   }
   pages_moved_.fetch_add(growth.own_pages, std::memory_order_relaxed);
-  if (borrows) {
-    context_.lender->adopt(pool_, std::span(handles).subspan(lent.size()));
-  } else if (keeps) {
-    context_.lender->on_kept(pool_, grown, pages_in(lent) * page_bytes_);
+  if (is_lent) {
+    const std::size_t added = borrows ? lent.size() : handles.size();
+    context_.graphs->on_mapped(pool_, grown, lent, std::span(handles).subspan(added));
   }
-  tell_lender(std::move(aliased), grown);
+  notify_moved(std::move(aliased), grown);
   hand_to_store(std::move(left), MovedHandles::kAreMapped);
   return GrowResult::kGrown;
 }

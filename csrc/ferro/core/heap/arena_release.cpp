@@ -132,8 +132,8 @@ Heap::Left Heap::leave(SetAside& aside, const char* reason, const CallContext& c
   return left;
 }
 
-std::vector<Heap::Moved> Heap::alias(SetAside& aside) {
-  std::vector<Moved> all;
+std::vector<AliasedBlock> Heap::alias(SetAside& aside) {
+  std::vector<AliasedBlock> all;
   for (const Hole& hole : aside.holes) {
     Span& span = *hole.block->span;
     all.push_back({hole.block, tiling_.handles_behind(span, hole.run)});
@@ -144,10 +144,10 @@ std::vector<Heap::Moved> Heap::alias(SetAside& aside) {
   return all;
 }
 
-void Heap::tell_lender(std::vector<Moved> all, DevicePtr to) {
-  for (Moved& moved : all) {
+void Heap::notify_moved(std::vector<AliasedBlock> all, DevicePtr to) {
+  for (AliasedBlock& moved : all) {
     const std::size_t bytes = pages_in(moved.handles) * page_bytes_;
-    context_.lender->on_moved(pool_, moved.block, std::move(moved.handles), to);
+    context_.graphs->notify_moved(pool_, std::move(moved), to);
     to = to + bytes;
   }
 }

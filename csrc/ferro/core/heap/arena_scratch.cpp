@@ -87,7 +87,7 @@ std::vector<ArenaScratch::Run> ArenaScratch::free_borrowed_runs(std::span<const 
   return runs;
 }
 
-ArenaScratch::Aliased ArenaScratch::alias(Run run) {
+AliasedBlock ArenaScratch::alias(Run run) {
   Span& span = *heap_.tiling_.span_around(run.begin);
   const PageRun range{run.begin, pages_in(run.handles) * heap_.page_bytes_};
   Block* block = heap_.tiling_.cut(span.block_around(range.begin), range.begin, range.bytes);
@@ -96,17 +96,17 @@ ArenaScratch::Aliased ArenaScratch::alias(Run run) {
   return {block, std::move(run.handles)};
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_borrowed() {
+std::vector<AliasedBlock> ArenaScratch::alias_borrowed() {
   const std::vector<Handle> handles = borrowed();
   const HeapLock lock(heap_.mutex_);
-  std::vector<Aliased> found;
+  std::vector<AliasedBlock> found;
   for (Run& run : free_borrowed_runs(handles)) {
     found.push_back(alias(std::move(run)));
   }
   return found;
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_some_borrowed(
+std::vector<AliasedBlock> ArenaScratch::alias_some_borrowed(
     std::size_t wanted, const std::function<bool(PageHandle)>& accepts) {
   std::vector<Handle> handles = borrowed();
   std::erase_if(handles, [&](const Handle& handle) { return !accepts(handle.range.handle); });
@@ -120,7 +120,7 @@ std::vector<ArenaScratch::Aliased> ArenaScratch::alias_some_borrowed(
     return is_growing(block->prev) || is_growing(block->next);
   });
   std::ranges::stable_sort(runs, {}, [](const Run& run) { return pages_in(run.handles); });
-  std::vector<Aliased> found;
+  std::vector<AliasedBlock> found;
   for (Run& run : runs) {
     std::size_t pages = 0;
     std::size_t count = 0;
@@ -239,7 +239,7 @@ HandleRuns ArenaScratch::runs_of_free_handles(const AddressRanges& outside,
   return runs;
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired(const std::set<PageHandle>& but) {
+std::vector<AliasedBlock> ArenaScratch::alias_retired(const std::set<PageHandle>& but) {
   const HeapLock lock(heap_.mutex_);
   std::vector<Handle> handles =
       handles_under([](const Block& block) { return block.state == BlockState::kRetired; });
@@ -247,14 +247,14 @@ std::vector<ArenaScratch::Aliased> ArenaScratch::alias_retired(const std::set<Pa
   return alias_own(handles);
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_free_outside(
-    const AddressRanges& ranges, const std::set<PageHandle>& but) {
+std::vector<AliasedBlock> ArenaScratch::alias_free_outside(const AddressRanges& ranges,
+                                                           const std::set<PageHandle>& but) {
   const HeapLock lock(heap_.mutex_);
   return alias_own(free_handles_outside(ranges, but));
 }
 
-std::vector<ArenaScratch::Aliased> ArenaScratch::alias_own(std::span<const Handle> handles) {
-  std::vector<Aliased> found;
+std::vector<AliasedBlock> ArenaScratch::alias_own(std::span<const Handle> handles) {
+  std::vector<AliasedBlock> found;
   DevicePtr end{};
   for (const Handle& handle : handles) {
     const DevicePtr until = handle.begin + handle.range.pages * heap_.page_bytes_;

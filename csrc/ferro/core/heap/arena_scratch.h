@@ -1,6 +1,6 @@
 // Scratch of graphs in one arena: what a capture borrowed and does not hold, and what graphs have let
 // go. A view of the heap, whose lock each function takes. Under the climb lock; what for is in
-// device/scratch_sharing.h.
+// graph/graph_memory.h.
 #pragma once
 
 #include "ferro/core/heap/heap.h"
@@ -16,19 +16,14 @@ namespace ferro {
 
 class ArenaScratch {
  public:
-  struct Aliased {
-    Block* block = nullptr;  // not retired, nor merged with others
-    std::vector<HandleRange> handles;
-  };
-
   explicit ArenaScratch(Heap& heap) : heap_(heap) {}
 
   // The whole borrowed handles that carry nothing but free memory become aliased blocks.
-  std::vector<Aliased> alias_borrowed();
+  std::vector<AliasedBlock> alias_borrowed();
   // Of accepted ones as many pages as are wanted, from the shortest runs of them, give or take a handle; none that
   // touch memory which is about to grow.
-  std::vector<Aliased> alias_some_borrowed(std::size_t wanted,
-                                           const std::function<bool(PageHandle)>& accepts);
+  std::vector<AliasedBlock> alias_some_borrowed(std::size_t wanted,
+                                                const std::function<bool(PageHandle)>& accepts);
   struct Handle {
     DevicePtr begin{};
     HandleRange range;
@@ -52,11 +47,11 @@ class ArenaScratch {
   AddressRanges backed_ranges();
   // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
   // They are the caller's. Here and below: none of those in `but`.
-  std::vector<Aliased> alias_retired(const std::set<PageHandle>& but = {});
+  std::vector<AliasedBlock> alias_retired(const std::set<PageHandle>& but = {});
   // Own whole handles that carry nothing but free memory outside of these ranges become aliased
   // blocks. They are the caller's.
-  std::vector<Aliased> alias_free_outside(const AddressRanges& ranges,
-                                          const std::set<PageHandle>& but);
+  std::vector<AliasedBlock> alias_free_outside(const AddressRanges& ranges,
+                                               const std::set<PageHandle>& but);
   // The pages of the handles that `alias_free_outside` would find; those of a run lie side by side.
   HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but);
   // Own handles; those that are whole and carry nothing but free or retired memory.
@@ -77,13 +72,13 @@ class ArenaScratch {
   };
   std::vector<Run> free_borrowed_runs(std::span<const Handle> borrowed)
       FERRO_REQUIRES(heap_.mutex_);
-  Aliased alias(Run run) FERRO_REQUIRES(heap_.mutex_);
+  AliasedBlock alias(Run run) FERRO_REQUIRES(heap_.mutex_);
   template <typename Accepts>
   std::vector<Handle> handles_under(Accepts accepts) FERRO_REQUIRES(heap_.mutex_);
   std::vector<Handle> free_handles_outside(const AddressRanges& ranges,
                                            const std::set<PageHandle>& but)
       FERRO_REQUIRES(heap_.mutex_);
-  std::vector<Aliased> alias_own(std::span<const Handle> handles) FERRO_REQUIRES(heap_.mutex_);
+  std::vector<AliasedBlock> alias_own(std::span<const Handle> handles) FERRO_REQUIRES(heap_.mutex_);
 
   Heap& heap_;
 };

@@ -354,11 +354,11 @@ class Heap final : public MappingOwner {
   // What is expected to be kept has pages of its own.
   bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
   bool is_captured_into() const {
-    return context_.lender != nullptr && context_.lender->lends_to(pool_);
+    return context_.graphs != nullptr && context_.graphs->borrows(pool_);
   }
   // May own pages serve the capture that runs, at other addresses too?
   bool moves_within_capture() const {
-    return context_.lender != nullptr && context_.lender->moves_within(pool_);
+    return context_.graphs != nullptr && context_.graphs->moves_within(pool_);
   }
   void undo_growth(Growth& growth) FERRO_EXCLUDES(mutex_);
   std::size_t least_span() const { return std::max(kSpanAlignment, page_bytes_); }
@@ -396,13 +396,9 @@ class Heap final : public MappingOwner {
   };
   Left leave(SetAside& aside, const char* reason, const CallContext& context)
       FERRO_REQUIRES(mutex_);
-  // What is elsewhere already, from `to` on, and stays mapped here: the blocks are aliased from now on.
-  struct Moved {
-    Block* block = nullptr;
-    std::vector<HandleRange> handles;
-  };
-  std::vector<Moved> alias(SetAside& aside) FERRO_REQUIRES(mutex_);
-  void tell_lender(std::vector<Moved> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
+  // The pages are at other addresses too, from `to` on, and stay mapped here.
+  std::vector<AliasedBlock> alias(SetAside& aside) FERRO_REQUIRES(mutex_);
+  void notify_moved(std::vector<AliasedBlock> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
   enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;

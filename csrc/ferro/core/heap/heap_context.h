@@ -3,8 +3,8 @@
 
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/heap/heap_list.h"
+#include "ferro/core/pages/graph_pages.h"
 #include "ferro/core/pages/page_store.h"
-#include "ferro/core/pages/scratch_lender.h"
 #include "ferro/core/pages/stale_mappings.h"
 #include "ferro/core/sharing/exports.h"
 #include "ferro/core/stats/stats.h"
@@ -32,9 +32,9 @@ struct HeapContext {
   DeviceStats& stats;
   const CaptureCount& captures;
   ObserverSlot& observer;
-  HeapList& with_free_pages;        // heaps that may have whole free pages
-  HeapList& with_pending;           // heaps that may have pending frees
-  ScratchLender* lender = nullptr;  // null: no heap borrows
+  HeapList& with_free_pages;     // heaps that may have whole free pages
+  HeapList& with_pending;        // heaps that may have pending frees
+  GraphPages* graphs = nullptr;  // null: no heap borrows
 };
 
 struct Request {

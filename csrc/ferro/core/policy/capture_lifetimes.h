@@ -18,33 +18,31 @@ enum class Lifetime { kUnknown, kDies, kIsKept };
 // Of one pool. Not thread-safe.
 class CaptureLifetimes {
  public:
-  void begin() { given_.clear(); }
-  // What becomes of the next allocation until the end? Unknown beyond those of the capture before.
-  Lifetime next() const {
-    if (given_.size() >= lived_.size()) {
+  // Predicted lifetime of an allocation, by its number in its capture, from 0. Unknown beyond those
+  // of the capture before.
+  Lifetime of(std::size_t number) const {
+    if (number >= lived_.size()) {
       return Lifetime::kUnknown;
     }
-    return lived_[given_.size()] ? Lifetime::kIsKept : Lifetime::kDies;
+    return lived_[number] ? Lifetime::kIsKept : Lifetime::kDies;
   }
-  void note(DevicePtr ptr) { given_.push_back(ptr); }
-  // Learns from the capture that ends; `lives(DevicePtr)`: is a block there? O(n log n).
-  template <typename Lives>
-  void learn(Lives lives) {
+  // Learns from the capture that ends. `given`: its allocations, in order, each with a `ptr`;
+  // `lives(DevicePtr)`: is a block there? O(n log n).
+  template <typename Given, typename Lives>
+  void learn(const std::vector<Given>& given, Lives lives) {
     // Of several at one address only the last can be there still.
     std::map<DevicePtr, std::size_t> last;
-    for (std::size_t i = 0; i < given_.size(); ++i) {
-      last[given_[i]] = i;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      last[given[i].ptr] = i;
     }
-    lived_.assign(given_.size(), false);
+    lived_.assign(given.size(), false);
     for (const auto& [ptr, i] : last) {
       lived_[i] = lives(ptr);
     }
-    given_.clear();
   }
 
  private:
-  std::vector<DevicePtr> given_;  // by the capture that runs, in order
-  std::vector<bool> lived_;       // of the capture before
+  std::vector<bool> lived_;  // of the capture before
 };
 
 }  // namespace ferro

@@ -36,10 +36,10 @@ FoldPlan plan_fold(std::span<const std::size_t> own, std::span<const std::size_t
 // The handles of each run, by their pages.
 using HandleRuns = std::vector<std::vector<std::size_t>>;
 
-// Pages of the handles that are left when users with these runs are folded as ScratchSharing does:
+// Pages of the handles that are left when users with these runs are folded as ScratchSet does:
 // the largest user keeps its own, and each of the others gets those before it where `plan_fold` fits
 // them. `doubled`: the pages of other handles of each user, which one of as many pages replaces, or
-// none (heap/doubled_pages.h). O(n^2 log n) for n handles.
+// none (graph/moved_pages.h). O(n^2 log n) for n handles.
 std::size_t pages_when_folded(const std::vector<HandleRuns>& users,
                               std::vector<std::vector<std::size_t>> doubled = {});
 

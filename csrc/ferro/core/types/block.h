@@ -23,7 +23,7 @@
 //  unmerged  Free, but kept apart from its free neighbours for the next request of its size.
 //  retired   Free, but not handed out while its pool is held: a graph that may replay writes it.
 //  scratch   Memory that a graph received in its capture and freed by its end. Its addresses stay
-//            the graph's; the handles that back them also serve other graphs (scratch_sharing.h).
+//            the graph's; the handles that back them also serve other graphs (graph_memory.h).
 //  set       The handles that several graphs share as their scratch.
 //  aliased   A block of scratch, backed by handles of a set. Covers whole handles.
 //  borrowed  A handle of a set that backs an arena of a capturing pool until the capture ends.

@@ -45,10 +45,12 @@ struct World {
     FaultyApi::reset();
     device = std::make_unique<DeviceMemory>(FaultyApi::table(), 0, addresses,
                                             AllocatorConfig{.handles = handles}, nullptr);
+    graphs = std::make_unique<GraphMemory>(*device);
   }
 
   DevicePtr allocate(std::size_t size, StreamId on, const PoolId& pool = kDefaultPool) {
-    return device->allocate(pool, on, bytes(size)).ptr;
+    return pool == kDefaultPool ? device->allocate(pool, on, bytes(size)).ptr
+                                : graphs->allocate(pool, on, bytes(size)).ptr;
   }
   Span& span_of(DevicePtr ptr) { return *addresses.find(ptr); }
   void free(DevicePtr ptr) {
@@ -89,6 +91,7 @@ struct World {
   const StreamId third = streams[2];
   AddressIndex addresses;
   std::unique_ptr<DeviceMemory> device;
+  std::unique_ptr<GraphMemory> graphs;
   bool share(DevicePtr ptr) {
     return device->export_block(span_of(ptr), ptr, &shared) == ExportResult::kOk;
   }
@@ -100,17 +103,17 @@ struct World {
 // What a capture into a pool leaves: a page that lives, and scratch of three. False: out of memory,
 // and nothing is left.
 bool capture(World& w, const PoolId& pool) {
-  using Outcome = ScratchSharing::Outcome;
+  using Outcome = GraphMemory::Outcome;
   std::vector<DevicePtr> blocks;
   const auto fail = [&] {
     for (const DevicePtr block : blocks) {
       w.free(block);
     }
-    static_cast<void>(w.device->scratch().end_capture(pool, Outcome::kFailed));
+    static_cast<void>(w.graphs->end_capture(pool, Outcome::kFailed));
     return false;
   };
   try {
-    if (w.device->scratch().begin_capture(pool) != SharingResult::kOk) {
+    if (w.graphs->begin_capture(pool) != SharingResult::kOk) {
       return false;
     }
     for (const std::size_t pages : {1, 1, 2}) {
@@ -118,14 +121,12 @@ bool capture(World& w, const PoolId& pool) {
       if (block == kNull) {
         return fail();
       }
-      FERRO_CHECK(w.device->scratch().note(pool, block));
       blocks.push_back(block);
     }
     w.free(blocks[0]);
     w.free(blocks[2]);
     blocks = {blocks[1]};
-    return w.device->scratch().end_capture(pool, Outcome::kSucceeded) == SharingResult::kOk ||
-           fail();
+    return w.graphs->end_capture(pool, Outcome::kSucceeded) == SharingResult::kOk || fail();
   } catch (const DriverError&) {
     fail();
     throw;
@@ -133,11 +134,11 @@ bool capture(World& w, const PoolId& pool) {
 }
 
 bool join(World& w) {
-  return w.device->scratch().join(kGroup, kPool) == SharingResult::kOk &&
-         w.device->scratch().join(kGroup, kOtherPool) == SharingResult::kOk;
+  return w.graphs->join(kGroup, kPool) == SharingResult::kOk &&
+         w.graphs->join(kGroup, kOtherPool) == SharingResult::kOk;
 }
 
-std::size_t shared_pages(World& w) { return w.device->scratch().bytes_of(kGroup).set / kPageBytes; }
+std::size_t shared_pages(World& w) { return w.graphs->bytes_of(kGroup).set / kPageBytes; }
 
 enum class Promise {
   kNothingChanged,   // a failure leaves the arena as it was
@@ -188,6 +189,7 @@ void expect_no_leak(World& world, const std::string& failed) {
     }
   }
   world.device->empty_cache();
+  world.graphs.reset();
   world.device.reset();
   EXPECT_EQ(SimGpu::used_pages(), 0U);
   // Addresses that the driver refuses to take back are lost, which costs nothing.
@@ -457,7 +459,7 @@ const std::vector<Scenario>& scenarios() {
          w.device->pools().hold(kPool);
          const DevicePtr a = w.allocate(kPageBytes, w.stream, kPool);
          w.allocate(512, w.stream, kPool);
-         FERRO_CHECK(take_checkpoint(*w.device, kPool, &w.checkpoint) == CheckpointError::kNone);
+         FERRO_CHECK(take_checkpoint(*w.graphs, kPool, &w.checkpoint) == CheckpointError::kNone);
          w.record(a, w.side);
          w.free(a);
          w.allocate(2 * kPageBytes, w.side, kPool);
@@ -465,7 +467,7 @@ const std::vector<Scenario>& scenarios() {
        },
        [](World& w) {
          CheckpointChange change;
-         return restore_checkpoint(*w.device, w.checkpoint, &change) == CheckpointError::kNone;
+         return restore_checkpoint(*w.graphs, w.checkpoint, &change) == CheckpointError::kNone;
        }},
       {"JoinAGroup", 64, Promise::kProgramUnharmed,
        [](World& w) {
@@ -492,7 +494,7 @@ const std::vector<Scenario>& scenarios() {
          w.device->pools().hold(kOtherPool);
          FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
        },
-       [](World& w) { return w.device->scratch().leave(kPool) == SharingResult::kOk; }},
+       [](World& w) { return w.graphs->leave(kPool) == SharingResult::kOk; }},
       {"ScratchOfPoolsThatNobodyHolds", 64, Promise::kProgramUnharmed,
        [](World& w) {
          w.device->pools().hold(kPool);
@@ -500,7 +502,7 @@ const std::vector<Scenario>& scenarios() {
          FERRO_CHECK(join(w) && capture(w, kOtherPool) && capture(w, kPool));
          for (const PoolId& pool : {kPool, kOtherPool}) {
            FERRO_CHECK(w.device->pools().release(pool));
-           w.device->scratch().on_unheld(pool);
+           w.graphs->on_last_release(pool);
          }
        },
        [](World& w) {

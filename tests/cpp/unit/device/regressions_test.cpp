@@ -117,14 +117,14 @@ TEST_F(RegressionsTest, ACheckpointIsNotRestoredInAPoolThatWasGone) {
   device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
   PoolCheckpoint checkpoint;
-  ASSERT_EQ(take_checkpoint(*device_, kGraphPool, &checkpoint), CheckpointError::kNone);
+  ASSERT_EQ(take_checkpoint(*graphs_, kGraphPool, &checkpoint), CheckpointError::kNone);
   free(ptr);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
   ASSERT_EQ(device_->pools().use_count(kGraphPool), -1);
   device_->pools().hold(kGraphPool);
   CheckpointChange change;
-  EXPECT_EQ(restore_checkpoint(*device_, checkpoint, &change), CheckpointError::kPagesGone);
+  EXPECT_EQ(restore_checkpoint(*graphs_, checkpoint, &change), CheckpointError::kPagesGone);
   EXPECT_TRUE(change.freed.empty());
   EXPECT_TRUE(change.allocated.empty());
   EXPECT_TRUE(device_->pools().release(kGraphPool));
@@ -166,10 +166,7 @@ struct BeforeStreamWait {
 // Pages of one stream for another, of a device with no other memory.
 class LoansTest : public RegressionsTest {
  protected:
-  LoansTest() : RegressionsTest(16) {
-    device_ = std::make_unique<DeviceMemory>(BeforeStreamWait::table(), 0, addresses_,
-                                             AllocatorConfig{}, nullptr);
-  }
+  LoansTest() : RegressionsTest(16) { make_device(BeforeStreamWait::table(), {}); }
   // Free, behind work that is not done.
   void free_busy(DevicePtr ptr, StreamId stream) {
     SimGpu::fill(stream, ptr, 1, 1);

@@ -19,12 +19,12 @@ class CheckpointTest : public testing::DeviceFixture {
   DevicePtr allocate_in_pool(std::size_t size) { return allocate(size, stream_, kGraphPool); }
   PoolCheckpoint take() {
     PoolCheckpoint checkpoint;
-    EXPECT_EQ(take_checkpoint(*device_, kGraphPool, &checkpoint), CheckpointError::kNone);
+    EXPECT_EQ(take_checkpoint(*graphs_, kGraphPool, &checkpoint), CheckpointError::kNone);
     return checkpoint;
   }
   CheckpointError restore(const PoolCheckpoint& checkpoint) {
     change_ = {};
-    const CheckpointError error = restore_checkpoint(*device_, checkpoint, &change_);
+    const CheckpointError error = restore_checkpoint(*graphs_, checkpoint, &change_);
     device_->report().check_invariants();
     return error;
   }
@@ -108,11 +108,11 @@ TEST_F(CheckpointTest, RestoringMakesNoDriverCallForMemory) {
 
 TEST_F(CheckpointTest, UnknownAndUnheldPoolsAreRefused) {
   PoolCheckpoint checkpoint;
-  EXPECT_EQ(take_checkpoint(*device_, {8, 8}, &checkpoint), CheckpointError::kUnknownPool);
+  EXPECT_EQ(take_checkpoint(*graphs_, {8, 8}, &checkpoint), CheckpointError::kUnknownPool);
   checkpoint = take();
   EXPECT_TRUE(device_->pools().release(kGraphPool));
   EXPECT_EQ(restore(checkpoint), CheckpointError::kUnheldPool);
-  EXPECT_EQ(take_checkpoint(*device_, kGraphPool, &checkpoint), CheckpointError::kUnheldPool);
+  EXPECT_EQ(take_checkpoint(*graphs_, kGraphPool, &checkpoint), CheckpointError::kUnheldPool);
 }
 
 TEST_F(CheckpointTest, PendingFreesRefuseAndLeaveEverythingAsItIs) {

@@ -4,44 +4,39 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 namespace ferro {
 namespace capture_lifetimes_test {
 
-void capture(CaptureLifetimes& lifetimes, std::initializer_list<std::uint64_t> given,
+struct Given {
+  DevicePtr ptr;
+};
+
+void capture(CaptureLifetimes& lifetimes, const std::vector<Given>& given,
              const std::set<DevicePtr>& live) {
-  lifetimes.begin();
-  for (const std::uint64_t ptr : given) {
-    lifetimes.note(DevicePtr{ptr});
-  }
-  lifetimes.learn([&](DevicePtr ptr) { return live.contains(ptr); });
+  lifetimes.learn(given, [&](DevicePtr ptr) { return live.contains(ptr); });
 }
 
 TEST(CaptureLifetimesTest, NothingIsKnownOfTheFirstCapture) {
-  EXPECT_EQ(CaptureLifetimes().next(), Lifetime::kUnknown);
+  EXPECT_EQ(CaptureLifetimes().of(0), Lifetime::kUnknown);
 }
 
 TEST(CaptureLifetimesTest, AnAllocationDoesAsTheOneWithItsNumberDid) {
   CaptureLifetimes lifetimes;
-  capture(lifetimes, {512, 1024, 512}, {DevicePtr{512}});
-  lifetimes.begin();
-  EXPECT_EQ(lifetimes.next(), Lifetime::kDies);  // at the address of the third, which lives
-  lifetimes.note(DevicePtr{4096});
-  EXPECT_EQ(lifetimes.next(), Lifetime::kDies);
-  lifetimes.note(DevicePtr{8192});
-  EXPECT_EQ(lifetimes.next(), Lifetime::kIsKept);
-  lifetimes.note(DevicePtr{4096});
-  EXPECT_EQ(lifetimes.next(), Lifetime::kUnknown);
+  capture(lifetimes, {{DevicePtr{512}}, {DevicePtr{1024}}, {DevicePtr{512}}}, {DevicePtr{512}});
+  EXPECT_EQ(lifetimes.of(0), Lifetime::kDies);  // at the address of the third, which lives
+  EXPECT_EQ(lifetimes.of(1), Lifetime::kDies);
+  EXPECT_EQ(lifetimes.of(2), Lifetime::kIsKept);
+  EXPECT_EQ(lifetimes.of(3), Lifetime::kUnknown);
 }
 
-TEST(CaptureLifetimesTest, ACaptureThatIsGivenUpTeachesNothing) {
+TEST(CaptureLifetimesTest, TheLastCaptureCounts) {
   CaptureLifetimes lifetimes;
-  capture(lifetimes, {512}, {DevicePtr{512}});
-  lifetimes.begin();
-  lifetimes.note(DevicePtr{1024});
-  lifetimes.note(DevicePtr{2048});
-  lifetimes.begin();
-  EXPECT_EQ(lifetimes.next(), Lifetime::kIsKept);
+  capture(lifetimes, {{DevicePtr{512}}, {DevicePtr{1024}}}, {DevicePtr{512}});
+  capture(lifetimes, {{DevicePtr{2048}}}, {});
+  EXPECT_EQ(lifetimes.of(0), Lifetime::kDies);
+  EXPECT_EQ(lifetimes.of(1), Lifetime::kUnknown);
 }
 
 }  // namespace capture_lifetimes_test

@@ -1,8 +1,8 @@
 // Free pages of a pool that is in no group serve its captures at other addresses, and stay behind the
 // old ones, where graphs write.
-#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
+#include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
 
@@ -18,11 +18,11 @@ using testing::bytes;
 using testing::FaultyApi;
 using testing::kPageBytes;
 using testing::SimGpu;
-using Outcome = ScratchSharing::Outcome;
+using Outcome = GraphMemory::Outcome;
 
 constexpr PoolId kPool{0, 31};
 constexpr PoolId kOther{0, 32};
-constexpr ScratchSharing::GroupId kGroup = 1;
+constexpr GroupId kGroup = 1;
 constexpr std::size_t kHoles = 4;
 constexpr std::size_t kDead = 2 * kHoles;  // pages
 constexpr std::size_t kAlive = kHoles;
@@ -56,25 +56,20 @@ class MovesInCapturesTest : public testing::DeviceFixture {
   void begin(const PoolId& pool = kPool) {
     device_->set_captures(1);
     SimGpu::begin_capture(stream_);
-    ASSERT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+    ASSERT_EQ(graphs_->begin_capture(pool), SharingResult::kOk);
   }
   void end(const PoolId& pool = kPool, Outcome outcome = Outcome::kSucceeded) {
-    EXPECT_EQ(device_->scratch().end_capture(pool, outcome), SharingResult::kOk);
+    EXPECT_EQ(graphs_->end_capture(pool, outcome), SharingResult::kOk);
     SimGpu::abandon_capture(stream_);
     device_->set_captures(0);
     device_->report().check_invariants();
   }
   void let_go(const PoolId& pool) {
     device_->pools().release(pool);
-    device_->scratch().on_unheld(pool);
+    graphs_->on_last_release(pool);
   }
   Range take(std::size_t size, const PoolId& pool = kPool) {
-    for (;;) {
-      const DevicePtr ptr = allocate(size, stream_, pool);
-      if (device_->scratch().note(pool, ptr)) {
-        return {ptr, size};
-      }
-    }
+    return {allocate(size, stream_, pool), size};
   }
   // Of the arena, with what lives between what has died.
   void make_holes(Graph& graph, const PoolId& pool = kPool) {
@@ -331,7 +326,7 @@ TEST_F(MovesInCapturesTest, TreesRelyOnTheirAddresses) {
   make_holes(graph);
   end();
   PoolCheckpoint checkpoint;
-  ASSERT_EQ(take_checkpoint(*device_, kPool, &checkpoint), CheckpointError::kNone);
+  ASSERT_EQ(take_checkpoint(*graphs_, kPool, &checkpoint), CheckpointError::kNone);
   const std::size_t before = held();
   begin();
   take(kDead * kPageBytes);
@@ -348,8 +343,8 @@ TEST_F(MovesInCapturesTest, AMemberWithMoreScratchGivesBothAddressesItsOwn) {
   other.last = take(2 * kDead * kPageBytes, kOther);
   free(other.last.ptr);
   end(kOther);
-  ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
   device_->report().check_invariants();
   device_->empty_cache();  // of the pages that were behind the addresses before
   EXPECT_EQ(held(), kAlive + 2 * kDead);
@@ -364,7 +359,7 @@ TEST_F(MovesInCapturesTest, AMemberWithMoreScratchGivesBothAddressesItsOwn) {
   kept.last = {};
   expect_kept(kept, 1);
   // It leaves with pages of its own, which have two addresses again.
-  ASSERT_EQ(device_->scratch().leave(kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->leave(kPool), SharingResult::kOk);
   device_->report().check_invariants();
   EXPECT_EQ(held(), kAlive + 3 * kDead);
   replay(graph, 1);
@@ -376,8 +371,8 @@ TEST_F(MovesInCapturesTest, AMemberWithMoreScratchGivesBothAddressesItsOwn) {
 TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
   const Graph graph = capture();
   free(graph.last.ptr);
-  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
   const std::size_t before = held();
   begin(kOther);
   const Range other = take(kDead * kPageBytes, kOther);
@@ -393,9 +388,9 @@ TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
 
 TEST_F(MovesInCapturesTest, WhatLivesThereIsSharedWithNobody) {
   const Graph graph = capture();
-  EXPECT_EQ(device_->scratch().bytes_if_joined({{kPool}}).set, 0U);
-  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
+  EXPECT_EQ(graphs_->bytes_if_joined({{kPool}}).set, 0U);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
   const std::size_t before = held();
   Graph other;
   begin(kOther);
@@ -425,10 +420,10 @@ TEST_F(MovesInCapturesTest, ADriverThatRefusesToFoldLeavesEachGraphItsOwn) {
       other.last = take(2 * kDead * kPageBytes, kOther);
       free(other.last.ptr);
       end(kOther);
-      ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
+      ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
       FaultyApi::fail_only(name, call, CUDA_ERROR_UNKNOWN);
       try {
-        static_cast<void>(device_->scratch().join(kGroup, kPool));
+        static_cast<void>(graphs_->join(kGroup, kPool));
       } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the state is what counts
       }
       FaultyApi::reset();
@@ -478,7 +473,7 @@ TEST_F(MovesInCapturesTest, ADriverThatRefusesLeavesThemWhereTheyWere) {
         FaultyApi::fail_only(name, call, error);
         try {
           const AllocateResult result =
-              device_->allocate(kPool, stream_, bytes(kDead * kPageBytes));
+              graphs_->allocate(kPool, stream_, bytes(kDead * kPageBytes));
           if (result.ptr != kNull) {
             grown.push_back(result.ptr);
           }

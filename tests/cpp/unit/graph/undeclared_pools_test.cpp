@@ -1,8 +1,8 @@
 // Graphs of one pool that nobody declared to be in a group, where they may replay in any order; and
 // memory that a capture gets again.
-#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
+#include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
 
@@ -17,10 +17,10 @@ using testing::bytes;
 using testing::FaultyApi;
 using testing::kPageBytes;
 using testing::SimGpu;
-using Outcome = ScratchSharing::Outcome;
+using Outcome = GraphMemory::Outcome;
 
 constexpr PoolId kPool{0, 21};
-constexpr ScratchSharing::GroupId kGroup = 1;
+constexpr GroupId kGroup = 1;
 
 class UndeclaredPoolsTest : public testing::DeviceFixture {
  protected:
@@ -39,21 +39,17 @@ class UndeclaredPoolsTest : public testing::DeviceFixture {
   }
 
   Range take(std::size_t size, StreamId stream) {
-    for (;;) {
-      const DevicePtr ptr = device_->allocate(kPool, stream, bytes(size)).ptr;
-      EXPECT_NE(ptr, kNull);
-      if (device_->scratch().note(kPool, ptr)) {
-        return {ptr, size};
-      }
-    }
+    const DevicePtr ptr = graphs_->allocate(kPool, stream, bytes(size)).ptr;
+    EXPECT_NE(ptr, kNull);
+    return {ptr, size};
   }
   Range take(std::size_t size) { return take(size, stream_); }
   void begin() {
     device_->set_captures(1);
-    ASSERT_EQ(device_->scratch().begin_capture(kPool), SharingResult::kOk);
+    ASSERT_EQ(graphs_->begin_capture(kPool), SharingResult::kOk);
   }
   void end() {
-    EXPECT_EQ(device_->scratch().end_capture(kPool, Outcome::kSucceeded), SharingResult::kOk);
+    EXPECT_EQ(graphs_->end_capture(kPool, Outcome::kSucceeded), SharingResult::kOk);
     device_->set_captures(0);
     device_->report().check_invariants();
   }
@@ -129,18 +125,18 @@ TEST_F(UndeclaredPoolsTest, CheckpointsEndIt) {
   capture(8 * kPageBytes, 1024);
   const Graph second = capture(8 * kPageBytes, 1024);
   PoolCheckpoint checkpoint;
-  EXPECT_EQ(take_checkpoint(*device_, kPool, &checkpoint), CheckpointError::kNone);
+  EXPECT_EQ(take_checkpoint(*graphs_, kPool, &checkpoint), CheckpointError::kNone);
   const Graph third = capture(4 * kPageBytes, 1024);
   EXPECT_NE(third.scratch.ptr, second.scratch.ptr);
   CheckpointChange change;
-  EXPECT_EQ(restore_checkpoint(*device_, checkpoint, &change), CheckpointError::kNone);
+  EXPECT_EQ(restore_checkpoint(*graphs_, checkpoint, &change), CheckpointError::kNone);
   EXPECT_EQ(change.freed.size(), 3U);
   EXPECT_EQ(change.allocated.size(), 2U);
   device_->report().check_invariants();
 }
 
 TEST_F(UndeclaredPoolsTest, ScatteredPagesServeALaterRequestOfTheSameCapture) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
   begin();
   std::vector<Range> dying;
   for (int i = 0; i < 4; ++i) {
@@ -158,7 +154,7 @@ TEST_F(UndeclaredPoolsTest, ScatteredPagesServeALaterRequestOfTheSameCapture) {
 }
 
 TEST_F(UndeclaredPoolsTest, WhatDiedOnAnotherStreamDoesNot) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
   begin();
   free(take(4 * kPageBytes).ptr);
   const std::size_t before = held();
@@ -169,7 +165,7 @@ TEST_F(UndeclaredPoolsTest, WhatDiedOnAnotherStreamDoesNot) {
 }
 
 TEST_F(UndeclaredPoolsTest, AResultLiesOnPagesThatItsOwnGraphHadAsScratch) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
   const Graph first = capture(4 * kPageBytes, 512);
   const std::size_t before = held();
   const Graph second = capture(8 * kPageBytes, 4 * kPageBytes);
@@ -189,11 +185,11 @@ TEST_F(UndeclaredPoolsTest, ADriverThatRefusesLeavesEachGraphItsOwn) {
       FaultyApi::fail_only(name, call, CUDA_ERROR_UNKNOWN);
       device_->set_captures(1);
       try {
-        if (device_->scratch().begin_capture(kPool) == SharingResult::kOk) {
+        if (graphs_->begin_capture(kPool) == SharingResult::kOk) {
           std::vector<DevicePtr> taken;
           for (const std::size_t size : {std::size_t{1024}, 12 * kPageBytes, 3 * kPageBytes}) {
-            const DevicePtr ptr = device_->allocate(kPool, stream_, bytes(size)).ptr;
-            if (ptr != kNull && device_->scratch().note(kPool, ptr)) {
+            if (const DevicePtr ptr = graphs_->allocate(kPool, stream_, bytes(size)).ptr;
+                ptr != kNull) {
               taken.push_back(ptr);
             }
           }
@@ -204,7 +200,7 @@ TEST_F(UndeclaredPoolsTest, ADriverThatRefusesLeavesEachGraphItsOwn) {
       } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the state is what counts
       }
       FaultyApi::reset();
-      EXPECT_EQ(device_->scratch().end_capture(kPool, Outcome::kFailed), SharingResult::kOk);
+      EXPECT_EQ(graphs_->end_capture(kPool, Outcome::kFailed), SharingResult::kOk);
       device_->set_captures(0);
       device_->report().check_invariants();
     }

@@ -1,7 +1,7 @@
 // Pages of scratch change hands: behind the work on them, within the pool that may have them, and
 // not at all when the driver refuses.
-#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/driver/error.h"
+#include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
 
@@ -17,10 +17,10 @@ using testing::bytes;
 using testing::FaultyApi;
 using testing::kPageBytes;
 using testing::SimGpu;
-using Outcome = ScratchSharing::Outcome;
+using Outcome = GraphMemory::Outcome;
 
 constexpr std::array kPools = {PoolId{0, 11}, PoolId{0, 12}, PoolId{0, 13}};
-constexpr ScratchSharing::GroupId kGroup = 1;
+constexpr GroupId kGroup = 1;
 
 class ScratchWaitsTest : public testing::DeviceFixture {
  protected:
@@ -43,22 +43,19 @@ class ScratchWaitsTest : public testing::DeviceFixture {
   // Sizes in pages.
   Graph capture(const PoolId& pool, std::size_t scratch, std::size_t result) {
     device_->set_captures(1);
-    EXPECT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+    EXPECT_EQ(graphs_->begin_capture(pool), SharingResult::kOk);
     Graph graph{take(pool, scratch), take(pool, result)};
     free(graph.scratch.ptr);
-    EXPECT_EQ(device_->scratch().end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
+    EXPECT_EQ(graphs_->end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
     device_->set_captures(0);
     device_->report().check_invariants();
     return graph;
   }
   Range take(const PoolId& pool, std::size_t pages) {
-    const Range range{device_->allocate(pool, stream_, bytes(pages * kPageBytes)).ptr,
-                      pages * kPageBytes};
-    EXPECT_TRUE(device_->scratch().note(pool, range.ptr));
-    return range;
+    return {graphs_->allocate(pool, stream_, bytes(pages * kPageBytes)).ptr, pages * kPageBytes};
   }
   void join(const PoolId& pool) {
-    ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
+    ASSERT_EQ(graphs_->join(kGroup, pool), SharingResult::kOk);
     device_->report().check_invariants();
   }
   void replay(const Range& range, unsigned char value) {
@@ -105,7 +102,7 @@ TEST_F(ScratchWaitsTest, APoolLeavesBehindTheWorkOnItsScratch) {
   capture(kPools[0], 8, 1);
   const Graph smaller = capture(kPools[1], 4, 1);
   expect_work_before_unmapping(smaller.scratch);
-  ASSERT_EQ(device_->scratch().leave(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->leave(kPools[1]), SharingResult::kOk);
   EXPECT_GT(unmapped_, 0);
 }
 
@@ -114,12 +111,12 @@ TEST_F(ScratchWaitsTest, ScratchOfGraphsThatAreGoneGoesBehindTheirWork) {
   const Graph gone = capture(kPools[0], 8, 1);
   free(gone.result.ptr);
   ASSERT_TRUE(device_->pools().release(kPools[0]));
-  device_->scratch().on_unheld(kPools[0]);
+  graphs_->on_last_release(kPools[0]);
   device_->pools().hold(kPools[0]);
   expect_work_before_unmapping(gone.scratch);
   join(kPools[1]);
   EXPECT_GT(unmapped_, 0);
-  EXPECT_EQ(device_->scratch().bytes_of(kGroup).scratch, 0U);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).scratch, 0U);
 }
 
 TEST_F(ScratchWaitsTest, WhatDiedAfterItsCaptureServesNoCaptureOfAnotherPool) {
@@ -146,20 +143,17 @@ TEST_F(ScratchWaitsTest, WhatDiesInACaptureDoesNotServeIt) {
   join(kPools[0]);
   const Graph writer = capture(kPools[0], 1, 4);
   device_->set_captures(1);
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
   free(writer.result.ptr);
   // As large, and small enough to be a part of it.
   for (const std::size_t size : {4 * kPageBytes, kPageBytes, kPageBytes / 4}) {
     for (int i = 0; i < 4; ++i) {
-      DevicePtr ptr{};
-      do {
-        ptr = device_->allocate(kPools[0], stream_, bytes(size)).ptr;
-        ASSERT_NE(ptr, kNull);
-      } while (!device_->scratch().note(kPools[0], ptr));
+      const DevicePtr ptr = graphs_->allocate(kPools[0], stream_, bytes(size)).ptr;
+      ASSERT_NE(ptr, kNull);
       EXPECT_TRUE(ptr + size <= writer.result.ptr || writer.result.ptr + writer.result.size <= ptr);
     }
   }
-  ASSERT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  ASSERT_EQ(graphs_->end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
   device_->set_captures(0);
 }
 
@@ -169,13 +163,13 @@ TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
   join(kPools[1]);
   const Graph larger = capture(kPools[0], 8, 1);
   const Graph smaller = capture(kPools[1], 4, 1);
-  const std::size_t shared = device_->scratch().bytes_of(kGroup).set;
+  const std::size_t shared = graphs_->bytes_of(kGroup).set;
   int refused = 0;
   for (std::uint64_t call = 1;; ++call) {
     for (const CUresult result : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
       FaultyApi::fail_only("cuMemMap", call, result);
       try {
-        if (device_->scratch().leave(kPools[1]) == SharingResult::kOk) {
+        if (graphs_->leave(kPools[1]) == SharingResult::kOk) {
           FaultyApi::reset();
           EXPECT_GE(refused, 4);
           device_->report().check_invariants();
@@ -188,8 +182,8 @@ TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
       FaultyApi::reset();
       ++refused;
       device_->report().check_invariants();
-      EXPECT_EQ(device_->scratch().bytes_of(kGroup).set, shared);
-      EXPECT_EQ(device_->scratch().join(kGroup, kPools[1]), SharingResult::kOk);  // is a member
+      EXPECT_EQ(graphs_->bytes_of(kGroup).set, shared);
+      EXPECT_EQ(graphs_->join(kGroup, kPools[1]), SharingResult::kOk);  // is a member
       // A page that it does not share would keep what it has.
       replay(smaller.scratch, 5);
       replay(larger.scratch, 9);
@@ -208,7 +202,7 @@ TEST_F(ScratchWaitsTest, WhatDiesWhileTheEndOfACaptureIsTriedAgainIsTheGraphs) {
   capture(kPools[0], 2, 1);
   const DevicePtr eager = allocate(512);  // for which emptying the cache waits
   device_->set_captures(1);
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
   const Range scratch = take(kPools[0], 3);
   for (const DevicePtr ptr : {scratch.ptr, eager}) {
     Heap& heap = heap_of(ptr);
@@ -218,7 +212,7 @@ TEST_F(ScratchWaitsTest, WhatDiesWhileTheEndOfACaptureIsTriedAgainIsTheGraphs) {
   }
   device_->store().set_limit(device_->report().held_bytes());
   device_->set_captures(0);
-  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(graphs_->end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
   device_->store().set_limit(PageStore::kNoLimit);
   device_->report().check_invariants();
   replay(scratch, 5);

@@ -1,6 +1,5 @@
 // Scratch that graphs have in common: what a group holds, and that nobody else has what lives.
-#include "ferro/core/device/scratch_sharing.h"
-
+#include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sim_gpu.h"
 
@@ -12,15 +11,15 @@
 #include <vector>
 
 namespace ferro {
-namespace scratch_sharing_test {
+namespace exclusive_groups_test {
 
 using testing::bytes;
 using testing::kPageBytes;
 using testing::SimGpu;
-using Outcome = ScratchSharing::Outcome;
+using Outcome = GraphMemory::Outcome;
 
 constexpr std::array kPools = {PoolId{0, 11}, PoolId{0, 12}, PoolId{0, 13}};
-constexpr ScratchSharing::GroupId kGroup = 1;
+constexpr GroupId kGroup = 1;
 
 // What a graph writes at each replay, and what of that lives.
 struct Graph {
@@ -33,9 +32,9 @@ struct Graph {
   std::vector<Range> results;
 };
 
-class ScratchSharingTest : public testing::DeviceFixture {
+class ExclusiveGroupsTest : public testing::DeviceFixture {
  protected:
-  explicit ScratchSharingTest(const HandleRules& handles = {})
+  explicit ExclusiveGroupsTest(const HandleRules& handles = {})
       : DeviceFixture(512, SimGpu::kManual, AllocatorConfig{.handles = handles}) {
     for (const PoolId& pool : kPools) {
       device_->pools().hold(pool);
@@ -46,7 +45,7 @@ class ScratchSharingTest : public testing::DeviceFixture {
   Graph capture(const PoolId& pool, const std::vector<std::size_t>& sizes) {
     Graph graph{pool, {}, {}};
     device_->set_captures(1);
-    EXPECT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+    EXPECT_EQ(graphs_->begin_capture(pool), SharingResult::kOk);
     DevicePtr scratch = kNull;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const Graph::Range range = take(pool, sizes[i]);
@@ -63,19 +62,15 @@ class ScratchSharingTest : public testing::DeviceFixture {
     if (scratch != kNull) {
       free(scratch);
     }
-    EXPECT_EQ(device_->scratch().end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
+    EXPECT_EQ(graphs_->end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
     device_->set_captures(0);
     device_->report().check_invariants();
     return graph;
   }
   Graph::Range take(const PoolId& pool, std::size_t size) {
-    for (;;) {
-      const DevicePtr ptr = device_->allocate(pool, stream_, bytes(size)).ptr;
-      EXPECT_NE(ptr, kNull);
-      if (device_->scratch().note(pool, ptr)) {
-        return {ptr, size};
-      }
-    }
+    const DevicePtr ptr = graphs_->allocate(pool, stream_, bytes(size)).ptr;
+    EXPECT_NE(ptr, kNull);
+    return {ptr, size};
   }
   void replay(const Graph& graph, unsigned char value) {
     for (const Graph::Range& range : graph.writes) {
@@ -93,19 +88,19 @@ class ScratchSharingTest : public testing::DeviceFixture {
   }
   void join_all() {
     for (const PoolId& pool : kPools) {
-      ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
+      ASSERT_EQ(graphs_->join(kGroup, pool), SharingResult::kOk);
     }
   }
-  std::size_t set_pages() { return device_->scratch().bytes_of(kGroup).set / kPageBytes; }
+  std::size_t set_pages() { return graphs_->bytes_of(kGroup).set / kPageBytes; }
   std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
   void let_go(const PoolId& pool) {
     ASSERT_TRUE(device_->pools().release(pool));
-    device_->scratch().on_unheld(pool);
+    graphs_->on_last_release(pool);
     device_->pools().hold(pool);
   }
 };
 
-TEST_F(ScratchSharingTest, CapturesOfAGroupCostTheirResultsAndTheLargestScratch) {
+TEST_F(ExclusiveGroupsTest, CapturesOfAGroupCostTheirResultsAndTheLargestScratch) {
   join_all();
   std::vector<Graph> graphs;
   for (const std::size_t pages : {8, 16, 4}) {
@@ -114,10 +109,10 @@ TEST_F(ScratchSharingTest, CapturesOfAGroupCostTheirResultsAndTheLargestScratch)
   device_->empty_cache();
   EXPECT_EQ(set_pages(), 16U);
   EXPECT_EQ(held(), 16U + 3 * 2U);
-  EXPECT_EQ(device_->scratch().bytes_of(kGroup).scratch, (8 + 16 + 4) * kPageBytes);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).scratch, (8 + 16 + 4) * kPageBytes);
 }
 
-TEST_F(ScratchSharingTest, TheSameOfPoolsThatJoinAfterTheirCaptures) {
+TEST_F(ExclusiveGroupsTest, TheSameOfPoolsThatJoinAfterTheirCaptures) {
   std::vector<Graph> graphs;
   for (const std::size_t pages : {8, 16, 4}) {
     graphs.push_back(capture(kPools[graphs.size()], {pages * kPageBytes, 2 * kPageBytes}));
@@ -134,11 +129,11 @@ TEST_F(ScratchSharingTest, TheSameOfPoolsThatJoinAfterTheirCaptures) {
   }
 }
 
-TEST_F(ScratchSharingTest, APoolThatLeavesHasScratchOfItsOwn) {
+TEST_F(ExclusiveGroupsTest, APoolThatLeavesHasScratchOfItsOwn) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes, 8 * kPageBytes});
   const Graph b = capture(kPools[1], {8 * kPageBytes, kPageBytes});
-  ASSERT_EQ(device_->scratch().leave(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->leave(kPools[1]), SharingResult::kOk);
   device_->report().check_invariants();
   replay(a, 1);
   for (const Graph::Range& range : b.writes) {
@@ -147,12 +142,12 @@ TEST_F(ScratchSharingTest, APoolThatLeavesHasScratchOfItsOwn) {
   SimGpu::finish_all();
   EXPECT_EQ(SimGpu::peek(a.writes[0].ptr), 1);
   EXPECT_EQ(SimGpu::peek(b.writes[0].ptr), 2);
-  EXPECT_EQ(device_->scratch().join(kGroup, kPools[1]), SharingResult::kOk);
+  EXPECT_EQ(graphs_->join(kGroup, kPools[1]), SharingResult::kOk);
   device_->report().check_invariants();
 }
 
-TEST_F(ScratchSharingTest, WhatDiesAfterItsCaptureServesLaterOnesAtOtherAddresses) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+TEST_F(ExclusiveGroupsTest, WhatDiesAfterItsCaptureServesLaterOnesAtOtherAddresses) {
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {kPageBytes, 4 * kPageBytes});
   free(a.results[0].ptr);
   const std::size_t before = held();
@@ -164,24 +159,24 @@ TEST_F(ScratchSharingTest, WhatDiesAfterItsCaptureServesLaterOnesAtOtherAddresse
   }
 }
 
-TEST_F(ScratchSharingTest, WhatDiesInACaptureIsNotGivenToIt) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+TEST_F(ExclusiveGroupsTest, WhatDiesInACaptureIsNotGivenToIt) {
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {kPageBytes, 4 * kPageBytes});
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
   free(a.results[0].ptr);
   const Graph::Range range = take(kPools[0], 4 * kPageBytes);
   EXPECT_NE(range.ptr, a.results[0].ptr);
-  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(graphs_->end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
 }
 
-TEST_F(ScratchSharingTest, AFailedCaptureLeavesNothing) {
+TEST_F(ExclusiveGroupsTest, AFailedCaptureLeavesNothing) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   const std::size_t before = held();
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOk);
   free(take(kPools[1], 6 * kPageBytes).ptr);
   const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
-  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
+  EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kFailed), SharingResult::kOk);
   device_->report().check_invariants();
   // A tensor of the failed capture that somebody kept is nobody else's.
   SimGpu::fill(stream_, kept, 9, 2 * kPageBytes);
@@ -193,64 +188,63 @@ TEST_F(ScratchSharingTest, AFailedCaptureLeavesNothing) {
   EXPECT_LE(held(), before + 2);
 }
 
-TEST_F(ScratchSharingTest, APoolIsAMemberOfOneGroup) {
+TEST_F(ExclusiveGroupsTest, APoolIsAMemberOfOneGroup) {
   join_all();
-  EXPECT_EQ(device_->scratch().join(2, kPools[0]), SharingResult::kMember);
-  EXPECT_EQ(device_->scratch().leave({0, 99}), SharingResult::kNoMember);
+  EXPECT_EQ(graphs_->join(2, kPools[0]), SharingResult::kMember);
+  EXPECT_EQ(graphs_->leave({0, 99}), SharingResult::kNoMember);
 }
 
-TEST_F(ScratchSharingTest, APoolThatWouldJoinSaysWhatItShares) {
+TEST_F(ExclusiveGroupsTest, APoolThatWouldJoinSaysWhatItShares) {
   std::vector<Graph> graphs;
   for (const std::size_t pages : {8, 16, 4}) {
     graphs.push_back(capture(kPools[graphs.size()], {pages * kPageBytes, 2 * kPageBytes}));
   }
-  const GroupBytes joined = device_->scratch().bytes_if_joined(kPools);
+  const GroupBytes joined = graphs_->bytes_if_joined(kPools);
   EXPECT_EQ(joined.set, 16 * kPageBytes);
   EXPECT_EQ(joined.scratch, (8 + 16 + 4) * kPageBytes);
   join_all();
   EXPECT_EQ(set_pages(), 16U);
-  EXPECT_EQ(device_->scratch().bytes_if_joined(kPools).scratch, 0U);
+  EXPECT_EQ(graphs_->bytes_if_joined(kPools).scratch, 0U);
 }
 
-TEST_F(ScratchSharingTest, ACaptureIntoAPoolBesideTheGroupFillsItsPages) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+TEST_F(ExclusiveGroupsTest, ACaptureIntoAPoolBesideTheGroupFillsItsPages) {
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   device_->set_captures(1);
   const std::size_t size = kPageBytes / 2 + kPageBytes;
-  EXPECT_EQ(device_->allocate(kPools[1], stream_, bytes(size)).size, size);
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
-  EXPECT_EQ(device_->allocate(kPools[0], stream_, bytes(size)).size, 2 * kPageBytes);
-  EXPECT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kFailed), SharingResult::kOk);
+  EXPECT_EQ(graphs_->allocate(kPools[1], stream_, bytes(size)).size, size);
+  ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
+  EXPECT_EQ(graphs_->allocate(kPools[0], stream_, bytes(size)).size, 2 * kPageBytes);
+  EXPECT_EQ(graphs_->end_capture(kPools[0], Outcome::kFailed), SharingResult::kOk);
   device_->set_captures(0);
 }
 
-TEST_F(ScratchSharingTest, NothingIsSharedWhileACaptureRuns) {
+TEST_F(ExclusiveGroupsTest, NothingIsSharedWhileACaptureRuns) {
   device_->set_captures(1);
-  EXPECT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kCapturing);
+  EXPECT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kCapturing);
   device_->set_captures(0);
 }
 
-TEST_F(ScratchSharingTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
+TEST_F(ExclusiveGroupsTest, ResultsThatFindNoPagesEndTheCaptureWithAnError) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   device_->store().set_limit(device_->report().held_bytes());
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOk);
   const DevicePtr kept = take(kPools[1], 4 * kPageBytes).ptr;
-  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded),
-            SharingResult::kOutOfMemory);
+  EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOutOfMemory);
   device_->report().check_invariants();
-  EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOutOfMemory);
+  EXPECT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOutOfMemory);
   free(kept);
   device_->store().set_limit(PageStore::kNoLimit);
-  EXPECT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
-  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOk);
+  EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
 }
 
 // It shared with whoever joined the group after it had left.
-TEST_F(ScratchSharingTest, APoolThatLeavesAloneSharesWithNobodyWhoJoinsLater) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+TEST_F(ExclusiveGroupsTest, APoolThatLeavesAloneSharesWithNobodyWhoJoinsLater) {
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
-  ASSERT_EQ(device_->scratch().leave(kPools[0]), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->leave(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPools[1]), SharingResult::kOk);
   const Graph b = capture(kPools[1], {8 * kPageBytes, kPageBytes});
   replay(a, 1);
   SimGpu::fill(stream_, b.writes[0].ptr, 2, b.writes[0].size);
@@ -260,13 +254,13 @@ TEST_F(ScratchSharingTest, APoolThatLeavesAloneSharesWithNobodyWhoJoinsLater) {
 
 // The scratch of the graph came behind the pages of its own result, which was free by then. A graph
 // may read the one after it has written the other.
-TEST_F(ScratchSharingTest, AGraphHasItsScratchAndWhatDiedAfterItsCaptureOnPagesOfTheirOwn) {
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+TEST_F(ExclusiveGroupsTest, AGraphHasItsScratchAndWhatDiedAfterItsCaptureOnPagesOfTheirOwn) {
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   const Graph a = capture(kPools[0], {kPageBytes, kPageBytes});
   free(a.results[0].ptr);
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().join(2, kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->end_capture(kPools[0], Outcome::kSucceeded), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(2, kPools[0]), SharingResult::kOk);
   SimGpu::fill(stream_, a.writes[0].ptr, 1, kPageBytes);
   SimGpu::fill(stream_, a.writes[1].ptr, 2, kPageBytes);
   SimGpu::finish_all();
@@ -274,7 +268,7 @@ TEST_F(ScratchSharingTest, AGraphHasItsScratchAndWhatDiedAfterItsCaptureOnPagesO
 }
 
 // Its pages went to the default pool, and the next replay wrote to addresses without any.
-TEST_F(ScratchSharingTest, APoolLendsNothingThatItsGraphsWrite) {
+TEST_F(ExclusiveGroupsTest, APoolLendsNothingThatItsGraphsWrite) {
   join_all();
   const Graph a = capture(kPools[0], {kPageBytes, 8 * kPageBytes});
   device_->pools().set_use_on_oom(kPools[0], true);
@@ -286,21 +280,21 @@ TEST_F(ScratchSharingTest, APoolLendsNothingThatItsGraphsWrite) {
 }
 
 // The handle was exchanged at the end of the capture, and others had opened the old one.
-TEST_F(ScratchSharingTest, WhatACaptureBorrowedIsNotSharedWithOthers) {
+TEST_F(ExclusiveGroupsTest, WhatACaptureBorrowedIsNotSharedWithOthers) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOk);
   const DevicePtr kept = take(kPools[1], 2 * kPageBytes).ptr;
   Span& span = *addresses_.find(kept);
   SharedRange range;
   EXPECT_EQ(device_->export_block(span, kept, &range), ExportResult::kBorrowed);
   EXPECT_FALSE(device_->pin(span, kept, 2 * kPageBytes));
-  EXPECT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
+  EXPECT_EQ(graphs_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOk);
   EXPECT_EQ(device_->export_block(span, kept, &range), ExportResult::kOk);
   device_->report().check_invariants();
 }
 
-class UnsettledTest : public ScratchSharingTest {
+class UnsettledTest : public ExclusiveGroupsTest {
  protected:
   // A capture whose result has no pages of its own; `kept_` is that result.
   void SetUp() override {
@@ -308,10 +302,9 @@ class UnsettledTest : public ScratchSharingTest {
     graph_ = capture(kPools[0], {8 * kPageBytes, kPageBytes});
     device_->empty_cache();
     device_->store().set_limit(device_->report().held_bytes());
-    ASSERT_EQ(device_->scratch().begin_capture(kPools[1]), SharingResult::kOk);
+    ASSERT_EQ(graphs_->begin_capture(kPools[1]), SharingResult::kOk);
     kept_ = take(kPools[1], 4 * kPageBytes).ptr;
-    ASSERT_EQ(device_->scratch().end_capture(kPools[1], Outcome::kSucceeded),
-              SharingResult::kOutOfMemory);
+    ASSERT_EQ(graphs_->end_capture(kPools[1], Outcome::kSucceeded), SharingResult::kOutOfMemory);
   }
 
   Graph graph_;
@@ -343,46 +336,46 @@ TEST_F(UnsettledTest, NothingIsLeftOfAPoolThatNobodyHolds) {
 }
 
 // A failed capture unmapped it while replays of graphs that are gone could still be at work.
-TEST_F(ScratchSharingTest, AFailedCaptureWaitsForNobody) {
+TEST_F(ExclusiveGroupsTest, AFailedCaptureWaitsForNobody) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   free(a.results[0].ptr);
   let_go(kPools[0]);
   SimGpu::fill(stream_, a.writes[0].ptr, 1, 8 * kPageBytes);
-  ASSERT_EQ(device_->scratch().begin_capture(kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
   const std::uint64_t unmaps = SimGpu::calls("cuMemUnmap");
-  ASSERT_EQ(device_->scratch().end_capture(kPools[0], Outcome::kFailed), SharingResult::kOk);
+  ASSERT_EQ(graphs_->end_capture(kPools[0], Outcome::kFailed), SharingResult::kOk);
   EXPECT_EQ(SimGpu::calls("cuMemUnmap"), unmaps);
 }
 
 // The second time it was looked for among the pools that this device knows.
-TEST_F(ScratchSharingTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
+TEST_F(ExclusiveGroupsTest, APoolOfOtherDevicesJoinsAndLeavesAndJoins) {
   const PoolId elsewhere{0, 99};
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
-  ASSERT_EQ(device_->scratch().leave(elsewhere), SharingResult::kOk);
-  EXPECT_EQ(device_->scratch().join(kGroup, elsewhere), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, elsewhere), SharingResult::kOk);
+  ASSERT_EQ(graphs_->leave(elsewhere), SharingResult::kOk);
+  EXPECT_EQ(graphs_->join(kGroup, elsewhere), SharingResult::kOk);
 }
 
 // Its free memory was taken for scratch of graphs, which never ended.
-TEST_F(ScratchSharingTest, APoolThatNobodyHoldsBringsNothing) {
+TEST_F(ExclusiveGroupsTest, APoolThatNobodyHoldsBringsNothing) {
   free(take(kPools[0], 4 * kPageBytes).ptr);
   ASSERT_TRUE(device_->pools().release(kPools[0]));
-  ASSERT_EQ(device_->scratch().join(kGroup, kPools[0]), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kPools[0]), SharingResult::kOk);
   EXPECT_EQ(set_pages(), 0U);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
 }
 
-class ScratchSharingRandom : public ScratchSharingTest,
-                             public ::testing::WithParamInterface<unsigned> {
+class ExclusiveGroupsRandom : public ExclusiveGroupsTest,
+                              public ::testing::WithParamInterface<unsigned> {
  protected:
-  ScratchSharingRandom() : ScratchSharingTest(testing::handle_rules(GetParam())) {}
+  ExclusiveGroupsRandom() : ExclusiveGroupsTest(testing::handle_rules(GetParam())) {}
 };
 
 // Graphs of three pools that join, leave, are captured, replayed and let go of in any order: after a
 // replay every byte of every result is what its own graph wrote last.
-TEST_P(ScratchSharingRandom, ResultsAreWhatTheirGraphsWrote) {
+TEST_P(ExclusiveGroupsRandom, ResultsAreWhatTheirGraphsWrote) {
   std::mt19937 random(GetParam());
   const auto below = [&random](std::size_t n) { return random() % n; };
   struct Known {
@@ -406,10 +399,10 @@ TEST_P(ScratchSharingRandom, ResultsAreWhatTheirGraphsWrote) {
       });
       graphs.push_back({capture(pool, sizes)});
     } else if (what < 4) {
-      ASSERT_EQ(device_->scratch().join(kGroup, pool), SharingResult::kOk);
+      ASSERT_EQ(graphs_->join(kGroup, pool), SharingResult::kOk);
       joined[index] = true;
     } else if (what < 5) {
-      static_cast<void>(device_->scratch().leave(pool));
+      static_cast<void>(graphs_->leave(pool));
     } else if (what < 6 && !graphs.empty()) {
       Graph& graph = graphs[below(graphs.size())].graph;
       if (!graph.results.empty()) {
@@ -444,7 +437,7 @@ TEST_P(ScratchSharingRandom, ResultsAreWhatTheirGraphsWrote) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ScratchSharingRandom, ::testing::Range(1U, 41U));
+INSTANTIATE_TEST_SUITE_P(Seeds, ExclusiveGroupsRandom, ::testing::Range(1U, 41U));
 
-}  // namespace scratch_sharing_test
+}  // namespace exclusive_groups_test
 }  // namespace ferro

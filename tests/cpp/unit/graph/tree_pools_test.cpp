@@ -1,6 +1,6 @@
 // Pools of trees in a group: what their graphs carry to one another is theirs, the rest is shared.
-#include "ferro/core/device/scratch_sharing.h"
 #include "ferro/graph/checkpoint.h"
+#include "ferro/graph/graph_memory.h"
 #include "support/device_fixture.h"
 #include "support/sanitizers.h"
 
@@ -18,11 +18,11 @@ namespace tree_pools_test {
 using testing::bytes;
 using testing::kPageBytes;
 using testing::SimGpu;
-using Outcome = ScratchSharing::Outcome;
+using Outcome = GraphMemory::Outcome;
 
 constexpr PoolId kTree{0, 21};
 constexpr PoolId kOther{0, 22};
-constexpr ScratchSharing::GroupId kGroup = 1;
+constexpr GroupId kGroup = 1;
 
 struct Range {
   DevicePtr ptr{};
@@ -53,26 +53,22 @@ class TreePoolsTest : public testing::DeviceFixture {
   }
 
   Range take(const PoolId& pool, std::size_t size) {
-    for (;;) {
-      const DevicePtr ptr = device_->allocate(pool, stream_, bytes(size)).ptr;
-      EXPECT_NE(ptr, kNull);
-      if (device_->scratch().note(pool, ptr)) {
-        return {ptr, size};
-      }
-    }
+    const DevicePtr ptr = graphs_->allocate(pool, stream_, bytes(size)).ptr;
+    EXPECT_NE(ptr, kNull);
+    return {ptr, size};
   }
   void begin(const PoolId& pool) {
     device_->set_captures(1);
-    EXPECT_EQ(device_->scratch().begin_capture(pool), SharingResult::kOk);
+    EXPECT_EQ(graphs_->begin_capture(pool), SharingResult::kOk);
   }
   void end(const PoolId& pool) {
     device_->set_captures(0);
-    EXPECT_EQ(device_->scratch().end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
+    EXPECT_EQ(graphs_->end_capture(pool, Outcome::kSucceeded), SharingResult::kOk);
     device_->report().check_invariants();
   }
   PoolCheckpoint checkpoint() {
     PoolCheckpoint taken;
-    EXPECT_EQ(take_checkpoint(*device_, kTree, &taken), CheckpointError::kNone);
+    EXPECT_EQ(take_checkpoint(*graphs_, kTree, &taken), CheckpointError::kNone);
     device_->report().check_invariants();
     return taken;
   }
@@ -101,7 +97,7 @@ class TreePoolsTest : public testing::DeviceFixture {
   }
   void go_to(const Node& node) {
     CheckpointChange change;
-    ASSERT_EQ(restore_checkpoint(*device_, node.checkpoint, &change), CheckpointError::kNone);
+    ASSERT_EQ(restore_checkpoint(*graphs_, node.checkpoint, &change), CheckpointError::kNone);
     device_->report().check_invariants();
   }
   Graph capture(std::size_t scratch, std::size_t result) {
@@ -140,11 +136,11 @@ class TreePoolsTest : public testing::DeviceFixture {
     ASSERT_EQ(SimGpu::peek(range.ptr + (range.size - 1)), range.value);
   }
   void join_both() {
-    ASSERT_EQ(device_->scratch().join(kGroup, kOther), SharingResult::kOk);
-    ASSERT_EQ(device_->scratch().join(kGroup, kTree), SharingResult::kOk);
+    ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+    ASSERT_EQ(graphs_->join(kGroup, kTree), SharingResult::kOk);
   }
-  std::size_t set_pages() { return device_->scratch().bytes_of(kGroup).set / kPageBytes; }
-  std::size_t scratch_pages() { return device_->scratch().bytes_of(kGroup).scratch / kPageBytes; }
+  std::size_t set_pages() { return graphs_->bytes_of(kGroup).set / kPageBytes; }
+  std::size_t scratch_pages() { return graphs_->bytes_of(kGroup).scratch / kPageBytes; }
   std::size_t held() {
     device_->empty_cache();
     return device_->report().held_bytes() / kPageBytes;
@@ -169,7 +165,7 @@ TEST_F(TreePoolsTest, ATreeThatJoinsGivesWhatItsGraphsDoNotCarry) {
 }
 
 TEST_F(TreePoolsTest, ARecordingGivesItsScratchAfterItsCheckpoint) {
-  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   join_both();
   Graph other = capture(16 * kPageBytes, kPageBytes);
   Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
@@ -191,7 +187,7 @@ TEST_F(TreePoolsTest, ARecordingGivesItsScratchAfterItsCheckpoint) {
 
 TEST_F(TreePoolsTest, WhatTheProgramAllocatesThereHasPagesOfItsOwn) {
   join_both();
-  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   Graph other = capture(16 * kPageBytes, kPageBytes);
   Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
   Range warm = take(kTree, 12 * kPageBytes);
@@ -229,7 +225,7 @@ TEST_F(TreePoolsTest, NoCheckpointIsTakenOfWhatIsBorrowed) {
   begin(kTree);
   const Range result = take(kTree, kPageBytes);
   PoolCheckpoint refused;
-  EXPECT_EQ(take_checkpoint(*device_, kTree, &refused), CheckpointError::kBorrows);
+  EXPECT_EQ(take_checkpoint(*graphs_, kTree, &refused), CheckpointError::kBorrows);
   end(kTree);
   EXPECT_EQ(checkpoint().heaps.size(), 1U);
   free(result.ptr);
@@ -237,7 +233,7 @@ TEST_F(TreePoolsTest, NoCheckpointIsTakenOfWhatIsBorrowed) {
 
 TEST_F(TreePoolsTest, WhereTheHostMayNotWaitItIsSharedLater) {
   join_both();
-  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   begin(kTree);
   free(take(kTree, 8 * kPageBytes).ptr);
   end(kTree);
@@ -251,7 +247,7 @@ TEST_F(TreePoolsTest, WhereTheHostMayNotWaitItIsSharedLater) {
 
 // Two parts of one graph's scratch could come behind the same pages.
 TEST_F(TreePoolsTest, WhatWasNotSharedAtOnceNeverIs) {
-  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   begin(kTree);
   Range first = take(kTree, 4 * kPageBytes);
   Range second = take(kTree, 4 * kPageBytes);
@@ -307,14 +303,14 @@ TEST_F(TreePoolsTest, ATreeThatLeavesHasScratchOfItsOwn) {
   Graph other = capture(16 * kPageBytes, kPageBytes);
   Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
   join_both();
-  ASSERT_EQ(device_->scratch().leave(kTree), SharingResult::kOk);
+  ASSERT_EQ(graphs_->leave(kTree), SharingResult::kOk);
   EXPECT_EQ(held(), 17U + 11U);
   replay(root, 1);
   replay(other, 2);
   expect_held(root.scratch[0]);
   Node child = record(&root, 4 * kPageBytes, kPageBytes);
   EXPECT_EQ(held(), 17U + 11U + 5U);
-  ASSERT_EQ(device_->scratch().join(kGroup, kTree), SharingResult::kOk);
+  ASSERT_EQ(graphs_->join(kGroup, kTree), SharingResult::kOk);
   EXPECT_EQ(set_pages(), 16U);
   EXPECT_EQ(held(), 17U + 3U + 1U);
   replay(child, 3);
@@ -323,27 +319,27 @@ TEST_F(TreePoolsTest, ATreeThatLeavesHasScratchOfItsOwn) {
 }
 
 TEST_F(TreePoolsTest, AllGoesBackWithTheLastGraph) {
-  ASSERT_TRUE(device_->scratch().expect_checkpoints(kTree));
+  ASSERT_TRUE(graphs_->expect_checkpoints(kTree));
   join_both();
   const Node root = record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
   free(root.results[0].ptr);
   ASSERT_TRUE(device_->pools().release(kTree));
-  device_->scratch().on_unheld(kTree);
+  graphs_->on_last_release(kTree);
   EXPECT_EQ(held(), 0U);
   CheckpointChange change;
-  EXPECT_EQ(restore_checkpoint(*device_, root.checkpoint, &change), CheckpointError::kUnknownPool);
+  EXPECT_EQ(restore_checkpoint(*graphs_, root.checkpoint, &change), CheckpointError::kUnknownPool);
   device_->pools().hold(kTree);
-  EXPECT_EQ(restore_checkpoint(*device_, root.checkpoint, &change), CheckpointError::kPagesGone);
+  EXPECT_EQ(restore_checkpoint(*graphs_, root.checkpoint, &change), CheckpointError::kPagesGone);
 }
 
 TEST_F(TreePoolsTest, WhatAnEstimateSaysIsWhatJoiningLeaves) {
   capture(16 * kPageBytes, kPageBytes);
   record(nullptr, 8 * kPageBytes, 2 * kPageBytes);
   const std::array pools = {kTree, kOther};
-  const GroupBytes expected = device_->scratch().bytes_if_joined(pools);
+  const GroupBytes expected = graphs_->bytes_if_joined(pools);
   join_both();
-  EXPECT_EQ(device_->scratch().bytes_of(kGroup).set, expected.set);
-  EXPECT_EQ(device_->scratch().bytes_of(kGroup).scratch, expected.scratch);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).set, expected.set);
+  EXPECT_EQ(graphs_->bytes_of(kGroup).scratch, expected.scratch);
 }
 
 class TreePoolsRandom : public TreePoolsTest, public ::testing::WithParamInterface<unsigned> {};
@@ -404,7 +400,7 @@ TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
       } else {
         PoolCheckpoint empty{.pool = kTree, .heaps = {}};
         CheckpointChange change;
-        ASSERT_EQ(restore_checkpoint(*device_, empty, &change), CheckpointError::kNone);
+        ASSERT_EQ(restore_checkpoint(*graphs_, empty, &change), CheckpointError::kNone);
       }
       if (below(3) == 0) {
         free(take(kTree, size()).ptr);  // a run that warms up
@@ -412,14 +408,14 @@ TEST_P(TreePoolsRandom, PathsHoldWhatTheirGraphsWrote) {
       nodes.push_back(std::make_unique<Node>(record(parent, 2 * size(), size(), size())));
     } else if (what < 4 && graphs.size() < 5) {
       // Before it is a member a later graph would have its scratch where earlier ones keep results.
-      if (device_->scratch().join(kGroup, kOther) == SharingResult::kOk) {
+      if (graphs_->join(kGroup, kOther) == SharingResult::kOk) {
         graphs.push_back(capture(size(), size()));
         replay(graphs.back(), ++value);
       }
     } else if (what < 5) {
-      ASSERT_EQ(device_->scratch().join(kGroup, kTree), SharingResult::kOk);
+      ASSERT_EQ(graphs_->join(kGroup, kTree), SharingResult::kOk);
     } else if (what < 6 && below(2) == 0) {
-      static_cast<void>(device_->scratch().leave(below(2) == 0 ? kTree : kOther));
+      static_cast<void>(graphs_->leave(below(2) == 0 ? kTree : kOther));
     } else if (what < 7) {
       device_->empty_cache();
     } else if (!nodes.empty()) {

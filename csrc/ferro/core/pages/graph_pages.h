@@ -1,0 +1,69 @@
+// What the core asks of the pages that graphs share. graph/graph_memory.h answers.
+//
+// While a graph is captured into a pool of an exclusive group, the arenas of the pool *borrow*:
+// they grow by handles of the group's set (block.h), which the set owns until the capture has
+// ended. Everything is called under the climb lock of the device.
+#pragma once
+
+#include "ferro/core/types/block.h"
+#include "ferro/core/types/handle_range.h"
+#include "ferro/core/types/pool_id.h"
+#include "ferro/driver/types.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ferro {
+
+// An aliased block and the handles behind it. Not merged with others.
+struct AliasedBlock {
+  Block* block = nullptr;
+  std::vector<HandleRange> handles;
+};
+
+class GraphPages {
+ public:
+  // An arena grows. Do arenas of the pool borrow at this moment?
+  virtual bool borrows(const PoolId& pool) const = 0;
+  // Handles of the set that `stream` may use next in the running capture: at most `pages`, or fewer
+  // where the set has no more.
+  //  kBorrow     The capture does not have them, or they hold no live byte of it. The last one may
+  //              exceed `pages`. The set owns them.
+  //  kBorrowFit  The same, and none exceeds `pages`.
+  //  kKeep       They hold no live byte, and no other graph has them. The arena owns them.
+  enum class Loan : std::uint8_t { kBorrow, kBorrowFit, kKeep };
+  virtual std::vector<HandleRange> lend(const PoolId& pool, StreamId stream, std::size_t pages,
+                                        Loan loan) = 0;
+  // What `lend` gave was mapped from `begin` on, and then `added`: new handles, which join the set
+  // and count as borrowed.
+  virtual void on_mapped(const PoolId& pool, DevicePtr begin, std::span<const HandleRange> lent,
+                         std::span<const HandleRange> added) = 0;
+  // What `lend` gave was not mapped.
+  virtual void take_back(const PoolId& pool, std::span<const HandleRange> lent) = 0;
+  // Where a capture does not borrow: may free pages of the pool serve it at other addresses too?
+  // The old addresses stay mapped, because earlier kernels of the capture write there.
+  virtual bool moves_within(const PoolId& pool) const = 0;
+  // The pages behind `from`, which is aliased from now on, serve at `to` too.
+  virtual void notify_moved(const PoolId& pool, AliasedBlock from, DevicePtr to) = 0;
+
+  // Removes scratch of graphs that are gone, and shares what recorded graphs do not carry. Waits
+  // for the device if there is anything to do; does nothing where a capture forbids the wait.
+  virtual void collect() = 0;
+  // Before pages of the pool leave: retires free memory that its graphs may write. False: no page
+  // of the pool may leave.
+  virtual bool keep_written(const PoolId& pool) = 0;
+  // Is a page of what the pool keeps at other addresses too? Its handles are not exchanged.
+  virtual bool keeps_aliased(const PoolId& pool) const = 0;
+  // Pages of sets that the pool takes into account, and those of all pools.
+  virtual std::size_t pages_of(const PoolId& pool) const = 0;
+  virtual std::size_t pages() const = 0;
+  // Throws InternalError on the first violation.
+  virtual void check_invariants() const = 0;
+
+ protected:
+  ~GraphPages() = default;
+};
+
+}  // namespace ferro
