@@ -145,7 +145,8 @@ class GraphMemory final : public GraphPages {
   void notify_moved(const PoolId& id, AliasedBlock from, DevicePtr to) override;
   void collect() override { collect(News::kShared); }
   bool keep_written(const PoolId& id) override;
-  bool keeps_aliased(const PoolId& id) const override;
+  // Is a page of what the pool keeps at other addresses too?
+  bool keeps_aliased(const PoolId& id) const;
   std::size_t pages_of(const PoolId& id) const override;
   std::size_t pages() const override;
   void check_invariants() const override;

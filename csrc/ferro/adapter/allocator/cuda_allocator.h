@@ -146,7 +146,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void close_pool(const PoolId& id);
 
   // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a
-  // refusal: "member" of a group, "no member", "capturing", "no memory".
+  // refusal: "member" of a group, "no member", "capturing", "no memory", "native" for a pool of
+  // PyTorch's allocator.
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);  // on the devices where it is a member
   // On any device; also after a failed `join_scratch` that could not be undone everywhere.
@@ -168,7 +169,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   };
   // The private pools with memory on this device.
   std::vector<PrivatePool> private_pools(c10::DeviceIndex device) const;
-  // None for a pool that is not ours: unknown, or of the allocator before.
+  // None for an unknown pool.
   std::optional<GraphSizes> graph_sizes(c10::DeviceIndex device, const PoolId& pool,
                                         std::uint64_t capture) const;
   // Called when the capture's graph is destroyed.

@@ -156,7 +156,7 @@ class BlockTiling {
   // Makes the heap the owner of a borrowed handle.
   void keep(Span& span, DevicePtr begin);
 
-  // More gaps than this are not looked at for one request.
+  // The most free blocks whose gaps are considered for one request.
   static constexpr std::size_t kMaxCandidates = 64;
   static constexpr std::size_t kMergedTogether = 8;
 

@@ -1,7 +1,7 @@
 // Reports a device's state: views, statistics, numbers for users and PyTorch, and the recount.
 //
-// Thread-safe: every function takes the climb lock of the device, but `held_bytes`. Lists cost what
-// they give; `view`, `largest_free_block` and `stranded_bytes` ask every heap, all others none.
+// Thread-safe: the functions take the climb lock of the device, except `held_bytes` and
+// `reserved_by_pool`. Lists cost what they give.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -69,7 +69,7 @@ class DeviceReport {
 
  private:
   // The bytes of pages that small blocks in use occupy; all pages of heaps that hold only small
-  // blocks. O(heaps of private pools).
+  // blocks. O(heaps of small blocks).
   StatValue occupied_by_small_blocks() FERRO_REQUIRES(climb_mutex_);
   std::size_t pages_of_graphs() const {
     return parts_.graphs != nullptr ? parts_.graphs->pages() : 0;

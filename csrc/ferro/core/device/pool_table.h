@@ -1,7 +1,6 @@
 // The pools of one device and their heaps. Finds the heap of a stream.
 //
-// Thread-safe. A heap is destroyed only together with its pool, by `drop_if_unused` and
-// `drop_unused`, which are called under the device's climb lock; a caller that holds that lock, or
+// Thread-safe. Only `drop_if_unused` and `drop_unused` destroy heaps. They are called under the device's climb lock; a caller that holds that lock, or
 // the pool, may keep a heap that it got here. Heaps of the default pool live as long as the table.
 //
 // Cost: a lookup on the hit path reads one thread-local entry. A function that returns a list is
@@ -74,7 +73,7 @@ class PoolTable {
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(mutex_);
   // The lasting streams of the heaps of all pools, or of the default pool only. Sorted, each once.
   std::vector<StreamId> lasting_streams(bool of_all_pools) FERRO_EXCLUDES(mutex_);
-  // Those in which no page carries both small blocks and large ones, in no order.
+  // The heaps that hold only small blocks, in no order.
   std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
   // The heaps of pools that give their free memory before a request of the default pool fails.
   std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);

@@ -54,8 +54,6 @@ class GraphPages {
   // Before pages of the pool leave: retires free memory that its graphs may write. False: no page
   // of the pool may leave.
   virtual bool keep_written(const PoolId& pool) = 0;
-  // Is a page of what the pool keeps at other addresses too? Its handles are not exchanged.
-  virtual bool keeps_aliased(const PoolId& pool) const = 0;
   // Pages of sets that the pool takes into account, and those of all pools.
   virtual std::size_t pages_of(const PoolId& pool) const = 0;
   virtual std::size_t pages() const = 0;

@@ -16,8 +16,7 @@ struct DeviceCounters {
   std::uint64_t pages_created = 0;
   std::uint64_t pages_released = 0;
   std::uint64_t pages_transferred = 0;  // from heap to heap, without a host wait
-  // Old mappings, and how often the driver refused to remove one or did not say whether it may be
-  // done.
+  // Old mappings that requests removed, and how often the driver refused to remove one.
   std::uint64_t unmapped_by_requests = 0;
   std::uint64_t unmaps_refused = 0;
   std::uint64_t slowest_nanoseconds = 0;  // host time of the slowest climb; reset separately
