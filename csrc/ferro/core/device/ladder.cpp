@@ -342,6 +342,7 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
       return ptr;
     }
   }
+  parts_.imports.collect();
   while (const std::optional<Epoch> freed = parts_.store.epoch_to_wait_for()) {
     if (!parts_.timeline.wait(*freed)) {
       break;

@@ -10,10 +10,7 @@ void Reclaimer::empty_cache(const CallContext& context) {
   for (Heap* heap : givers) {
     heap->wait_for_pending();
   }
-  if (parts_.captures.load() != 0) {
-    // Also returns memory freed since the capture began, as the native allocator does.
-    parts_.timeline.wait_beside_captures();
-  }
+  wait_without_points();
   collect_graphs();
   std::size_t surplus = surplus_pages(givers);
   for (Heap* heap : givers) {
@@ -32,12 +29,21 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   for (Heap* heap : heaps) {
     heap->wait_for_pending();
   }
+  wait_without_points();
   collect_graphs();
   for (Heap* heap : heaps) {
     empty_heap(*heap, kAllPages, context);
   }
   if (!parts_.observer.is_within_climb()) {
     parts_.pools.drop_if_unused(id);
+  }
+}
+
+// A capture, also on another device or of a library, forbids points. Then memory freed since the last
+// point is returned after this wait, as by the native allocator. An unused device stays untouched.
+void Reclaimer::wait_without_points() {
+  if (parts_.driver.context_if_created() != nullptr && !parts_.timeline.record()) {
+    parts_.timeline.wait_beside_captures();
   }
 }
 

@@ -35,6 +35,7 @@ class Reclaimer {
   std::size_t release_addresses();
 
  private:
+  void wait_without_points();
   void collect_graphs();
   std::size_t surplus_pages(const std::vector<Heap*>& givers);
 

@@ -72,7 +72,11 @@ std::vector<ExportTable::Entry> ExportTable::add(std::span<const PageHandle> han
         }
       }
       kept_descriptors.fetch_sub(handles.size(), std::memory_order_relaxed);
-      throw;
+      if (can_open_descriptors()) {
+        throw;
+      }
+      // The program uses the others. These are made when a process asks for them.
+      added.assign(handles.size(), Entry{});
     }
   }
   const MutexLock lock(mutex_);

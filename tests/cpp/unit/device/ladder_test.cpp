@@ -580,6 +580,15 @@ TEST_F(LadderTest, EmptyCacheGivesBackWhatIsFreedDuringACapture) {
   device_->set_captures(0);
 }
 
+TEST_F(LadderTest, EmptyCacheGivesBackWhatIsFreedDuringASilentCapture) {
+  const DevicePtr a = allocate(10 * kPageBytes, side_);
+  SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);
+  free(a);
+  device_->empty_cache();
+  EXPECT_EQ(device_->report().held_bytes(), 0U);
+  SimGpu::end_capture(side_);  // it was not invalidated
+}
+
 TEST_F(LadderTest, ARequestBesideASilentCaptureOfItsStreamIsServedAndDoesNotEndIt) {
   free(allocate(kDevicePages * kPageBytes, side_));
   SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);

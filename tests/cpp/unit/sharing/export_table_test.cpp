@@ -112,6 +112,22 @@ TEST_F(ExportTableTest, DescriptorsAreKeptUpToHalfOfTheLimitForAllHandlesOrNone)
   EXPECT_TRUE(all_kept(add(1), false));
 }
 
+TEST_F(ExportTableTest, NoDescriptorIsKeptWhereTheProgramUsesThem) {
+  std::vector<ExportTable::Entry> added;
+  {
+    const DescriptorLimit limit(limit_with_room_for(2));
+    ASSERT_TRUE(limit.is_set());
+    added = add(3);
+  }
+  ASSERT_EQ(added.size(), 3U);
+  for (const ExportTable::Entry& entry : added) {
+    EXPECT_EQ(entry.descriptor, -1);
+    int copy = -1;
+    EXPECT_EQ(table_.duplicate(entry.id, &copy), DuplicateResult::kOk);
+    close(copy);
+  }
+}
+
 TEST_F(ExportTableTest, ADescriptorThatIsNotKeptIsMadeForEachCaller) {
   const ExportTable::Entry entry = add_beyond_the_limit(1)[0];
   const std::uint64_t kept = exported();
