@@ -66,13 +66,14 @@ std::vector<ExportTable::Entry> ExportTable::add(std::span<const PageHandle> han
         return Entry{0, driver_.export_page(handle)};
       });
     } catch (const DriverError&) {
+      const bool has_room = can_open_descriptors();
       for (const Entry& entry : added) {
         if (entry.descriptor >= 0) {
           close(entry.descriptor);
         }
       }
       kept_descriptors.fetch_sub(handles.size(), std::memory_order_relaxed);
-      if (can_open_descriptors()) {
+      if (has_room) {
         throw;
       }
       // The program uses the others. These are made when a process asks for them.
