@@ -37,11 +37,12 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
     case Verdict::kFragmentation:
       return previous_cached(facts) == 0
                  ? text(facts.free_default) +
-                       " are free in pages that also hold live blocks, enough if they were "
-                       "together."
+                       " are free in pages that also hold live blocks. Together with the free "
+                       "pages they would suffice."
                  : text(facts.free_default) + " are free in pages that also hold live blocks and " +
                        text(previous_cached(facts)) +
-                       " in the allocator before ferro_alloc, enough if they were together.";
+                       " in the allocator before ferro_alloc. Together with the free pages they "
+                       "would suffice.";
     case Verdict::kWaiting:
       return text(facts.pending) +
              " were freed but wait for other streams (record_stream) or for a running capture.";
@@ -168,7 +169,8 @@ std::string advice(const OutOfMemoryFacts& facts) {
     case Verdict::kFragmentation:
       return previous_cached(facts) > facts.free_default
                  ? "to install ferro_alloc before the first tensor is made"
-                 : "to make what lives long before what lives short, or in a MemPool of its own";
+                 : "to allocate long-lived tensors before short-lived ones, or in a MemPool of "
+                   "their own";
     case Verdict::kWaiting:
       return "to end the capture, or to let the other streams finish first, as "
              "torch.cuda.synchronize() does";
