@@ -144,6 +144,7 @@ class NullDriver {
       *bytes = devices_[static_cast<std::size_t>(device)].memory;
       return CUDA_SUCCESS;
     };
+    api.ctx_record_event = [](CUcontext, CUevent) { return CUDA_SUCCESS; };
     api.primary_ctx_retain = [](CUcontext* context, CUdevice device) {
       *context = context_of(device);
       return CUDA_SUCCESS;

@@ -372,20 +372,25 @@ void GraphMemory::collect(News news) {
 
 bool GraphMemory::keep_written(const PoolId& id) {
   GraphPool* pool = find(id);
-  if (pool == nullptr || !pool->is_member()) {
+  if (pool == nullptr) {
     return true;
   }
   if (pool->loan || keeps_aliased(id)) {
     return false;
   }
-  retire_written(*pool);
+  if (pool->is_member()) {
+    retire_written(*pool);
+  }
   return true;
 }
 
 bool GraphMemory::keeps_aliased(const PoolId& id) const {
   const GraphPool* pool = find(id);
+  // Old addresses that `collect` has still to unmap count too.
+  const bool any_gone = std::ranges::any_of(
+      gone_moves_, [&](const AliasedBlock& old) { return old.block->span->heap()->pool() == id; });
   return pool != nullptr &&
-         (pool->moved.any() ||
+         (any_gone || pool->moved.any() ||
           (pool->is_member() && std::ranges::any_of(pool->set->handles(), [&](const auto& entry) {
              return entry.second.kept_by == id;
            })));
