@@ -29,11 +29,6 @@ constexpr std::size_t distance(DevicePtr from, DevicePtr to) {
 enum class StreamId : std::uint64_t {};
 // Its work is ordered after earlier and before later work of all blocking streams of its device.
 inline constexpr StreamId kLegacyStream{0};
-// The legacy stream has two handles: null and CU_STREAM_LEGACY.
-constexpr bool is_legacy(StreamId stream) {
-  return stream == kLegacyStream || stream == StreamId{1};
-}
-
 // A handle of physical memory (CUmemGenericAllocationHandle). 0 is never a valid one.
 enum class PageHandle : std::uint64_t {};
 inline constexpr PageHandle kNoPage{0};

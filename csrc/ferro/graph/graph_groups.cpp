@@ -190,7 +190,7 @@ GroupBytes GraphMemory::bytes_if_joined(std::span<const PoolId> ids) {
   return {folded * parts_.store.page_bytes(), pages * parts_.store.page_bytes()};
 }
 
-// Pools that nobody declared, and those that have left, are left as they are.
+// Pools outside declared groups, and those that have left one, do not share new scratch.
 bool GraphMemory::has_news(const GraphPool& pool) {
   return pool.is_member() && pool.set->group() < kFirstLone && pool.is_of_tree() &&
          pool.carried.has_news();

@@ -180,7 +180,7 @@ std::uint64_t GraphMemory::capture_of(StreamId stream, InCapture in) {
   try {
     return in == InCapture::kYes ? parts_.driver.capture_info(stream).id : 0;
   } catch (const DriverError&) {
-    return 0;  // the block is handed out all the same; a size that lacks it harms nobody
+    return 0;  // the block is handed out; only the sizes of the graph lack it
   }
 }
 

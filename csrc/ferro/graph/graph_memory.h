@@ -206,15 +206,15 @@ class GraphMemory final : public GraphPages {
   DeviceMemory& device_;
   const DeviceParts& parts_;
   RecursiveMutex& climb_mutex_;
-  // GraphPool::captured, and changes of `pools_`: whoever holds this lock or the climb lock may
-  // look for a pool, and it takes both to add or remove one. Last in the order of locks.
+  // GraphPool::captured, and changes of `pools_`: a thread that holds this lock or the climb
+  // lock may look up a pool; adding or removing one takes both. Last in the order of locks.
   Mutex records_mutex_;
   std::map<PoolId, GraphPool> pools_;
   std::map<GroupId, ScratchSet> sets_;
   std::vector<AliasedBlock> gone_moves_;  // old addresses of pools without graphs
   std::atomic<std::size_t> tracked_{0};   // see any()
   User next_user_ = 1;
-  GroupId next_lone_ = kFirstLone;  // of pools that have left, or that nobody declared
+  GroupId next_lone_ = kFirstLone;  // of pools that have left, or are in no declared group
 };
 
 }  // namespace ferro

@@ -21,7 +21,7 @@ struct GraphSizes {
 
 // Of one pool: private_bytes == live_bytes + scratch_bytes.
 struct PoolSizes {
-  std::size_t private_bytes = 0;  // taken from the device, and for nobody else
+  std::size_t private_bytes = 0;  // taken from the device for this pool alone
   std::size_t live_bytes = 0;     // in blocks that are in use
   std::size_t scratch_bytes = 0;  // the rest: for its graphs' replays and for its next captures
   std::size_t shared_bytes = 0;   // of private_bytes, what more than one graph was given
