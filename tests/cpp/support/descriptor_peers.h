@@ -95,14 +95,12 @@ class RawPeer {
   const FileDescriptor connection_;
 };
 
-// Of this process, once the server is done with all who came before. Those who left show in the
-// round in which the first of the two is answered, perhaps behind it; the second has a later round.
+// Of this process, once the server has closed all connections that ended before: it answers in the
+// order in which they came.
 inline std::size_t open_descriptors() {
-  for (int i = 0; i < 2; ++i) {
-    const RawPeer last(server().address());
-    last.send(std::array{std::byte{0}});
-    (void)last.answer_bytes();
-  }
+  const RawPeer last(server().address());
+  last.send(std::array{std::byte{0}});
+  (void)last.answer_bytes();
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }

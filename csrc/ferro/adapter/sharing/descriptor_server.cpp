@@ -89,6 +89,7 @@ class Service {
   void turn();
   void wait();
   void accept_some();
+  void close_beyond_limit();
   void close_oldest();
   bool is_done(int connection) noexcept;
   void answer(int connection, const DescriptorRequest& request, std::size_t ids);
@@ -121,6 +122,8 @@ void Service::turn() {
 }
 
 void Service::wait() {
+  // The limit may have fallen, and poll() fails for more descriptors than it allows.
+  close_beyond_limit();
   polled_.clear();
   for (const Connection& connection : silent_) {
     polled_.push_back({connection.socket, POLLIN, 0});
@@ -142,14 +145,13 @@ void Service::accept_some() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     const int connection = UnforkedSockets::accept(listener_);
     if (connection >= 0) {
-      if (!is_peer_trusted(connection) || is_done(connection)) {
+      if (!is_peer_trusted(connection)) {
         UnforkedSockets::close(connection);
         continue;
       }
+      // Answered in the next turn, after those that came before have been.
       silent_.push_back({connection, Clock::now()});
-      if (silent_.size() > max_connections()) {
-        close_oldest();
-      }
+      close_beyond_limit();
     } else if (errno == EAGAIN) {
       return;
     } else if ((errno == EMFILE || errno == ENFILE) && !silent_.empty()) {
@@ -163,6 +165,12 @@ void Service::accept_some() {
       std::this_thread::sleep_for(kPauseAfterRefusal);
       return;
     }
+  }
+}
+
+void Service::close_beyond_limit() {
+  while (silent_.size() > max_connections()) {
+    close_oldest();
   }
 }
 

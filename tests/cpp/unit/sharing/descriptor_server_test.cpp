@@ -194,6 +194,24 @@ TEST(DescriptorServer, WithoutRoomForACopyItSaysSo) {
   EXPECT_EQ(ask_for(server().address(), 1), 1U);
 }
 
+TEST(DescriptorServer, MoreSilentPeersThanALoweredLimitKeepNobodyWaiting) {
+  const ServerAddress address = server().address();
+  std::vector<std::unique_ptr<RawPeer>> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(std::make_unique<RawPeer>(address));
+  }
+  DescriptorClient first(address);
+  DescriptorClient second(address);
+  (void)open_descriptors();
+  const DescriptorLimit limit(8);
+  ASSERT_TRUE(limit.is_set());
+  for (DescriptorClient* client : {&first, &second}) {
+    const auto ask = [&] { (void)client->ask(std::array<std::uint64_t, 1>{1}); };
+    EXPECT_FALSE(says(error_of(ask), "no answer"));
+  }
+  EXPECT_FALSE(silent.front()->is_open());
+}
+
 TEST(DescriptorServer, StoppedPeersKeepNobodyWaiting) {
   const ServerAddress address = server().address();
   const ChildProcess silent([&] {
