@@ -17,7 +17,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       total_memory_(driver_.total_memory()),
       events_(driver_),
       timeline_(driver_, events_, captures_of_process(),
-                [this](DeviceTimeline::Known which) { return known_streams(which); }),
+                [this](std::span<StreamId> to) { return pools_.copy_lasting_streams(to); }),
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_, timeline_, observer_),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
@@ -47,16 +47,6 @@ void DeviceMemory::set_graphs(GraphPages* graphs) {
   const RecursiveMutexLock lock(climb_mutex_);
   graphs_ = graphs;
   pools_.set_graphs(graphs);
-}
-
-// Without the climb lock.
-std::vector<StreamId> DeviceMemory::known_streams(DeviceTimeline::Known which) {
-  const bool all = which == DeviceTimeline::Known::kAll;
-  std::vector<StreamId> streams = pools_.lasting_streams(all);
-  if (!all) {
-    streams.resize(std::min(streams.size(), kMostStreamsAsked));
-  }
-  return streams;
 }
 
 void DeviceMemory::set_captures(int running, int announced) {

@@ -145,11 +145,7 @@ class DeviceMemory {
   void collect_pending() FERRO_EXCLUDES(climb_mutex_);
 
  private:
-  // Each question whether a stream captures takes 27 ns.
-  static constexpr std::size_t kMostStreamsAsked = 128;
-
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
-  std::vector<StreamId> known_streams(DeviceTimeline::Known which);
   CaptureCount& captures_of_process() {
     return config_.captures_of_process != nullptr ? *config_.captures_of_process : own_captures_;
   }

@@ -203,11 +203,17 @@ DevicePtr Ladder::wait_on_stream(Climb& climb) {
   if (ptr != kNull) {
     return ptr;
   }
+  const bool is_of_capture =
+      climb.heap.pool() != kDefaultPool && !climb.heap.may_wait_for_streams();
   bool has_joined = false;
-  try {
-    has_joined = climb.heap.join_streams_of_capture();
-  } catch (const DriverError&) {
-    // The later steps may still help.
+  if (is_of_capture) {
+    // Memory that the capture has freed may move once the stream comes behind all its streams.
+    try {
+      parts_.timeline.join_streams(climb.heap.stream(), parts_.pools.lasting_streams());
+      has_joined = true;
+    } catch (const DriverError&) {
+      // The later steps may still help.
+    }
   }
   return has_joined || !might_wait ? grow(climb) : kNull;
 }
@@ -248,13 +254,16 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
     return pages >= missing;
   };
   if (!are_enough()) {
+    bool has_freed = false;
     parts_.pools.for_each_with_pending([&](Heap& giver) {
       if (giver.pool() == kDefaultPool && &giver != &climb.heap) {
-        giver.stream_wait_for_pending();
+        has_freed |= giver.stream_wait_for_pending();
       }
     });
-    // Memory that these waits free has a later stamp than the last point.
-    parts_.timeline.record();
+    if (has_freed) {
+      // Memory that these waits free has a later stamp than the last point.
+      parts_.timeline.record();
+    }
     givers = givers_for(climb, max_givers);
     if (!are_enough()) {
       return kNull;

@@ -151,19 +151,32 @@ std::vector<Heap*> PoolTable::all_heaps() {
   return heaps;
 }
 
-std::vector<StreamId> PoolTable::lasting_streams(bool of_all_pools) {
+std::vector<StreamId> PoolTable::lasting_streams() {
+  std::set<StreamId> streams;
   const MutexLock lock(mutex_);
-  std::vector<StreamId> streams;
   for (const auto& [id, pool] : pools_) {
     for (const auto& [key, heap] : pool.heaps) {
-      if ((of_all_pools || id == kDefaultPool) && heap->stream_lasts()) {
-        streams.push_back(heap->stream());
+      if (heap->stream_lasts()) {
+        streams.insert(key.stream);
       }
     }
   }
-  std::ranges::sort(streams);
-  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
-  return streams;
+  return {streams.begin(), streams.end()};
+}
+
+std::size_t PoolTable::copy_lasting_streams(std::span<StreamId> to) {
+  const MutexLock lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [key, heap] : pools_.at(kDefaultPool).heaps) {
+    if (count == to.size()) {
+      break;
+    }
+    // Heaps are sorted by stream.
+    if (heap->stream_lasts() && (count == 0 || to[count - 1] != key.stream)) {
+      to[count++] = key.stream;
+    }
+  }
+  return count;
 }
 
 // The heaps of the pools that `accepts` takes, of the default pool and the pools that give.

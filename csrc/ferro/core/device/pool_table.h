@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 namespace ferro {
@@ -71,8 +72,10 @@ class PoolTable {
   // Lists. In order of pools, streams and kinds.
   std::vector<Heap*> heaps_of(const PoolId& id) FERRO_EXCLUDES(mutex_);
   std::vector<Heap*> all_heaps() FERRO_EXCLUDES(mutex_);
-  // The lasting streams of the heaps of all pools, or of the default pool only. Sorted, each once.
-  std::vector<StreamId> lasting_streams(bool of_all_pools) FERRO_EXCLUDES(mutex_);
+  // The streams of heaps that are sure to exist. Each once, in ascending order.
+  std::vector<StreamId> lasting_streams() FERRO_EXCLUDES(mutex_);
+  // The first of them that have a heap in the default pool; returns their number. Allocates nothing.
+  std::size_t copy_lasting_streams(std::span<StreamId> to) FERRO_EXCLUDES(mutex_);
   // The heaps that hold only small blocks, in no order.
   std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
   // The heaps of pools that give their free memory before a request of the default pool fails.

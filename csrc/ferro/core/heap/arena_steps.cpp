@@ -65,14 +65,17 @@ DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t a
   return kNull;
 }
 
-void Heap::stream_wait_for_pending() {
+bool Heap::stream_wait_for_pending() {
   const HeapLock lock(mutex_);
   const auto wait_for_one = [this](std::vector<Block*>& ready)
                                 FERRO_REQUIRES(mutex_) { return order_behind_uses(0, ready); };
+  bool has_freed = false;
   while (stream_lasts() && complete_ready(wait_for_one)) {
+    has_freed = true;
   }
   tiling_.merge_all();
   list_free_pages();
+  return has_freed;
 }
 
 DevicePtr Heap::allocate_waited(const Request& request) {
@@ -95,14 +98,6 @@ DevicePtr Heap::allocate_waited(const Request& request) {
       collect_pending();
     }
   }
-}
-
-bool Heap::join_streams_of_capture() {
-  const bool is_of_capture = pool_ != kDefaultPool && is_capturing();
-  if (is_of_capture) {
-    context_.timeline.join_streams(stream_);
-  }
-  return is_of_capture;
 }
 
 std::size_t Heap::pages_missing_for(const Request& request) {

@@ -181,8 +181,8 @@ class Heap final : public MappingOwner {
   // Of pending blocks that a stream wait would free; 0 in private pools.
   std::size_t reclaimable_by_stream_wait() FERRO_EXCLUDES(mutex_);
   // This heap's stream waits for the uses of all its pending blocks; the host does not. Not where
-  // the stream may be gone.
-  void stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
+  // the stream may be gone. True: some are free now.
+  bool stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
 
   // May its free pages go to other heaps without a wait of the host? Those of a private pool stay,
   // because graphs replay on them.
@@ -199,9 +199,6 @@ class Heap final : public MappingOwner {
     }
     return ordered;
   }
-  // Where the stream captures into this pool: its next work comes behind all known streams of the
-  // capture, so that memory that the capture has freed may move. False: it does not.
-  bool join_streams_of_capture() FERRO_EXCLUDES(mutex_);
   // Asks the store for pages for a request of this arena. The stream waits only for pages that left
   // this arena, and only if the request allows it.
   PageRequest page_request(const Request& request, std::size_t pages) const {

@@ -1,6 +1,7 @@
 #include "ferro/core/streams/device_timeline.h"
 
 #include <algorithm>
+#include <array>
 
 namespace ferro {
 
@@ -10,11 +11,13 @@ bool DeviceTimeline::record() {
   }
   const Driver::Session session(driver_);
   // Called before any lock of this class is taken, because it reads heaps.
-  const std::vector<StreamId> streams = known(Known::kSome);
+  std::array<StreamId, kMaxQueried> buffer;
+  const std::size_t count = known_streams_ ? known_streams_(buffer) : 0;
+  const std::span<const StreamId> streams = std::span(buffer).first(count);
   return captures_.is_true_without_captures([&] { return record_point(streams); });
 }
 
-bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
+bool DeviceTimeline::record_point(std::span<const StreamId> known) {
   // Detects unannounced captures on the known streams.
   if (any_captures(known)) {
     return false;
@@ -23,34 +26,33 @@ bool DeviceTimeline::record_point(const std::vector<StreamId>& known) {
   // Frees from now on get a later stamp than the point, which is recorded after this increment. So
   // the point covers all work submitted before a free with an earlier stamp.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
-  const EventId event = events_.record_context();
-  if (event == kNoEvent) {
+  // A thread that waits may still need the event of a point that has passed.
+  if (unused_.empty() || waiting_ != 0) {
+    unused_.push_back(events_.take());
+  }
+  const EventId event = unused_.back();
+  if (!driver_.record_context(event)) {
     was_refused_.store(true, std::memory_order_relaxed);
     return false;
   }
+  unused_.pop_back();
   if (points_.size() >= kMaxPoints) {
+    unused_.push_back(points_.back().event);
     points_.pop_back();
   }
-  points_.push_back({epoch, owned(event)});
+  points_.push_back({epoch, event});
   recorded_.store(epoch, std::memory_order_release);
   return true;
 }
 
-DeviceTimeline::Event DeviceTimeline::owned(EventId event) {
-  return {new EventId(event), [&pool = events_](const EventId* last) {
-            pool.put(*last);
-            delete last;
-          }};
-}
-
-bool DeviceTimeline::any_captures(const std::vector<StreamId>& streams) {
+bool DeviceTimeline::any_captures(std::span<const StreamId> streams) {
   return driver_.captures(kLegacyStream) ||
          std::ranges::any_of(streams, [this](StreamId stream) { return driver_.captures(stream); });
 }
 
 Epoch DeviceTimeline::update() {
   const MutexLock lock(mutex_);
-  while (!points_.empty() && driver_.is_complete(*points_.front().event)) {
+  while (!points_.empty() && driver_.is_complete(points_.front().event)) {
     note_passed(points_.front().epoch);
   }
   return passed();
@@ -59,6 +61,7 @@ Epoch DeviceTimeline::update() {
 void DeviceTimeline::note_passed(Epoch epoch) {
   passed_.store(std::max(epoch, passed()), std::memory_order_release);
   while (!points_.empty() && points_.front().epoch <= passed()) {
+    unused_.push_back(points_.front().event);
     points_.pop_front();
   }
 }
@@ -68,34 +71,42 @@ std::optional<DeviceTimeline::Point> DeviceTimeline::point_behind(Epoch epoch) c
   return has_passed(epoch) || point == points_.end() ? std::nullopt : std::optional(*point);
 }
 
-bool DeviceTimeline::make_point_behind(Epoch epoch, std::optional<Point>& point) {
-  if (epoch > recorded() && !record()) {
-    return false;
-  }
-  const MutexLock lock(mutex_);
-  point = point_behind(epoch);
-  return true;
-}
-
 bool DeviceTimeline::wait(Epoch epoch) {
   const Driver::Session session(driver_);
-  std::optional<Point> point;
   if (has_passed(epoch)) {
     return true;
   }
-  if (!make_point_behind(epoch, point)) {
+  if (epoch > recorded() && !record()) {
     if (has_points() || captures_.load() != 0) {
       return false;
     }
     wait_beside_captures();
     return true;
   }
-  if (point) {
-    driver_.wait(*point->event);
+  std::optional<Point> point;
+  {
     const MutexLock lock(mutex_);
-    note_passed(point->epoch);
+    point = point_behind(epoch);
+    waiting_ += point ? 1 : 0;
+  }
+  if (point) {
+    wait_for(*point);
   }
   return true;
+}
+
+// The caller has counted itself in `waiting_`.
+void DeviceTimeline::wait_for(const Point& point) {
+  try {
+    driver_.wait(point.event);
+  } catch (...) {
+    const MutexLock lock(mutex_);
+    --waiting_;
+    throw;
+  }
+  const MutexLock lock(mutex_);
+  --waiting_;
+  note_passed(point.epoch);
 }
 
 void DeviceTimeline::wait_beside_captures() {
@@ -113,16 +124,16 @@ bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {
     return true;
   }
   const std::optional<Point> point = point_behind(epoch);
-  return point && driver_.stream_wait(*point->event, stream);
+  return point && driver_.stream_wait(point->event, stream);
 }
 
-void DeviceTimeline::join_streams(StreamId stream) {
+void DeviceTimeline::join_streams(StreamId stream, const std::vector<StreamId>& others) {
   const Driver::Session session(driver_);
   const CaptureInfo own = driver_.capture_info(stream);
   if (own.status != CaptureStatus::kActive || own.id == 0) {
     return;
   }
-  for (const StreamId other : known(Known::kAll)) {
+  for (const StreamId other : others) {
     if (other != stream && driver_.capture_info(other).id == own.id) {
       const EventId event = events_.take();
       try {

@@ -17,8 +17,8 @@
 // Thread-safe. Lock order: captures > mutex_ > events. Waits of the host hold no lock.
 //
 // Invariants: passed() < now(); the points that have not passed are in ascending order of epoch,
-// and each covers all epochs up to its own. The event of a point is reused when the point has
-// passed and no thread waits for it.
+// and each covers all epochs up to its own. The events of passed points are reused while no thread
+// waits for a point.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -31,8 +31,8 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,10 +40,9 @@ namespace ferro {
 
 class DeviceTimeline {
  public:
-  // Streams of the device that are sure to exist: all that have memory, or some of them, to query
-  // whether they capture.
-  enum class Known { kAll, kSome };
-  using KnownStreams = std::function<std::vector<StreamId>(Known)>;
+  // Copies some streams of the device that are sure to exist, to query whether they capture, and
+  // returns their number.
+  using KnownStreams = std::function<std::size_t(std::span<StreamId> to)>;
 
   // `captures`: of the process, because a capture may include streams of several devices.
   DeviceTimeline(Driver& driver, EventPool& events, const CaptureCount& captures,
@@ -89,32 +88,28 @@ class DeviceTimeline {
   // Ends the current epoch without a point; a later point covers it. Called at the beginning and
   // the end of a capture, so that stamps show whether memory was handed out within it.
   void begin_epoch() { current_.fetch_add(1, std::memory_order_seq_cst); }
-  // Within a capture: orders the next work of `stream` after the work of all known streams that are
+  // Within a capture: orders the next work of `stream` after the work of those of `others` that are
   // in its capture. Throws DriverError.
-  void join_streams(StreamId stream) FERRO_EXCLUDES(mutex_);
+  void join_streams(StreamId stream, const std::vector<StreamId>& others) FERRO_EXCLUDES(mutex_);
 
   // The number of points that have not passed, as of the last `update`.
   std::size_t points() const FERRO_EXCLUDES(mutex_);
 
  private:
-  using Event = std::shared_ptr<const EventId>;  // the last owner returns it to the pool
   struct Point {
     Epoch epoch = kUnused;  // the last one that the point covers
-    Event event;
+    EventId event = kNoEvent;
   };
+  // A point is recorded after so many streams were queried whether they capture, 27 ns each.
+  static constexpr std::size_t kMaxQueried = 128;
   // If there are this many, a new point replaces the last one.
   static constexpr std::size_t kMaxPoints = 256;
 
-  bool record_point(const std::vector<StreamId>& known) FERRO_EXCLUDES(mutex_);
-  bool any_captures(const std::vector<StreamId>& streams);
-  std::vector<StreamId> known(Known which) const {
-    return known_streams_ ? known_streams_(which) : std::vector<StreamId>();
-  }
-  Event owned(EventId event);
+  bool record_point(std::span<const StreamId> known) FERRO_EXCLUDES(mutex_);
+  bool any_captures(std::span<const StreamId> streams);
+  void wait_for(const Point& point) FERRO_EXCLUDES(mutex_);
   // The first point that covers the epoch; none if the epoch has passed or is not recorded.
   std::optional<Point> point_behind(Epoch epoch) const FERRO_REQUIRES(mutex_);
-  // The same, after recording a point if the epoch needs one; false if that is impossible.
-  bool make_point_behind(Epoch epoch, std::optional<Point>& point) FERRO_EXCLUDES(mutex_);
   void note_passed(Epoch epoch) FERRO_REQUIRES(mutex_);
 
   Driver& driver_;
@@ -127,6 +122,8 @@ class DeviceTimeline {
   std::atomic<Epoch> passed_{kFirstEpoch - 1};
   mutable Mutex mutex_;
   std::deque<Point> points_ FERRO_GUARDED_BY(mutex_);
+  std::vector<EventId> unused_ FERRO_GUARDED_BY(mutex_);
+  int waiting_ FERRO_GUARDED_BY(mutex_) = 0;  // threads in `wait_for`
 };
 
 }  // namespace ferro

@@ -26,12 +26,6 @@ class EventPool {
     const EventId event = record_in(own, stream, &context);
     return context == own ? event : record_in(context, stream, nullptr);
   }
-  // An event recorded after all work of this device's context (Driver::record_context). kNoEvent if
-  // a capture prevents it. Throws DriverError.
-  EventId record_context() {
-    const EventId event = take();
-    return keep_if(event, [&] { return driver_.record_context(event); });
-  }
   void put(EventId event) FERRO_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     const auto foreign = foreign_.find(event);

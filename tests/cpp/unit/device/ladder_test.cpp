@@ -382,7 +382,9 @@ TEST_F(LadderTest, TransferRatherThanGrowFarBeyondThePeak) {
   EXPECT_EQ(device_->report().counters().pages_transferred, 2U);
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
   // What is free elsewhere would not do.
+  const std::uint64_t points = device_->driver().calls().event_record;
   expect_ended_by(LadderStep::kGrow, [this] { allocate(5 * kPageBytes); });
+  EXPECT_EQ(device_->driver().calls().event_record - points, 1U) << "one point is enough";
   EXPECT_EQ(device_->report().counters().pages_transferred, 2U);
 }
 

@@ -6,10 +6,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace ferro::testing {
@@ -33,7 +37,10 @@ class DeviceTimelineTest : public ::testing::Test {
   EventPool events_{driver_};
   CaptureCount captures_;
   std::vector<StreamId> known_;
-  DeviceTimeline timeline_{driver_, events_, captures_, [this](auto) { return known_; }};
+  DeviceTimeline timeline_{
+      driver_, events_, captures_, [this](std::span<StreamId> to) {
+        return static_cast<std::size_t>(std::ranges::copy(known_, to.begin()).out - to.begin());
+      }};
 };
 
 TEST_F(DeviceTimelineTest, AnEpochPassesWithTheWorkThatTheDeviceHadWhenItsPointWasRecorded) {
@@ -181,6 +188,41 @@ TEST_F(DeviceTimelineTest, ManyPointsAreKeptAsFew) {
   ASSERT_TRUE(timeline_.record());
   EXPECT_TRUE(timeline_.wait(freed));
   EXPECT_EQ(SimGpu::api().stream_query(raw(stream_)), CUDA_SUCCESS);
+}
+
+TEST_F(DeviceTimelineTest, PointsThatHavePassedLeaveTheirEventsToLaterOnes) {
+  FaultyApi::fail_only("cuEventCreate", 0, CUDA_SUCCESS);
+  for (int i = 0; i < 1000; ++i) {
+    work_on(stream_);
+    ASSERT_TRUE(timeline_.record());
+    SimGpu::finish(stream_);
+    timeline_.update();
+  }
+  EXPECT_EQ(FaultyApi::calls(), 1U);
+}
+
+TEST_F(DeviceTimelineTest, AThreadThatWaitsKeepsItsEvent) {
+  work_on(stream_);
+  ASSERT_TRUE(timeline_.record());
+  const Epoch freed = timeline_.recorded();
+  bool has_recorded = false;
+  FaultyApi::set_watcher([&](const char* symbol) {
+    if (std::string_view(symbol) == "cuEventSynchronize" && !std::exchange(has_recorded, true)) {
+      // Another thread records a point between the look at the points and the driver's call.
+      SimGpu::finish(stream_);
+      EXPECT_EQ(timeline_.update(), freed);
+      work_on(other_);
+      EXPECT_TRUE(timeline_.record());
+    }
+  });
+  EXPECT_TRUE(timeline_.wait(freed));
+  FaultyApi::set_watcher(nullptr);
+  EXPECT_TRUE(has_recorded);
+  EXPECT_EQ(SimGpu::api().stream_query(raw(other_)), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(timeline_.points(), 1U);
+  FaultyApi::fail_only("cuEventCreate", 0, CUDA_SUCCESS);
+  EXPECT_TRUE(timeline_.wait_for_all());
+  EXPECT_EQ(FaultyApi::calls(), 0U) << "the first event is free again";
 }
 
 TEST_F(DeviceTimelineTest, AfterARefusalTheNextPointCoversTheEpoch) {
