@@ -14,14 +14,14 @@ LAYERS = ("base", "driver", "core", "graph", "adapter", "python")
 CORE_FLOORS = (
     {"types"},
     {"policy", "stats"},
-    {"blocks", "streams", "sharing"},
+    {"blocks", "streams", "ipc"},
     {"pages"},
     {"heap"},
     {"device"},
 )
 ADAPTER_FLOORS = (
     {"torch"},
-    {"history", "sharing", "fallback"},
+    {"history", "ipc", "fallback"},
     {"allocator"},
     {"switching", "graphs", "peak"},
 )

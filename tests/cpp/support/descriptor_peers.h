@@ -1,10 +1,10 @@
 // A server of descriptors in the test's own process, and what asks it.
 #pragma once
 
-#include "ferro/adapter/sharing/descriptor_client.h"
-#include "ferro/adapter/sharing/descriptor_protocol.h"
-#include "ferro/adapter/sharing/descriptor_server.h"
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/descriptor_client.h"
+#include "ferro/adapter/ipc/descriptor_protocol.h"
+#include "ferro/adapter/ipc/descriptor_server.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <array>
 #include <cstddef>

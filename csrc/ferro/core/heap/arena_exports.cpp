@@ -1,4 +1,4 @@
-// Blocks that other processes map, and access for peers. See sharing/exports.h for the words.
+// Blocks that other processes map, and access for peers. See ipc/exports.h for the words.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/heap.h"
 

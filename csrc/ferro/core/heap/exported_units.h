@@ -1,10 +1,10 @@
 // The handles of an arena that stay behind their addresses: those that other processes may map
-// (sharing/exports.h), and those that the program pinned. Belongs to the heap's lock.
+// (ipc/exports.h), and those that the program pinned. Belongs to the heap's lock.
 #pragma once
 
 #include "ferro/base/bytes.h"
+#include "ferro/core/ipc/exports.h"
 #include "ferro/core/policy/whole_pages.h"
-#include "ferro/core/sharing/exports.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>

@@ -3,10 +3,10 @@
 
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/heap/heap_list.h"
+#include "ferro/core/ipc/exports.h"
 #include "ferro/core/pages/graph_pages.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/pages/stale_mappings.h"
-#include "ferro/core/sharing/exports.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"

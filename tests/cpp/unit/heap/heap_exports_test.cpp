@@ -1,5 +1,5 @@
 // Blocks that other processes map: which handles they are shared as, and how these stay and go.
-#include "ferro/core/sharing/imports.h"
+#include "ferro/core/ipc/imports.h"
 #include "ferro/driver/error.h"
 #include "support/descriptor_limit.h"
 #include "support/heap_fixture.h"

@@ -16,9 +16,9 @@
 // own, with other keys, when it asks for an address itself.
 #pragma once
 
-#include "ferro/adapter/sharing/descriptor_protocol.h"
-#include "ferro/adapter/sharing/file_descriptor.h"
-#include "ferro/adapter/sharing/unforked_sockets.h"
+#include "ferro/adapter/ipc/descriptor_protocol.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
+#include "ferro/adapter/ipc/unforked_sockets.h"
 
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
 // The server of descriptors across fork(), senders that have ended, and those who take a sender's
 // place.
-#include "ferro/adapter/sharing/ipc_handle.h"
-#include "ferro/adapter/sharing/peer_process.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
+#include "ferro/adapter/ipc/peer_process.h"
 #include "support/child_process.h"
 #include "support/descriptor_limit.h"
 #include "support/descriptor_peers.h"

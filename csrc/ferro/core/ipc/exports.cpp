@@ -1,4 +1,4 @@
-#include "ferro/core/sharing/exports.h"
+#include "ferro/core/ipc/exports.h"
 
 #include "ferro/driver/error.h"
 

@@ -1,4 +1,4 @@
-#include "ferro/adapter/sharing/descriptor_protocol.h"
+#include "ferro/adapter/ipc/descriptor_protocol.h"
 
 #include <cerrno>
 #include <cstring>

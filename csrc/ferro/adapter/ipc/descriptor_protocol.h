@@ -10,7 +10,7 @@
 // that the process has shared, and for nothing else of it. Pure, but for `random_key`.
 #pragma once
 
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
-#include "ferro/adapter/sharing/status_server.h"
+#include "ferro/adapter/ipc/status_server.h"
 
-#include "ferro/adapter/sharing/file_descriptor.h"
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <gtest/gtest.h>
 

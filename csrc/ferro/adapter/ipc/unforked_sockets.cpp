@@ -1,6 +1,6 @@
-#include "ferro/adapter/sharing/unforked_sockets.h"
+#include "ferro/adapter/ipc/unforked_sockets.h"
 
-#include "ferro/adapter/sharing/file_descriptor.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
 
 #include <algorithm>
 #include <pthread.h>

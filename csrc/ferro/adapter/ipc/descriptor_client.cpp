@@ -1,4 +1,4 @@
-#include "ferro/adapter/sharing/descriptor_client.h"
+#include "ferro/adapter/ipc/descriptor_client.h"
 
 #include <algorithm>
 #include <cerrno>

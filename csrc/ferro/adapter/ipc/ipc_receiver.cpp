@@ -1,7 +1,7 @@
-#include "ferro/adapter/sharing/ipc_receiver.h"
+#include "ferro/adapter/ipc/ipc_receiver.h"
 
-#include "ferro/adapter/sharing/descriptor_client.h"
-#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/ipc/descriptor_client.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
 #include "ferro/driver/error.h"

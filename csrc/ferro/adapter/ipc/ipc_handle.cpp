@@ -1,4 +1,4 @@
-#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
 
 #include <algorithm>
 #include <cstring>

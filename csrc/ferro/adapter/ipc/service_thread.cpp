@@ -1,4 +1,4 @@
-#include "ferro/adapter/sharing/service_thread.h"
+#include "ferro/adapter/ipc/service_thread.h"
 
 #include <csignal>
 #include <thread>

@@ -1,7 +1,7 @@
 // Which process this is, and the file descriptors of others.
 #pragma once
 
-#include "ferro/adapter/sharing/file_descriptor.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
 #include "ferro/base/mutex.h"
 
 #include <cstdint>

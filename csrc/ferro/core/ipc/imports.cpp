@@ -1,4 +1,4 @@
-#include "ferro/core/sharing/imports.h"
+#include "ferro/core/ipc/imports.h"
 
 #include "ferro/driver/error.h"
 

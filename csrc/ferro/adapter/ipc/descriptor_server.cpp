@@ -1,6 +1,6 @@
-#include "ferro/adapter/sharing/descriptor_server.h"
+#include "ferro/adapter/ipc/descriptor_server.h"
 
-#include "ferro/adapter/sharing/service_thread.h"
+#include "ferro/adapter/ipc/service_thread.h"
 
 #include <algorithm>
 #include <atomic>

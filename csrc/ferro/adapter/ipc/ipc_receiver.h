@@ -4,7 +4,7 @@
 // go. Thread-safe: who waits for a stopped process keeps no other thread waiting.
 #pragma once
 
-#include "ferro/adapter/sharing/peer_process.h"
+#include "ferro/adapter/ipc/peer_process.h"
 #include "ferro/base/mutex.h"
 #include "ferro/core/device/device_memory.h"
 

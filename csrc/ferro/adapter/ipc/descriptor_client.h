@@ -2,11 +2,11 @@
 // and otherwise from that process's DescriptorServer.
 #pragma once
 
-#include "ferro/adapter/sharing/descriptor_protocol.h"
-#include "ferro/adapter/sharing/file_descriptor.h"
-#include "ferro/adapter/sharing/ipc_handle.h"
-#include "ferro/adapter/sharing/peer_process.h"
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/descriptor_protocol.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
+#include "ferro/adapter/ipc/peer_process.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <chrono>
 #include <cstdint>

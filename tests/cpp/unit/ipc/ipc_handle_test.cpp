@@ -1,5 +1,5 @@
 // The byte string of a handle: what native reads of it, and what only ferro_alloc reads.
-#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
 
 #include <gtest/gtest.h>
 

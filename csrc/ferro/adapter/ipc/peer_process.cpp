@@ -1,4 +1,4 @@
-#include "ferro/adapter/sharing/peer_process.h"
+#include "ferro/adapter/ipc/peer_process.h"
 
 #include <cerrno>
 #include <cstdio>

@@ -5,7 +5,7 @@
 // but std::bad_alloc.
 #pragma once
 
-#include "ferro/adapter/sharing/file_descriptor.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
 
 #include <cstddef>
 #include <span>

@@ -1,4 +1,4 @@
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <algorithm>
 #include <array>

@@ -8,7 +8,7 @@
 // there are none. It waits for no peer. Thread-safe. A child of fork() has no server.
 #pragma once
 
-#include "ferro/adapter/sharing/unforked_sockets.h"
+#include "ferro/adapter/ipc/unforked_sockets.h"
 
 #include <functional>
 #include <mutex>

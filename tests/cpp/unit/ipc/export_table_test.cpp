@@ -1,5 +1,5 @@
 // The ids of exported handles, and their descriptors: kept, or made when they are asked for.
-#include "ferro/core/sharing/exports.h"
+#include "ferro/core/ipc/exports.h"
 #include "ferro/driver/error.h"
 #include "support/descriptor_limit.h"
 #include "support/faulty_api.h"

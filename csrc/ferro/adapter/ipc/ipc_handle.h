@@ -9,8 +9,8 @@
 // Pure.
 #pragma once
 
-#include "ferro/adapter/sharing/descriptor_protocol.h"
-#include "ferro/adapter/sharing/peer_process.h"
+#include "ferro/adapter/ipc/descriptor_protocol.h"
+#include "ferro/adapter/ipc/peer_process.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
-#include "ferro/adapter/sharing/status_server.h"
+#include "ferro/adapter/ipc/status_server.h"
 
-#include "ferro/adapter/sharing/file_descriptor.h"
-#include "ferro/adapter/sharing/service_thread.h"
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/file_descriptor.h"
+#include "ferro/adapter/ipc/service_thread.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <cerrno>
 #include <chrono>
