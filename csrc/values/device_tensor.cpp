@@ -10,7 +10,7 @@ namespace ferro::values {
 namespace {
 
 // More pieces than this and all that lies between them counts as forgotten too.
-constexpr std::int64_t kMostPieces = 4096;
+constexpr std::int64_t kMaxPieces = 4096;
 
 }  // namespace
 
@@ -124,7 +124,7 @@ void DeviceTensor::forget(bool keep) const {
     gpu().write(address_, nullptr, span(), 0, keep ? 1 : 0);
     return;
   }
-  if (elements_ / elements_together() > kMostPieces) {
+  if (elements_ / elements_together() > kMaxPieces) {
     gpu().write(address_, nullptr, span(), 0, 1);
     return;
   }

@@ -174,7 +174,7 @@ void Evaluation::begin() {
   job_ = std::make_shared<Job>(HostOperator(op_, traits_));
   const bool sized = traits_.kind == Kind::kDataSized;
   job_->computable = traits_.computable && describable && traits_.kind != Kind::kUnset &&
-                     elements <= (sized ? kMostElementsOfSized : kMostElements) &&
+                     elements <= (sized ? kMaxElementsOfSized : kMaxElements) &&
                      gpu().is_captured(device_, stream_) == 0;
   if (traits_.positions) {
     job_->positions = extent_of_positions(traits_, arguments_);
@@ -272,7 +272,7 @@ void Evaluation::collect_results(const Stack& stack) {
       add(stack[first + i], false, i, unset);
     }
   }
-  if (elements > kMostElements && traits_.kind != Kind::kDataSized) {
+  if (elements > kMaxElements && traits_.kind != Kind::kDataSized) {
     job_->computable = false;
   }
 }

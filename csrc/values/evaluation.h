@@ -16,9 +16,9 @@
 namespace ferro::values {
 
 // More elements than this, of all inputs or of all results, are not computed.
-inline constexpr std::int64_t kMostElements = 1 << 18;
+inline constexpr std::int64_t kMaxElements = 1 << 18;
 // The same for operators whose results have sizes that depend on values.
-inline constexpr std::int64_t kMostElementsOfSized = 1 << 22;
+inline constexpr std::int64_t kMaxElementsOfSized = 1 << 22;
 
 class Evaluation {
  public:

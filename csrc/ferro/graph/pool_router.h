@@ -46,7 +46,7 @@ class PoolRouter {
       : device_(device), failed_graphs_(failed) {}
 
   // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
-  // in this thread. Lets go of captures that failed first, as let_go_of_failed_captures() does.
+  // in this thread. Lets go of captures that failed first, as release_failed_captures() does.
   // False: this pool is being diverted to already; then nothing else changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
@@ -73,7 +73,7 @@ class PoolRouter {
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
   // Ends the diversions of captures that failed and that nobody ends (FailedGraphs::kForget), and
   // releases their pools, where this thread began them or one that is gone.
-  void let_go_of_failed_captures() FERRO_EXCLUDES(mutex_);
+  void release_failed_captures() FERRO_EXCLUDES(mutex_);
   // The captures that failed since the last call and released their pools: here, or for the caller to
   // do, where the pool is held elsewhere. The caller keeps more about a pool than its memory.
   struct Released {
@@ -102,8 +102,8 @@ class PoolRouter {
   void publish_counts() FERRO_REQUIRES(mutex_);
   void release(const Diversion& diversion, bool is_ended) FERRO_REQUIRES(mutex_);
   // `existing`: a stream that certainly does, if there is one.
-  enum class Whose : std::uint8_t { kOfThisThread, kOfGoneThreadsToo };
-  void drop_abandoned(std::optional<StreamId> existing, Whose whose) FERRO_REQUIRES(mutex_);
+  enum class Threads : std::uint8_t { kThis, kThisAndEnded };
+  void drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
   }

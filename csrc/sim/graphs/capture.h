@@ -42,7 +42,7 @@ class Capture {
   // Records work at the stream's front, which becomes the new node.
   GraphNode* record(Stream& stream, CUgraphNodeType type, Work work);
   // Nodes that a caller took out of a stream's front on purpose need not be joined.
-  void forgive(std::span<GraphNode* const> nodes) { forgiven_.insert(nodes.begin(), nodes.end()); }
+  void exempt(std::span<GraphNode* const> nodes) { exempted_.insert(nodes.begin(), nodes.end()); }
   // Releases all streams. The graph is null when the capture was invalid or work was not joined.
   CUresult end(std::unique_ptr<Graph>& graph);
 
@@ -56,7 +56,7 @@ class Capture {
   bool active_ = true;
   bool ended_ = false;
   std::set<Stream*> streams_;
-  std::set<const GraphNode*> forgiven_;
+  std::set<const GraphNode*> exempted_;
   std::unique_ptr<Graph> graph_ = std::make_unique<Graph>();
 };
 

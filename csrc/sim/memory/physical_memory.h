@@ -69,7 +69,7 @@ class PhysicalMemory {
   // Says that the bytes of a range are not those that a GPU would have there; they stay as they are.
   void forget(std::size_t offset, std::size_t bytes) { unknown_.add(offset, bytes); }
   bool is_known(std::size_t offset, std::size_t bytes) const {
-    return !unknown_.meets(offset, bytes);
+    return !unknown_.overlaps(offset, bytes);
   }
   const ByteRanges& unknown() const { return unknown_; }
 

@@ -45,13 +45,13 @@ inline DescriptorServer& server() {
     const bool is_full = id != 0 && id <= kKnownIds && found->get() < 0;
     return found->get() >= 0 ? DescriptorStatus::kSent
            : is_full         ? DescriptorStatus::kFull
-                             : DescriptorStatus::kGivenBack;
+                             : DescriptorStatus::kReleased;
   });
   return one;
 }
 
 inline std::uint64_t ask_for(const ServerAddress& address, std::uint64_t id) {
-  return id_in(DescriptorClient(address).ask(std::array{id}).at(0));
+  return id_in(DescriptorClient(address).request(std::array{id}).at(0));
 }
 
 // Empty when it threw nothing.

@@ -122,7 +122,7 @@ DescriptorStatus CudaAllocator::duplicate_export(std::uint64_t id, FileDescripto
         break;
     }
   }
-  return DescriptorStatus::kGivenBack;
+  return DescriptorStatus::kReleased;
 }
 
 void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex peer) {

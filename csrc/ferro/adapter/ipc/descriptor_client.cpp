@@ -40,7 +40,7 @@ void check_answer(const DescriptorAnswer& answer, std::size_t bytes, const Shari
   switch (answer.status) {
     case DescriptorStatus::kSent:
       return;
-    case DescriptorStatus::kGivenBack:
+    case DescriptorStatus::kReleased:
       throw std::runtime_error("the process that shared the memory has given it back since");
     case DescriptorStatus::kBusy:
       throw OutOfDescriptors(
@@ -79,7 +79,7 @@ DescriptorClient::DescriptorClient(ServerAddress address, std::chrono::milliseco
   }
 }
 
-std::vector<FileDescriptor> DescriptorClient::ask(std::span<const std::uint64_t> ids) {
+std::vector<FileDescriptor> DescriptorClient::request(std::span<const std::uint64_t> ids) {
   if (ids.empty() || ids.size() > kMaxDescriptors) {
     throw std::runtime_error("a handle of " + std::to_string(ids.size()) +
                              " pieces; between 1 and " + std::to_string(kMaxDescriptors) +
@@ -131,7 +131,7 @@ std::vector<FileDescriptor> ask_server(const IpcHandle& handle, std::span<const 
       (server.server_process() != handle.from.process || !peers.is_running(handle.from))) {
     throw std::runtime_error("another process than the one that shared it answers there");
   }
-  return server.ask(ids);
+  return server.request(ids);
 }
 
 // Of some of the units.

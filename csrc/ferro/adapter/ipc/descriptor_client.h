@@ -33,7 +33,7 @@ class DescriptorClient {
   // In the order of `ids`. Throws OutOfDescriptors where fewer at a time may do, and std::runtime_error
   // with the reason otherwise, also when patience ends, or when the answer is not from where the handle
   // is from.
-  std::vector<FileDescriptor> ask(std::span<const std::uint64_t> ids);
+  std::vector<FileDescriptor> request(std::span<const std::uint64_t> ids);
 
  private:
   const ServerAddress address_;

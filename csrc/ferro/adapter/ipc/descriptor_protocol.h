@@ -58,7 +58,7 @@ static_assert(std::is_trivially_copyable_v<DescriptorRequest>);
 
 enum class DescriptorStatus : std::uint64_t {
   kSent = 1,  // all of them come with the answer, in the order of the ids; otherwise none
-  kGivenBack = 2,
+  kReleased = 2,
   kBusy = 3,     // the kernel passes no more descriptors for this user now
   kFull = 4,     // the process that is asked may open no more descriptors
   kRefused = 5,  // its driver makes none
@@ -66,7 +66,7 @@ enum class DescriptorStatus : std::uint64_t {
 
 struct DescriptorAnswer {
   SharingKey key{};
-  DescriptorStatus status = DescriptorStatus::kGivenBack;
+  DescriptorStatus status = DescriptorStatus::kReleased;
 };
 static_assert(std::is_trivially_copyable_v<DescriptorAnswer>);
 

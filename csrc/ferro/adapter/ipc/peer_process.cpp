@@ -23,7 +23,7 @@
 namespace ferro {
 namespace {
 
-constexpr std::size_t kMostOpen = 64;
+constexpr std::size_t kMaxOpen = 64;
 
 // 0 when there is no such process.
 std::uint64_t start_of_process(int process) {
@@ -110,7 +110,7 @@ int PeerProcesses::find_or_open(const ProcessIdentity& process) {
       (process.started != 0 && start_of_process(process.process) != process.started)) {
     throw ended(process);
   }
-  if (open_.size() >= kMostOpen) {
+  if (open_.size() >= kMaxOpen) {
     open_.clear();
   }
   return open_.emplace(key, std::move(opened)).first->second.get();

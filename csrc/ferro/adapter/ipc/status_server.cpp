@@ -80,7 +80,7 @@ void StatusServer::run(int listener, std::timed_mutex& answering) const noexcept
 
 void StatusServer::answer(int connection) const {
   if (is_peer_trusted(connection)) {
-    const std::string text = tell_();
+    const std::string text = describe_();
     send_message(connection, std::as_bytes(std::span(text)), {});
   }
 }

@@ -23,10 +23,10 @@ std::string status_server_name();
 class StatusServer {
  public:
   // What is told. Called by the thread; more than the kernel takes in one message is not sent.
-  using Tell = std::function<std::string()>;
+  using Describe = std::function<std::string()>;
 
   // Lives as long as the process.
-  explicit StatusServer(Tell tell) : tell_(std::move(tell)) {}
+  explicit StatusServer(Describe describe) : describe_(std::move(describe)) {}
   StatusServer(const StatusServer&) = delete;
   StatusServer& operator=(const StatusServer&) = delete;
 
@@ -41,7 +41,7 @@ class StatusServer {
   [[noreturn]] void run(int listener, std::timed_mutex& answering) const noexcept;
   void answer(int connection) const;
 
-  const Tell tell_;
+  const Describe describe_;
   // Locked by the thread while it answers, and by `stop`. Each process has its own, which is never
   // destroyed: another thread may have held the parent's during fork().
   std::timed_mutex* answering_ FERRO_GUARDED_BY(UnforkedSockets::mutex) = nullptr;

@@ -54,7 +54,7 @@ std::vector<StreamId> DeviceMemory::known_streams(DeviceTimeline::Known which) {
   const bool all = which == DeviceTimeline::Known::kAll;
   std::vector<StreamId> streams = pools_.lasting_streams(all);
   if (!all) {
-    streams.resize(std::min(streams.size(), kMostStreamsAsked));
+    streams.resize(std::min(streams.size(), kMaxQueriedStreams));
   }
   return streams;
 }
@@ -63,10 +63,10 @@ void DeviceMemory::set_captures(int running, int announced) {
   if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
     // What is free now may go elsewhere also while the capture runs. Many captures in a row may be
     // announced before the device passes the first point: a few points are enough.
-    constexpr std::size_t kOutstandingAtMost = 2;
+    constexpr std::size_t kMaxOutstanding = 2;
     try {
       timeline_.update();
-      if (timeline_.points() < kOutstandingAtMost) {
+      if (timeline_.points() < kMaxOutstanding) {
         timeline_.record();
       }
     } catch (const DriverError&) {
@@ -181,10 +181,10 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses
 
 void DeviceMemory::forget_failure() {
   const RecursiveMutexLock lock(climb_mutex_);
-  const auto take_back = [](std::uint64_t& count) { count -= std::min<std::uint64_t>(count, 1); };
-  take_back(counters_.ended_by(LadderStep::kOutOfMemory));
-  take_back(counters_.out_of_memory);
-  take_back(counters_.retries);
+  const auto decrement = [](std::uint64_t& count) { count -= std::min<std::uint64_t>(count, 1); };
+  decrement(counters_.ended_by(LadderStep::kOutOfMemory));
+  decrement(counters_.out_of_memory);
+  decrement(counters_.retries);
 }
 
 AllocateResult DeviceMemory::reject(std::size_t wanted) {

@@ -146,7 +146,7 @@ class DeviceMemory {
 
  private:
   // Each question whether a stream captures takes 27 ns.
-  static constexpr std::size_t kMostStreamsAsked = 128;
+  static constexpr std::size_t kMaxQueriedStreams = 128;
 
   AllocateResult climb(Heap& heap, const Request& request) FERRO_EXCLUDES(climb_mutex_);
   std::vector<StreamId> known_streams(DeviceTimeline::Known which);

@@ -48,8 +48,8 @@ class Ladder {
   DevicePtr move_pages(Climb& climb);
   DevicePtr take_idle_pages(Climb& climb);
   DevicePtr take_passed_pages(Climb& climb);
-  DevicePtr wait_rather_than_grow(Climb& climb);
-  DevicePtr transfer_rather_than_grow(Climb& climb);
+  DevicePtr stream_wait_before_growth(Climb& climb);
+  DevicePtr transfer_before_growth(Climb& climb);
   DevicePtr grow(Climb& climb);
   DevicePtr wait_on_stream(Climb& climb);
   DevicePtr transfer_pages(Climb& climb);

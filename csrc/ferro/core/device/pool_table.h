@@ -54,7 +54,7 @@ class PoolTable {
     int use_count = 0;
     bool use_on_oom = false;
   };
-  std::optional<Unused> give_up(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  std::optional<Unused> remove_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
 
   // Heaps. Creates the heap if it is missing.
   Heap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
@@ -74,9 +74,9 @@ class PoolTable {
   // The lasting streams of the heaps of all pools, or of the default pool only. Sorted, each once.
   std::vector<StreamId> lasting_streams(bool of_all_pools) FERRO_EXCLUDES(mutex_);
   // The heaps that hold only small blocks, in no order.
-  std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
+  std::vector<Heap*> small_heaps() FERRO_EXCLUDES(mutex_);
   // The heaps of pools that give their free memory before a request of the default pool fails.
-  std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);
+  std::vector<Heap*> reclaimable_heaps() FERRO_EXCLUDES(mutex_);
   // The heaps of the default pool and of pools that are not held.
   std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
 
@@ -156,8 +156,8 @@ class PoolTable {
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // always contains the default pool
   // Flagged pools that do not exist yet.
   std::set<PoolId> early_use_on_oom_ FERRO_GUARDED_BY(mutex_);
-  std::set<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
-  std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // pools with gives_what_is_free, not default
+  std::set<Heap*> small_heaps_ FERRO_GUARDED_BY(mutex_);
+  std::set<PoolId> reclaimable_ FERRO_GUARDED_BY(mutex_);  // pools with is_reclaimable, not default
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> generation_{1};
 };

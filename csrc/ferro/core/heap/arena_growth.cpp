@@ -100,7 +100,7 @@ Epoch Heap::usable_until(const Request& request) {
   return request.stream_may_wait ? std::max(behind(), context_.timeline.recorded()) : behind();
 }
 
-Epoch Heap::freed_beside(const Block& gap) {
+Epoch Heap::neighbours_freed(const Block& gap) {
   Epoch freed = kUnused;
   for (const Block* neighbour : {gap.prev, gap.next}) {
     if (neighbour != nullptr && neighbour->is_free()) {
@@ -124,7 +124,7 @@ Heap::FreeRange Heap::usable_around(const Block& block, Epoch until) {
 std::optional<GrowthPlan> Heap::plan(const Request& request, std::size_t spare, Epoch until,
                                      std::vector<Block*>& gaps) {
   gaps = tiling_.growth_candidates(request.size, spare);
-  std::erase_if(gaps, [until](const Block* gap) { return freed_beside(*gap) > until; });
+  std::erase_if(gaps, [until](const Block* gap) { return neighbours_freed(*gap) > until; });
   std::vector<GapView> views;
   views.reserve(gaps.size());
   for (const Block* gap : gaps) {
@@ -157,7 +157,7 @@ GrowResult Heap::begin_growth(const Request& request, std::size_t spare, GrowFro
   tiling_.take_gap(gap);
   gap->state = BlockState::kTransit;
   growth.own = set_aside(own);
-  growth.behind = std::max(growth.own.freed, freed_beside(*gap));
+  growth.behind = std::max(growth.own.freed, neighbours_freed(*gap));
   return GrowResult::kGrown;
 }
 
@@ -266,7 +266,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   const auto undo = [&] {
     context_.store.put(taken);
     if (is_lent) {
-      context_.graphs->take_back(pool_, lent);
+      context_.graphs->reclaim(pool_, lent);
     }
     undo_growth(growth);
   };
@@ -368,7 +368,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     context_.graphs->on_mapped(pool_, grown, lent, std::span(handles).subspan(added));
   }
   notify_moved(std::move(aliased), grown);
-  hand_to_store(std::move(left), MovedHandles::kAreMapped);
+  hand_to_store(std::move(left), MovedHandles::kMapped);
   return GrowResult::kGrown;
 }
 

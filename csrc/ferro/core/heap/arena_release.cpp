@@ -156,7 +156,7 @@ void Heap::hand_to_store(Left left, MovedHandles moved) {
   for (StaleMappingRef& mapping : left.mappings) {
     context_.stale.add(std::move(mapping));
   }
-  if (moved == MovedHandles::kAreFree) {
+  if (moved == MovedHandles::kFree) {
     context_.store.put(left.handles);
   }
   for (const std::uint64_t id : left.exported_ids) {
@@ -231,7 +231,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
     }
     left = leave(aside, after == ReleaseAfter::kHostWait ? "released" : "transferred", context);
   }
-  hand_to_store(std::move(left), MovedHandles::kAreFree);
+  hand_to_store(std::move(left), MovedHandles::kFree);
   return pages;
 }
 

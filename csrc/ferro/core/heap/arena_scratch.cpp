@@ -217,7 +217,7 @@ std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(
   heap_.tiling_.merge_all();
   std::vector<Handle> handles = handles_under([](const Block& block) { return block.is_free(); });
   std::erase_if(handles, [&](const Handle& handle) {
-    return ranges.meets(handle.begin, handle.range.pages * heap_.page_bytes_) ||
+    return ranges.overlaps(handle.begin, handle.range.pages * heap_.page_bytes_) ||
            but.contains(handle.range.handle);
   });
   return handles;

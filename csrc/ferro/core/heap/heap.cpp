@@ -60,7 +60,7 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   context_.stats.note_activity(&stats_, claim_countdown_);
   block->freed = pool_ == kDefaultPool ? context_.timeline.now() : stamp_of_free(*block);
   if (block->extra != nullptr || is_observed()) [[unlikely]] {
-    return free_unusually(block, context);
+    return free_slow(block, context);
   }
   const std::size_t size = block->size;
   stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
@@ -96,7 +96,7 @@ void Heap::undo_allocation(Span& span, DevicePtr ptr) {
   complete_free(block, nullptr);
 }
 
-FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
+FreeResult Heap::free_slow(Block* block, const CallContext& context) {
   const std::size_t size = block->size;
   notify(*block, MemoryEvent::kFreeRequested, context);
   bool waits = false;

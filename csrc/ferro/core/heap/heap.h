@@ -304,7 +304,7 @@ class Heap final : public MappingOwner {
   Epoch stamp_of_free(const Block& block) FERRO_REQUIRES(mutex_);
   void complete_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void complete_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
-  FreeResult free_unusually(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  FreeResult free_slow(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void give(Block* block) FERRO_REQUIRES(mutex_);
 
   // More holes than this, beyond those that are enough, are not looked at for one request.
@@ -341,7 +341,7 @@ class Heap final : public MappingOwner {
   GrowResult begin_growth(const Request& request, std::size_t spare, GrowFrom from, Growth& growth)
       FERRO_REQUIRES(mutex_);
   Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
-  static Epoch freed_beside(const Block& gap);
+  static Epoch neighbours_freed(const Block& gap);
   static FreeRange usable_around(const Block& block, Epoch until);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
@@ -399,7 +399,7 @@ class Heap final : public MappingOwner {
   // The pages are at other addresses too, from `to` on, and stay mapped here.
   std::vector<AliasedBlock> alias(SetAside& aside) FERRO_REQUIRES(mutex_);
   void notify_moved(std::vector<AliasedBlock> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
-  enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
+  enum class MovedHandles { kFree, kMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
   bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);

@@ -28,10 +28,10 @@ TEST_F(PoolTableTest, OfPoolsThatAreGoneTheNumbersOfTheLastStay) {
 TEST_F(PoolTableTest, HeapsOfAPoolThatIsGoneAreNotAskedForTheirSmallBlocks) {
   device_->pools().hold(kGraphPool);
   free(allocate(512, stream_, kGraphPool));
-  EXPECT_EQ(device_->pools().heaps_apart().size(), 1U);
+  EXPECT_EQ(device_->pools().small_heaps().size(), 1U);
   ASSERT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
-  EXPECT_TRUE(device_->pools().heaps_apart().empty());
+  EXPECT_TRUE(device_->pools().small_heaps().empty());
 }
 
 TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
@@ -40,13 +40,13 @@ TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
   device_->empty_cache();
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_EQ(device_->pools().heaps_that_allow().size(), 1U);
+  EXPECT_EQ(device_->pools().reclaimable_heaps().size(), 1U);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().heaps_that_allow().empty()) << "they went with it";
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty()) << "they went with it";
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
@@ -55,7 +55,7 @@ TEST_F(PoolTableTest, AFlagMayBeTakenBackBeforeThePoolExists) {
   device_->pools().set_use_on_oom(kGraphPool, false);
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().heaps_that_allow().empty());
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty());
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
@@ -68,9 +68,9 @@ TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
 }
 
 TEST_F(PoolTableTest, AnUnknownPoolIsNotGivenUp) {
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   device_->pools().set_use_on_oom(kGraphPool, true);
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value()) << "a flag makes no pool";
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value()) << "a flag makes no pool";
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
 }
 
@@ -78,27 +78,27 @@ TEST_F(PoolTableTest, APoolThatNeverHadAHeapIsGivenUpWithItsHoldsAndFlag) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().hold(kGraphPool);
   device_->pools().hold(kGraphPool);
-  const auto unused = device_->pools().give_up(kGraphPool);
+  const auto unused = device_->pools().remove_unused(kGraphPool);
   ASSERT_TRUE(unused.has_value());
   EXPECT_EQ(unused->use_count, 2);
   EXPECT_TRUE(unused->use_on_oom);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   EXPECT_FALSE(device_->pools().release(kGraphPool));
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   // One of that name starts anew.
   device_->pools().hold(kGraphPool);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   free(allocate(kPageBytes, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().heaps_that_allow().empty());
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty());
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
 TEST_F(PoolTableTest, APoolWithAHeapIsNotGivenUp) {
   device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   free(ptr);
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value()) << "the heap is still there";
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value()) << "the heap is still there";
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }

@@ -48,7 +48,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
   ~MovesInCapturesTest() override {
     for (const PoolId& pool : {kPool, kOther}) {
       if (device_->pools().use_count(pool) > 0) {
-        let_go(pool);
+        release_pool(pool);
       }
     }
   }
@@ -64,7 +64,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
     device_->set_captures(0);
     device_->report().check_invariants();
   }
-  void let_go(const PoolId& pool) {
+  void release_pool(const PoolId& pool) {
     device_->pools().release(pool);
     graphs_->on_last_release(pool);
   }
@@ -267,7 +267,7 @@ TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
   device_->empty_cache();
   EXPECT_EQ(held(), kDead + kAlive);
   const std::uint64_t unmapped = device_->driver().calls().unmap;
-  let_go(kPool);
+  release_pool(kPool);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
   EXPECT_EQ(SimGpu::used_pages(), 0U);
@@ -278,7 +278,7 @@ TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
 TEST_F(MovesInCapturesTest, ACaptureForbidsToRemoveThem) {
   capture();
   free_everything();
-  let_go(kPool);
+  release_pool(kPool);
   begin(kOther);
   device_->empty_cache();
   end(kOther);
@@ -380,8 +380,8 @@ TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
   free(other.ptr);
   end(kOther);
   free_everything();
-  let_go(kPool);
-  let_go(kOther);
+  release_pool(kPool);
+  release_pool(kOther);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
 }
@@ -435,7 +435,7 @@ TEST_F(MovesInCapturesTest, ADriverThatRefusesToFoldLeavesEachGraphItsOwn) {
       }
       free_everything();
       for (const PoolId& pool : {kPool, kOther}) {
-        let_go(pool);
+        release_pool(pool);
         device_->empty_cache();
         device_->pools().hold(pool);
       }

@@ -123,12 +123,12 @@ TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAllocates) {
 TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAsksForThat) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "it runs";
   SimGpu::abandon_capture(stream_);
-  on_another_thread([this] { router_.let_go_of_failed_captures(); });
+  on_another_thread([this] { router_.release_failed_captures(); });
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
   EXPECT_FALSE(router_.any());
 }
@@ -201,7 +201,7 @@ TEST_F(PoolRouterTest, AFailedCaptureOfAThreadThatIsGoneIsAnybodysToDrop) {
       EXPECT_TRUE(router_.end(kGraphPool));
       device_->pools().release(kGraphPool);
     } else {
-      router_.let_go_of_failed_captures();
+      router_.release_failed_captures();
     }
     EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
     EXPECT_FALSE(router_.any());
@@ -214,7 +214,7 @@ TEST_F(PoolRouterTest, ARunningCaptureOfAThreadThatIsGoneIsNotDropped) {
     SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   });
   EXPECT_FALSE(router_.begin(kGraphPool, captured_with(side_), side_));
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
   SimGpu::end_capture(stream_);
 }
@@ -267,7 +267,7 @@ TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {
   begin_and_abandon();
   SimGpu::destroy_stream(gone_);
   EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "it could still be capturing";
 }
 
@@ -373,7 +373,7 @@ TEST_F(PoolRouterTest, TellsWhichPoolsItReleased) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
   ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_));
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(router_.take_released(),
             (std::vector<PoolRouter::Released>{{kGraphPool, PoolHold::kHere, true},
                                                {kOther, PoolHold::kHere, false}}));

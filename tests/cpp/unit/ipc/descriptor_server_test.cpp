@@ -22,7 +22,7 @@ bool says(const string& text, const string& part) { return text.find(part) != st
 TEST(DescriptorServer, HandsOutWhatIsAskedForInItsOrder) {
   std::vector<std::uint64_t> ids(kMaxDescriptors);
   std::iota(ids.rbegin(), ids.rend(), 1);
-  const std::vector<FileDescriptor> files = DescriptorClient(server().address()).ask(ids);
+  const std::vector<FileDescriptor> files = DescriptorClient(server().address()).request(ids);
   ASSERT_EQ(files.size(), ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     EXPECT_EQ(id_in(files[i]), ids[i]);
@@ -32,7 +32,7 @@ TEST(DescriptorServer, HandsOutWhatIsAskedForInItsOrder) {
 TEST(DescriptorServer, AllOrNothingIsHandedOut) {
   const std::size_t before = open_descriptors();
   const auto ask = [] {
-    (void)DescriptorClient(server().address()).ask(std::array<std::uint64_t, 2>{1, kKnownIds + 1});
+    (void)DescriptorClient(server().address()).request(std::array<std::uint64_t, 2>{1, kKnownIds + 1});
   };
   EXPECT_TRUE(says(error_of(ask), "has given it back since"));
   EXPECT_EQ(ask_for(server().address(), 2), 2U);
@@ -153,7 +153,7 @@ TEST(DescriptorServer, AThousandConnectionsAtOnce) {
     }
     for (std::size_t i = 0; i < clients.size(); ++i) {
       const std::uint64_t id = 1 + i % kKnownIds;
-      EXPECT_EQ(id_in(clients[i]->ask(std::array{id}).at(0)), id);
+      EXPECT_EQ(id_in(clients[i]->request(std::array{id}).at(0)), id);
     }
   }
   EXPECT_EQ(open_descriptors(), before);
@@ -187,7 +187,7 @@ TEST(DescriptorServer, WithoutRoomForACopyItSaysSo) {
   const auto ask = [&] {
     const DescriptorLimit limit(next_descriptor());
     ASSERT_TRUE(limit.is_set());
-    (void)client.ask(std::array<std::uint64_t, 1>{1});
+    (void)client.request(std::array<std::uint64_t, 1>{1});
   };
   EXPECT_EQ(error_of(ask),
             "the process that shared the memory may open no more file descriptors (ulimit -n)");

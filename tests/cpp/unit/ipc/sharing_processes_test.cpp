@@ -174,7 +174,7 @@ TEST_F(SharingProcesses, ASenderThatEndsWhileItIsAskedIsAnErrorAtOnce) {
   const IpcHandle handle = decode(sender.read());
   DescriptorClient client(handle.server);
   sender.end();
-  EXPECT_TRUE(says(error_of([&] { (void)client.ask(std::array<std::uint64_t, 1>{1}); }),
+  EXPECT_TRUE(says(error_of([&] { (void)client.request(std::array<std::uint64_t, 1>{1}); }),
                    "closed without an answer"));
 }
 
@@ -192,7 +192,7 @@ TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
   std::atomic<bool> over = false;
   std::thread asker([&] {
     const string error = error_of(
-        [&] { DescriptorClient(address, kPatience).ask(std::array<std::uint64_t, 1>{1}); });
+        [&] { DescriptorClient(address, kPatience).request(std::array<std::uint64_t, 1>{1}); });
     EXPECT_EQ(error,
               "no answer within 1 s; the process that shared it is stopped, or may open no more "
               "file descriptors (ulimit -n)");
@@ -208,7 +208,7 @@ TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
   // Once it goes on, it answers who asked while it was stopped.
   DescriptorClient late(address);
   kill(sender.process(), SIGCONT);
-  EXPECT_EQ(id_in(late.ask(std::array<std::uint64_t, 1>{1}).at(0)), 1U);
+  EXPECT_EQ(id_in(late.request(std::array<std::uint64_t, 1>{1}).at(0)), 1U);
 }
 
 TEST_F(SharingProcesses, WhoTookTheNumberOrTheNameOfASenderIsRefused) {
@@ -237,7 +237,7 @@ TEST_F(SharingProcesses, WhoTookTheNumberOrTheNameOfASenderIsRefused) {
   files.emplace_back(file_of(1));
   ASSERT_TRUE(send_message(connection.get(), std::as_bytes(std::span(&answer, 1)), files));
   files.clear();
-  EXPECT_TRUE(says(error_of([&] { (void)client.ask(std::array<std::uint64_t, 1>{1}); }),
+  EXPECT_TRUE(says(error_of([&] { (void)client.request(std::array<std::uint64_t, 1>{1}); }),
                    "another process than the one that shared it"));
   EXPECT_EQ(open_descriptors(), before);
 }

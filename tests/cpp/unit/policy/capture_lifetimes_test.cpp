@@ -27,7 +27,7 @@ TEST(CaptureLifetimesTest, AnAllocationDoesAsTheOneWithItsNumberDid) {
   capture(lifetimes, {{DevicePtr{512}}, {DevicePtr{1024}}, {DevicePtr{512}}}, {DevicePtr{512}});
   EXPECT_EQ(lifetimes.of(0), Lifetime::kDies);  // at the address of the third, which lives
   EXPECT_EQ(lifetimes.of(1), Lifetime::kDies);
-  EXPECT_EQ(lifetimes.of(2), Lifetime::kIsKept);
+  EXPECT_EQ(lifetimes.of(2), Lifetime::kSurvives);
   EXPECT_EQ(lifetimes.of(3), Lifetime::kUnknown);
 }
 

@@ -24,7 +24,7 @@ void capture(CarriedMemory& memory, const AddressRanges& before, const AddressRa
   memory.end(true, [&] { return after; });
 }
 
-bool carries(CarriedMemory& memory, DevicePtr ptr) { return memory.ranges().meets(ptr, kSize); }
+bool carries(CarriedMemory& memory, DevicePtr ptr) { return memory.ranges().overlaps(ptr, kSize); }
 
 TEST(CarriedMemoryTest, InputsAndWhatIsInTheCheckpoint) {
   CarriedMemory memory;

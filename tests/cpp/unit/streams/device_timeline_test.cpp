@@ -129,7 +129,7 @@ TEST_F(DeviceTimelineTest, AWaitBesideCapturesCoversStreamsThatWereNeverNamed) {
   work_on(unknown);
   const Epoch freed = timeline_.now();
   EXPECT_FALSE(timeline_.wait(freed));
-  timeline_.wait_beside_captures();
+  timeline_.wait_during_captures();
   EXPECT_TRUE(timeline_.has_passed(freed));
   EXPECT_FALSE(timeline_.has_passed(timeline_.now()));
   EXPECT_EQ(timeline_.last_waitable(), freed);
@@ -146,11 +146,11 @@ TEST_F(DeviceTimelineTest, ARefusedWaitBesideCapturesLeavesTheEpochOpen) {
   const Epoch freed = timeline_.now();
   for (const char* call : {"cuMemHostAlloc", "cuMemFreeHost"}) {
     FaultyApi::fail_only(call, 1, CUDA_ERROR_UNKNOWN);
-    EXPECT_THROW(timeline_.wait_beside_captures(), DriverError) << call;
+    EXPECT_THROW(timeline_.wait_during_captures(), DriverError) << call;
     FaultyApi::reset();
     EXPECT_FALSE(timeline_.has_passed(freed));
   }
-  timeline_.wait_beside_captures();
+  timeline_.wait_during_captures();
   EXPECT_TRUE(timeline_.has_passed(freed));
 }
 
