@@ -151,7 +151,7 @@ def memory_that_was_given_back_is_not_exported() -> bool:
     del tensor
     release(shared)
     kind, text = ask("error_of_opening", shared)
-    return kind == "RuntimeError" and "has given it back since" in text
+    return kind == "RuntimeError" and "has released it since" in text
 
 
 @check

@@ -30,22 +30,27 @@ std::runtime_error no_answer(std::chrono::milliseconds patience) {
                             "descriptors (ulimit -n)");
 }
 
-// Root may open what any user shared; others are answered by their own processes only.
+// Root may open memory of any user; other users only their own.
 bool is_trusted(const PeerCredentials& peer) { return peer.user == geteuid() || geteuid() == 0; }
+
+std::runtime_error wrong_process() {
+  return std::runtime_error("the process that answers there is not the one that shared it");
+}
 
 void check_answer(const DescriptorAnswer& answer, std::size_t bytes, const SharingKey& key) {
   if (bytes != sizeof(answer) || !is_equal(answer.key, key)) {
-    throw std::runtime_error("another process than the one that shared it answers there");
+    throw wrong_process();
   }
   switch (answer.status) {
     case DescriptorStatus::kSent:
       return;
     case DescriptorStatus::kReleased:
-      throw std::runtime_error("the process that shared the memory has given it back since");
+      throw std::runtime_error("the process that shared the memory has released it since");
     case DescriptorStatus::kBusy:
       throw OutOfDescriptors(
-          "the kernel passes no more file descriptors for this user now: others are on their way "
-          "to processes that do not take them");
+          "the kernel passes no more file descriptors for this user now: too many are in transit "
+          "to "
+          "processes that do not receive them");
     case DescriptorStatus::kFull:
       throw OutOfDescriptors(
           "the process that shared the memory may open no more file descriptors (ulimit -n)");
@@ -68,7 +73,8 @@ DescriptorClient::DescriptorClient(ServerAddress address, std::chrono::milliseco
   if (!connect_abstract(connection_.get(), address_.name)) {
     if (errno == ECONNREFUSED) {
       throw std::runtime_error(
-          "nobody answers there: the process that shared it has ended, or runs in another network "
+          "no process listens there: the process that shared it has ended, or runs in another "
+          "network "
           "namespace");
     }
     throw errno == EAGAIN ? no_answer(patience_) : failure("connect");
@@ -82,8 +88,7 @@ DescriptorClient::DescriptorClient(ServerAddress address, std::chrono::milliseco
 std::vector<FileDescriptor> DescriptorClient::request(std::span<const std::uint64_t> ids) {
   if (ids.empty() || ids.size() > kMaxDescriptors) {
     throw std::runtime_error("a handle of " + std::to_string(ids.size()) +
-                             " pieces; between 1 and " + std::to_string(kMaxDescriptors) +
-                             " can be asked for");
+                             " pieces; expected between 1 and " + std::to_string(kMaxDescriptors));
   }
   DescriptorRequest request;
   request.key = address_.request_key;
@@ -103,8 +108,8 @@ std::vector<FileDescriptor> DescriptorClient::request(std::span<const std::uint6
   }
   if (message.size <= 0) {
     throw std::runtime_error(
-        "the connection was closed without an answer: it ended meanwhile, refused the handle, or "
-        "has too many connections");
+        "the connection was closed without an answer: the process ended meanwhile, refused the "
+        "handle, or has too many connections");
   }
   check_answer(answer, static_cast<std::size_t>(message.size), address_.answer_key);
   if (message.descriptors.size() != ids.size()) {
@@ -116,7 +121,7 @@ std::vector<FileDescriptor> DescriptorClient::request(std::span<const std::uint6
 
 namespace {
 
-// So many are open at a time.
+// The most that are open at a time.
 constexpr std::size_t kDescriptorsAtATime = 32;
 
 std::vector<FileDescriptor> ask_server(const IpcHandle& handle, std::span<const IpcUnit> units,
@@ -126,15 +131,15 @@ std::vector<FileDescriptor> ask_server(const IpcHandle& handle, std::span<const 
     ids.push_back(unit.id);
   }
   DescriptorClient server(handle.server);
-  // Asked after connecting: its number was nobody else's then if it is its own still.
+  // Checked after connecting: if the number still belongs to that process, it did so then.
   if (is_in_this_namespace(handle.from) &&
       (server.server_process() != handle.from.process || !peers.is_running(handle.from))) {
-    throw std::runtime_error("another process than the one that shared it answers there");
+    throw wrong_process();
   }
   return server.request(ids);
 }
 
-// Of some of the units.
+// The descriptors of some of the units.
 std::vector<FileDescriptor> receive(const IpcHandle& handle, std::span<const IpcUnit> units,
                                     PeerProcesses& peers) {
   std::string why = "the process that shared it keeps no file descriptor of each handle";
@@ -143,7 +148,7 @@ std::vector<FileDescriptor> receive(const IpcHandle& handle, std::span<const Ipc
     std::ranges::transform(units, std::back_inserter(numbers), &IpcUnit::descriptor);
   }
   try {
-    // Without numbers too, because it finds out whether that process has ended.
+    // Called without numbers too, because it detects that the process has ended.
     std::vector<FileDescriptor> taken = peers.take(handle.from, numbers);
     if (!numbers.empty()) {
       return taken;

@@ -1,5 +1,5 @@
-// Gets copies of the descriptors that another process shares: from the kernel where it allows that,
-// and otherwise from that process's DescriptorServer.
+// Obtains copies of the file descriptors that another process shares: from the kernel if it permits
+// that, otherwise from that process's DescriptorServer.
 #pragma once
 
 #include "ferro/adapter/ipc/descriptor_protocol.h"
@@ -18,21 +18,21 @@
 
 namespace ferro {
 
-// One connection to a server, for one question. Not thread-safe. After a failure nothing is open
-// but the connection.
+// One connection to a server, for one request. Not thread-safe. After a failure only the connection
+// is open.
 class DescriptorClient {
  public:
-  // A server that is stopped is waited for that long, in each call.
+  // How long each call waits for a stopped server.
   static constexpr std::chrono::milliseconds kPatience{10'000};
 
-  // Throws std::runtime_error with the reason: when nobody listens there, at once.
+  // Throws std::runtime_error with the reason; at once if no process listens there.
   explicit DescriptorClient(ServerAddress address, std::chrono::milliseconds patience = kPatience);
 
-  // Who listens there: its number in this pid namespace; 0: it has none here.
+  // The server's process number in this pid namespace; 0: it has none here.
   pid_t server_process() const { return peer_.process; }
-  // In the order of `ids`. Throws OutOfDescriptors where fewer at a time may do, and std::runtime_error
-  // with the reason otherwise, also when patience ends, or when the answer is not from where the handle
-  // is from.
+  // Returns descriptors in the order of `ids`. Throws OutOfDescriptors if a request for fewer may
+  // succeed; otherwise std::runtime_error with the reason, also when `patience` ends and when
+  // another process answers than the one that made the handle.
   std::vector<FileDescriptor> request(std::span<const std::uint64_t> ids);
 
  private:
@@ -42,10 +42,10 @@ class DescriptorClient {
   PeerCredentials peer_;
 };
 
-// Calls `use` for each of `handle.units`, in their order, with a copy of its descriptor that is closed
-// afterwards. At most 32 are open at a time, and fewer where one of the processes has no room for so
-// many. What comes from a socket is from the process that made the handle: by its number and its start,
-// where it runs in this pid namespace, and by its user and its key in any case. Throws
+// Calls `use` for each of `handle.units` in order, with a copy of its descriptor that is closed
+// afterwards. At most 32 are open at a time; fewer if one of the processes has no room for them.
+// Accepts an answer over a socket only from the process that made the handle: it compares the user
+// and the key, and in the same pid namespace also the process's number and start. Throws
 // std::runtime_error with one sentence, and what `use` throws; then no descriptor is open.
 using UseDescriptor = std::function<void(const IpcUnit&, const FileDescriptor&)>;
 void receive_descriptors(const IpcHandle& handle, PeerProcesses& peers, const UseDescriptor& use);

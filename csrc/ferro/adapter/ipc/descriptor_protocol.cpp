@@ -9,7 +9,7 @@ namespace ferro {
 
 SharingKey random_key() {
   SharingKey key;
-  // The kernel interrupts no request of 256 bytes or less once it has gathered randomness.
+  // Once the kernel has gathered randomness, it does not interrupt requests of up to 256 bytes.
   ssize_t got = -1;
   do {
     got = getrandom(key.data(), key.size(), 0);
@@ -21,7 +21,7 @@ SharingKey random_key() {
 }
 
 bool is_equal(const SharingKey& left, const SharingKey& right) {
-  // Volatile keeps the compiler from leaving the loop at the first difference.
+  // Volatile prevents an exit of the loop at the first difference.
   volatile unsigned difference = 0;
   for (std::size_t i = 0; i < left.size(); ++i) {
     difference = difference | std::to_integer<unsigned>(left[i] ^ right[i]);

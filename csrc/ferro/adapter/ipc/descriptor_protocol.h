@@ -1,13 +1,12 @@
-// What goes over the socket of a DescriptorServer: one request, one answer, and the end of the
-// connection.
+// The protocol of a DescriptorServer: one request and one answer per connection.
 //
-// Two keys of 128 random bits stand in every handle. With the first the asker shows that it was
-// given a handle. With the second the server shows that it made the handle, so that whoever bound
-// the name after it had ended is found out. A request with another key is not answered at all.
+// Every handle contains two keys of 128 random bits. The first proves that the requester received a
+// handle. The second proves that the server made the handle, and exposes another process that bound
+// the name later. A request with a wrong key gets no answer.
 //
-// There is one pair for a process, not one for an export: the same block must have the same handle
-// each time, by which both sides know it. Who was given one handle could therefore ask for all
-// that the process has shared, and for nothing else of it. Pure, but for `random_key`.
+// A process has one pair of keys, not one for each export, because the same block must have the
+// same handle each time: both sides identify it by that. So the owner of one handle can request all
+// memory that the process has shared, but no other. Pure, except for `random_key`.
 #pragma once
 
 #include "ferro/adapter/ipc/unix_socket.h"
@@ -22,21 +21,21 @@ namespace ferro {
 
 using SharingKey = std::array<std::byte, 16>;
 
-// Throws std::runtime_error when the kernel gives no random bytes.
+// Throws std::runtime_error if the kernel returns no random bytes.
 SharingKey random_key();
-// Takes as long for a key that is almost right as for any other.
+// In constant time.
 bool is_equal(const SharingKey& left, const SharingKey& right);
 
-// Where a process hands out descriptors, and what both sides of a request must show.
+// The socket on which a process hands out descriptors, and the keys of both sides.
 struct ServerAddress {
-  std::string name;  // abstract; empty: nowhere
+  std::string name;  // abstract; empty: no server
   SharingKey request_key{};
   SharingKey answer_key{};
 };
 
 inline constexpr std::array<char, 8> kRequestMagic = {'f', 'e', 'r', 'r', 'o', 'a', 's', 'k'};
 
-// As many bytes are sent as its ids take.
+// Only the used part of `ids` is sent.
 struct DescriptorRequest {
   std::array<char, 8> magic = kRequestMagic;
   SharingKey key{};
@@ -45,7 +44,7 @@ struct DescriptorRequest {
   static constexpr std::size_t bytes_with(std::size_t ids) {
     return sizeof(magic) + sizeof(key) + ids * sizeof(std::uint64_t);
   }
-  // 0 for a size that no request has.
+  // The number of ids in a request of this size; 0 if the size is invalid.
   static constexpr std::size_t ids_in(std::size_t bytes) {
     const std::size_t none = bytes_with(0);
     const bool is_whole = bytes > none && (bytes - none) % sizeof(std::uint64_t) == 0;
@@ -57,11 +56,11 @@ static_assert(sizeof(DescriptorRequest) == DescriptorRequest::bytes_with(kMaxDes
 static_assert(std::is_trivially_copyable_v<DescriptorRequest>);
 
 enum class DescriptorStatus : std::uint64_t {
-  kSent = 1,  // all of them come with the answer, in the order of the ids; otherwise none
+  kSent = 1,  // the answer carries all descriptors, in the order of the ids; otherwise none
   kReleased = 2,
   kBusy = 3,     // the kernel passes no more descriptors for this user now
-  kFull = 4,     // the process that is asked may open no more descriptors
-  kRefused = 5,  // its driver makes none
+  kFull = 4,     // the server's process may open no more descriptors
+  kRefused = 5,  // its driver refuses
 };
 
 struct DescriptorAnswer {

@@ -27,9 +27,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kMaxSilence{10};
 constexpr std::size_t kMaxConnections = 1024;
-// The end of the process waits no longer for an answer.
+// How long the end of the process waits for an answer.
 constexpr std::chrono::seconds kLongestAnswer{1};
-// So that those who ask are not kept waiting by a flood of those who connect.
+// So that a flood of connections does not delay the answers to requests.
 constexpr int kAcceptsPerTurn = 64;
 
 [[noreturn]] void fail(const char* call) {
@@ -44,25 +44,25 @@ std::size_t max_connections() {
   return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, kMaxConnections);
 }
 
-// The thread of a server holds the mutex while it answers. A child of fork() does not use its parent's,
-// which another thread may have held at that moment. Never destroyed.
+// The server's thread holds the mutex while it answers. A child of fork() has its own, because
+// another thread may have held the parent's at that moment. Never destroyed.
 struct Answering {
   const pid_t process = getpid();
   std::timed_mutex mutex;
 };
 std::atomic<Answering*> current_answering{nullptr};
 
-// Runs when the process begins to end. The driver ends after this, and no thread may call it then. Later
-// requests get no answer, because the mutex stays locked.
+// Runs when the process begins to end. The driver ends after this, and no thread may call it then.
+// Later requests get no answer, because the mutex stays locked.
 void stop_answering() {
-  // A child of fork() has registered this too, beside its parent.
+  // A child of fork() inherits its parent's registration.
   Answering* const current = current_answering.exchange(nullptr);
   if (current != nullptr && current->process == getpid()) {
     (void)current->mutex.try_lock_for(kLongestAnswer);
   }
 }
 
-// What the thread of a server does.
+// The loop of the server's thread.
 class Service {
  public:
   Service(int listener, ServerAddress address, const DescriptorServer::Find& find,
@@ -74,7 +74,7 @@ class Service {
       try {
         turn();
       } catch (const std::exception&) {
-        // Out of memory, most likely; some may be free later.
+        // Most likely out of memory; some may be free later.
         std::this_thread::sleep_for(kPauseAfterRefusal);
       }
     }
@@ -97,8 +97,8 @@ class Service {
   const ServerAddress address_;
   const DescriptorServer::Find& find_;
   std::timed_mutex& answering_;
-  std::vector<Connection> silent_;  // have asked for nothing yet, in the order in which they came
-  std::vector<pollfd> polled_;      // `silent_`, and then the listener
+  std::vector<Connection> silent_;  // without a request yet, oldest first
+  std::vector<pollfd> polled_;      // `silent_`, then the listener
 };
 
 void Service::turn() {
@@ -153,7 +153,7 @@ void Service::accept_some() {
     } else if (errno == EAGAIN) {
       return;
     } else if ((errno == EMFILE || errno == ENFILE) && !silent_.empty()) {
-      // The kernel needs a descriptor before it looks whether a connection waits.
+      // The kernel allocates a descriptor before it checks whether a connection waits.
       pollfd waiting{listener_, POLLIN, 0};
       if (poll(&waiting, 1, 0) == 0) {
         return;
@@ -166,14 +166,14 @@ void Service::accept_some() {
   }
 }
 
-// It may have asked since the last look.
+// Answers a request that arrived since the last poll.
 void Service::close_oldest() {
   (void)is_done(silent_.front().socket);
   UnforkedSockets::close(silent_.front().socket);
   silent_.erase(silent_.begin());
 }
 
-// Answers what was asked, if it may be; false when nothing was asked yet.
+// Answers the request if it is permitted. False: no request has arrived yet.
 bool Service::is_done(int connection) noexcept {
   try {
     DescriptorRequest request;
@@ -186,7 +186,7 @@ bool Service::is_done(int connection) noexcept {
       answer(connection, request, ids);
     }
   } catch (const std::exception&) {
-    // The other side notices that the connection ended.
+    // The peer notices the end of the connection.
   }
   return true;
 }
@@ -232,7 +232,7 @@ ServerAddress DescriptorServer::address() {
   if (listen(listener.get(), SOMAXCONN) != 0) {
     fail("listen");
   }
-  // The driver has registered its own end before, so it comes after this.
+  // The driver registered its own handler earlier, so that one runs after this.
   if (std::atexit(stop_answering) != 0) {
     fail("atexit");
   }

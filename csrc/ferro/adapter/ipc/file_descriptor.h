@@ -1,4 +1,4 @@
-// A file descriptor that is closed by its owner's end.
+// A file descriptor that closes itself.
 #pragma once
 
 #include <stdexcept>
@@ -30,7 +30,7 @@ class FileDescriptor {
   int descriptor_;
 };
 
-// One side of a transfer has no room for so many at a time.
+// A process has no room for as many descriptors at a time.
 class OutOfDescriptors : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -10,11 +10,11 @@ namespace {
 
 constexpr char kTypeCudaMalloc = 'c';
 constexpr char kTypePages = 'e';
-// PyTorch's own allocator cannot map handles of several sizes, or such as have no descriptor that it
-// could take. It refuses them by this type.
+// Handles of several sizes or without a kept descriptor. PyTorch's own allocator cannot map them,
+// and refuses this type.
 constexpr char kTypeOwnPages = 'f';
 constexpr std::size_t kCudaHandleBytes = 64;
-// Ends with the number of the note's format.
+// Ends with the version of the note.
 constexpr char kMagic[8] = {'f', 'e', 'r', 'r', 'o', 'i', 'p', '2'};
 
 // As PyTorch writes it.
@@ -24,7 +24,7 @@ struct Header {
   std::size_t handles;
 };
 
-// Behind the header since IpcFormat::kWithHandleType, with the padding of PyTorch's own struct.
+// Follows the header since IpcFormat::kWithHandleType, with the padding of PyTorch's struct.
 enum class HandleType : std::uint64_t { kDescriptor = 1, kFabric = 2 };
 constexpr std::uint64_t kHandleTypeMask = 0xffffffff;
 
@@ -129,7 +129,7 @@ std::string encode(const IpcHandle& handle, IpcFormat format) {
       std::ranges::all_of(units, [](const IpcUnit& unit) { return unit.descriptor >= 0; });
   std::string text{version, equal && taken ? kTypePages : kTypeOwnPages};
   Header header;
-  // The same handle must be the same string, also between the fields.
+  // Clears the padding, because equal handles must be equal strings.
   std::memset(&header, 0, sizeof(header));
   header.process = handle.from.process;
   header.segment_bytes = equal ? units.front().bytes : 0;
@@ -159,7 +159,7 @@ IpcHandle decode(const std::string& text) {
   Reader reader(text);
   char type = kTypeCudaMalloc;
   auto format = IpcFormat::kFirst;
-  // Before there were versions, a handle was CUDA's alone.
+  // Without a version it is CUDA's plain handle.
   if (text.size() != kCudaHandleBytes) {
     format = static_cast<IpcFormat>(reader.next<unsigned char>());
     if (format > IpcFormat::kWithHandleType) {

@@ -25,7 +25,7 @@ void import_all(const IpcHandle& handle, PeerProcesses& peers, ForeignHandles& h
     return;
   }
   try {
-    const WithoutInterpreterLock others_go_on;
+    const WithoutInterpreterLock unlocked;
     receive_descriptors(handle, peers, [&](const IpcUnit& unit, const FileDescriptor& shared) {
       handles.import(ForeignKind::kDescriptor, &shared.get(), unit.bytes);
     });
@@ -56,7 +56,7 @@ std::shared_ptr<void> IpcReceiver::open(const std::string& text, int device, Dev
     }
   }
   const IpcHandle handle = decode_or_throw(text);
-  // Without the lock: the other process may be stopped, and others wait for theirs.
+  // Without the lock, because the other process may be stopped.
   ForeignHandles handles(core.driver());
   import_all(handle, peers_, handles);
   const MutexLock lock(mutex_);
@@ -76,7 +76,7 @@ std::shared_ptr<void> IpcReceiver::open(const std::string& text, int device, Dev
   } else {
     const DevicePtr mapped = core.imports().open(handles);
     TORCH_CHECK_WITH(OutOfMemoryError, mapped != kNull,
-                     "CUDA out of memory. There is no room to map memory of another process.");
+                     "CUDA out of memory: memory of another process cannot be mapped.");
     base = to_void_ptr(mapped);
     close = [mapped, &core] { core.imports().close(mapped); };
   }
@@ -93,7 +93,7 @@ std::shared_ptr<void> IpcReceiver::find(const std::string& key) {
   return found == open_.end() ? nullptr : found->second.lock();
 }
 
-// Unless the string was opened again since.
+// No-op if the string was opened again since.
 void IpcReceiver::forget(const std::string& key) {
   const MutexLock lock(mutex_);
   if (const auto found = open_.find(key); found != open_.end() && found->second.expired()) {

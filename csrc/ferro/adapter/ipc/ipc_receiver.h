@@ -1,7 +1,7 @@
-// Memory of other processes that this one has mapped, by the byte strings it came under.
+// The mapped memory of other processes, by its byte string (ipc_handle.h).
 //
-// The same string on the same device is mapped once; the mapping is closed when its last user lets
-// go. Thread-safe: who waits for a stopped process keeps no other thread waiting.
+// A string is mapped once on each device; the mapping is closed when its last user releases it.
+// Thread-safe. A thread that waits for a stopped process does not delay the others.
 #pragma once
 
 #include "ferro/adapter/ipc/peer_process.h"
@@ -17,8 +17,8 @@ namespace ferro {
 
 class IpcReceiver {
  public:
-  // The address at which the memory begins. `device` is current in this thread. Throws
-  // c10::Error, or DriverError.
+  // Maps the memory and returns its first address. `device` is current in this thread. Throws
+  // c10::Error or DriverError.
   std::shared_ptr<void> open(const std::string& handle, int device, DeviceMemory& core)
       FERRO_EXCLUDES(mutex_);
 

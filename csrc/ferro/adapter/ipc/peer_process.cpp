@@ -25,9 +25,9 @@ namespace {
 
 constexpr std::size_t kMaxOpen = 64;
 
-// 0 when there is no such process.
+// 0 if there is no such process.
 std::uint64_t start_of_process(int process) {
-  // By plain calls: a stream would take longer than all the rest of sharing a block.
+  // Plain calls, because a stream takes longer than all other work to share a block.
   char path[32];
   std::snprintf(path, sizeof(path), "/proc/%d/stat", process);
   const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -37,7 +37,7 @@ std::uint64_t start_of_process(int process) {
   char line[1024] = {};
   const ssize_t length = read(file, line, sizeof(line) - 1);
   close(file);
-  // The second field is the program's name in parentheses, and may hold anything.
+  // The second field is the program's name in parentheses, with arbitrary characters.
   const char* at = length > 0 ? std::strrchr(line, ')') : nullptr;
   constexpr int kFieldsAfterName = 20;
   for (int i = 0; i < kFieldsAfterName && at != nullptr; ++i) {
@@ -46,7 +46,7 @@ std::uint64_t start_of_process(int process) {
   return at == nullptr ? 0 : std::strtoull(at, nullptr, 10);
 }
 
-// 0 when the kernel has no such namespaces.
+// 0 if the kernel has no pid namespaces.
 std::uint64_t own_pid_namespace() {
   struct stat found {};
   return stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
@@ -63,7 +63,7 @@ ProcessEnded ended(const ProcessIdentity& process) {
                                       : ", or has another number here (another pid namespace)"));
 }
 
-// Also when nobody has waited for it yet, so that its number is still taken.
+// True even if its parent has not waited for it yet, so that its number is still in use.
 bool has_ended(int process_descriptor) {
   pollfd polled{process_descriptor, POLLIN, 0};
   return poll(&polled, 1, 0) == 1;
@@ -85,7 +85,7 @@ bool is_in_this_namespace(const ProcessIdentity& process) {
   return process.pid_namespace != 0 && process.pid_namespace == own_process().pid_namespace;
 }
 
-// A descriptor of a process stays that process's, also when its number goes to another.
+// A process descriptor refers to the same process even after its number is reused.
 int PeerProcesses::find_or_open(const ProcessIdentity& process) {
   if (process.pid_namespace != 0 && !is_in_this_namespace(process)) {
     throw std::runtime_error("it is of another pid namespace");
@@ -95,7 +95,7 @@ int PeerProcesses::find_or_open(const ProcessIdentity& process) {
     if (process.started != 0 && !has_ended(found->second.get())) {
       return found->second.get();
     }
-    // By its number alone it may be another process now.
+    // Without a known start, the number may belong to another process now.
     open_.erase(found);
   }
   FileDescriptor opened(static_cast<int>(syscall(SYS_pidfd_open, process.process, 0)));
@@ -105,7 +105,7 @@ int PeerProcesses::find_or_open(const ProcessIdentity& process) {
     }
     throw refusal("pidfd_open");
   }
-  // Asked after opening: if it is the right one now, it was so then.
+  // Checked after opening: if it is the right process now, it was so then.
   if (has_ended(opened.get()) ||
       (process.started != 0 && start_of_process(process.process) != process.started)) {
     throw ended(process);

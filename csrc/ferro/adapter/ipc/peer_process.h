@@ -1,4 +1,4 @@
-// Which process this is, and the file descriptors of others.
+// The identity of processes, and copies of the file descriptors of other processes.
 #pragma once
 
 #include "ferro/adapter/ipc/file_descriptor.h"
@@ -13,36 +13,36 @@
 
 namespace ferro {
 
-// A number means another process in another namespace, and later on. Never two processes of one
-// machine are equal in all of it.
+// Unique among all processes of a machine. The number alone is not: it is reused, and other
+// namespaces use it too.
 struct ProcessIdentity {
   int process = 0;
-  std::uint64_t started = 0;        // in ticks since the machine did; 0: unknown
-  std::uint64_t pid_namespace = 0;  // in which `process` is its number; 0: unknown
+  std::uint64_t started = 0;        // in ticks since the machine started; 0: unknown
+  std::uint64_t pid_namespace = 0;  // of the number; 0: unknown
 };
 
-// Found out once, and again after fork(). Thread-safe.
+// Determined once, and again after fork(). Thread-safe.
 ProcessIdentity own_process();
 
-// Does its number mean that process here too, as far as both are known?
+// Whether its number means the same process here. False if a namespace is unknown.
 bool is_in_this_namespace(const ProcessIdentity& process);
 
-// The process that shared the memory is no more.
+// The process that shared the memory has ended.
 class ProcessEnded : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Takes descriptors out of other processes, where the kernel allows it (the right to trace them).
-// Keeps one descriptor for each process that it was asked about, at most 64. Thread-safe.
+// Copies descriptors of other processes, if the kernel permits it (the right to trace them). Keeps
+// a descriptor of each process, at most 64. Thread-safe.
 class PeerProcesses {
  public:
-  // The caller's own copies, in the order of `descriptors`, which are numbers in that process.
-  // Throws ProcessEnded, OutOfDescriptors, or another std::runtime_error with the reason; then nothing
-  // is open.
+  // Copies `descriptors`, which are numbers in that process, in that order. The caller owns the
+  // copies. Throws ProcessEnded, OutOfDescriptors, or another std::runtime_error with the reason;
+  // then no copy is open.
   std::vector<FileDescriptor> take(const ProcessIdentity& from, std::span<const int> descriptors)
       FERRO_EXCLUDES(mutex_);
-  // Of a process with a known start, in this namespace.
+  // The process has a known start and is of this namespace.
   bool is_running(const ProcessIdentity& process) FERRO_EXCLUDES(mutex_);
 
  private:

@@ -1,4 +1,4 @@
-// Threads that serve sockets until the process ends, which they never delay.
+// Threads that serve sockets until the process ends, without delaying its end.
 #pragma once
 
 #include <chrono>
@@ -6,11 +6,11 @@
 
 namespace ferro {
 
-// Where the system refuses what it may give later: memory, a connection.
+// Before a retry of what the system refused: memory, a connection.
 inline constexpr std::chrono::milliseconds kPauseAfterRefusal{50};
 
-// `run` does not return, and throws nothing. The thread takes no signals: they are for the program's
-// own threads. Throws std::system_error when the system refuses a thread.
+// `run` neither returns nor throws. The thread blocks all signals, which are for the program's own
+// threads. Throws std::system_error if the system refuses a thread.
 void start_service_thread(std::function<void()> run);
 
 }  // namespace ferro

@@ -69,7 +69,7 @@ void StatusServer::run(int listener, std::timed_mutex& answering) const noexcept
         std::this_thread::sleep_for(kPauseAfterRefusal);
       }
     } catch (const std::exception&) {
-      // Out of memory, most likely; some may be free later.
+      // Most likely out of memory; some may be free later.
       std::this_thread::sleep_for(kPauseAfterRefusal);
     }
     if (connection >= 0) {

@@ -1,11 +1,11 @@
-// Tells other processes of the same user, or root's, what this one holds: for `top`.
+// Reports the memory of this process to processes of the same user and of root, for `top`.
 //
-// A Unix socket whose abstract name is `status_server_name()`, so whoever may see the names
-// (/proc/net/unix) finds all such processes, and nothing is left on disk. Who connects gets one
-// message and the end of the connection; users who are not trusted get the end alone.
+// It listens on a Unix socket with the abstract name `status_server_name()`. Readers find all such
+// processes in /proc/net/unix, and no file remains. A client gets one message and the end of the
+// connection; an untrusted user gets only the end.
 //
-// One thread waits for connections from `start()` to the end of the process, and costs nothing while
-// there are none. It waits for no peer. Thread-safe. A child of fork() has no server.
+// One thread waits for connections from `start()` to the end of the process. It never waits for a
+// peer. Thread-safe. A child of fork() has no server.
 #pragma once
 
 #include "ferro/adapter/ipc/unforked_sockets.h"
@@ -22,7 +22,8 @@ std::string status_server_name();
 
 class StatusServer {
  public:
-  // What is told. Called by the thread; more than the kernel takes in one message is not sent.
+  // Makes the report. Called by the thread. A report that exceeds one message of the kernel is not
+  // sent.
   using Describe = std::function<std::string()>;
 
   // Lives as long as the process.
@@ -30,11 +31,11 @@ class StatusServer {
   StatusServer(const StatusServer&) = delete;
   StatusServer& operator=(const StatusServer&) = delete;
 
-  // Once a process; later calls do nothing. False: the system refuses a socket, its name or a
-  // thread, and nothing is told.
+  // Starts once per process; later calls are no-ops. False: the system refused a socket, its name
+  // or a thread, and there is no server.
   bool start() FERRO_EXCLUDES(UnforkedSockets::mutex);
-  // Ends the answers of this process, for its end: the report reads objects that static destructors
-  // end. Waits for an answer in progress, at most for a second.
+  // Ends the answers before the process ends, because the report reads objects that static
+  // destructors destroy. Waits at most a second for an answer in progress.
   void stop() FERRO_EXCLUDES(UnforkedSockets::mutex);
 
  private:
@@ -45,7 +46,7 @@ class StatusServer {
   // Locked by the thread while it answers, and by `stop`. Each process has its own, which is never
   // destroyed: another thread may have held the parent's during fork().
   std::timed_mutex* answering_ FERRO_GUARDED_BY(UnforkedSockets::mutex) = nullptr;
-  // That the server runs in.
+  // The process in which the server runs.
   pid_t process_ FERRO_GUARDED_BY(UnforkedSockets::mutex) = 0;
 };
 

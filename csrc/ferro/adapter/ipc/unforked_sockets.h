@@ -1,8 +1,8 @@
-// Sockets that a child of fork() does not keep: its copies are closed before fork() returns there.
+// Sockets whose copies in a child of fork() are closed before fork() returns there.
 //
-// With a copy of a listener, a child that outlives its parent would hold the name and let others
-// wait for answers that nobody gives. With a copy of a connection, its other end would not notice
-// that the parent has ended.
+// A child with a copy of a listener that outlives its parent would keep the name, and its clients
+// would wait for an answer that never comes. With a copy of a connection, the peer would not notice
+// the parent's end.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -11,19 +11,19 @@ namespace ferro {
 
 class UnforkedSockets {
  public:
-  // fork() waits for it, so that what it guards is whole in the child, where it is free. Held for
-  // moments only.
+  // fork() takes it, so that the data that it guards is consistent in the child, where it is free.
+  // Held briefly.
   static Mutex mutex;
 
-  // `socket` was opened since `mutex` was taken. Throws std::bad_alloc or std::system_error; then
-  // it is not among them.
+  // `socket` was opened under the same hold of `mutex`. Throws std::bad_alloc or std::system_error;
+  // then it was not added.
   static void add(int socket) FERRO_REQUIRES(mutex);
-  // The next connection of a listener that does not wait, which does not wait either; it was added.
-  // -1: errno says why.
+  // Accepts and adds the next connection of a nonblocking listener; it is nonblocking too. -1: see
+  // errno.
   static int accept(int listener) FERRO_EXCLUDES(mutex);
-  // It stays open, and is the caller's alone again.
+  // Removes a socket, which stays open.
   static void forget(int socket) FERRO_REQUIRES(mutex);
-  // Closes one that was added.
+  // Closes a socket that was added.
   static void close(int socket) FERRO_EXCLUDES(mutex);
 };
 

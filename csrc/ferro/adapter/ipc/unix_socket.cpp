@@ -14,7 +14,7 @@ struct AbstractAddress {
   sockaddr_un address{};
   socklen_t length = 0;
 
-  // It begins with a zero and has no end mark.
+  // An abstract name begins with a zero byte and is not terminated.
   explicit AbstractAddress(const std::string& name) {
     address.sun_family = AF_UNIX;
     const std::size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
@@ -24,7 +24,7 @@ struct AbstractAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-// What a message needs beside its bytes.
+// The header of a message, with room for descriptors.
 struct Envelope {
   iovec bytes{};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxDescriptors)> control{};

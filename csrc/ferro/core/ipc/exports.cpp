@@ -12,7 +12,7 @@
 namespace ferro {
 namespace {
 
-// Descriptors that the tables of all devices keep.
+// The number of descriptors that the tables of all devices keep.
 std::atomic<std::size_t> kept_descriptors{0};
 
 bool try_reserve(std::size_t descriptors) {
@@ -28,7 +28,7 @@ bool try_reserve(std::size_t descriptors) {
   return true;
 }
 
-// -1 does nothing.
+// No-op for -1.
 void close_kept(int descriptor) {
   if (descriptor >= 0) {
     close(descriptor);
@@ -36,7 +36,7 @@ void close_kept(int descriptor) {
   }
 }
 
-// Drivers report a lack of descriptors by no error of its own.
+// Drivers have no error code for a lack of descriptors.
 bool can_open_descriptors() {
   const int opened = open("/dev/null", O_RDONLY | O_CLOEXEC);
   const bool is_full = opened < 0 && (errno == EMFILE || errno == ENFILE);
@@ -76,7 +76,7 @@ std::vector<ExportTable::Entry> ExportTable::add(std::span<const PageHandle> han
       if (has_room) {
         throw;
       }
-      // The program uses the others. These are made when a process asks for them.
+      // The program needs the rest of the limit. These descriptors are made on request.
       added.assign(handles.size(), Entry{});
     }
   }

@@ -1,12 +1,12 @@
-// What other processes may map: the handles behind shared blocks, each under an id.
+// The exported units of a device: the handles behind blocks that other processes may map, by id.
 //
-// A unit is one handle: a single page, or a run of pages behind one handle. Its pages stay behind
-// their addresses until no live byte is on any of them. Then the whole unit goes back to the driver.
+// A unit is one handle of one or more pages. Its pages keep their addresses while any live byte
+// lies on them. Afterwards the whole unit is released to the driver.
 //
-// Another process maps a unit by a file descriptor, of which this one may open 1,024 by default. So
-// the table keeps the descriptors of only as many units as half of the limit (`ulimit -n`) allows, in
-// the order in which they are shared. PyTorch's own allocator opens only these, because it knows them
-// by their numbers. The descriptor of every other unit is made when a process asks for it.
+// Another process maps a unit by a file descriptor, of which a process may open 1,024 by default.
+// So the table keeps descriptors only for the units shared first, up to half of the limit (`ulimit
+// -n`). PyTorch's own allocator can open only these, because it uses their numbers. The descriptor
+// of every other unit is made on request.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -24,12 +24,12 @@ namespace ferro {
 struct ExportedUnit {
   PageHandle handle = kNoPage;
   std::size_t pages = 0;
-  std::uint64_t id = 0;  // in the ExportTable; 0: the unit is pinned, and was not shared
+  std::uint64_t id = 0;  // in the ExportTable; 0: pinned but not shared
   int descriptor = -1;   // -1: none is kept
-  int pins = 0;          // how often it was pinned; then its handle stays though nothing lies on it
+  int pins = 0;          // number of pins; a pinned handle stays even without live bytes
 };
 
-// What one block is shared as: units side by side from `begin` on, in order of address.
+// A shared block: adjacent units from `begin` on, in order of address.
 struct SharedUnit {
   std::uint64_t id = 0;
   std::size_t bytes = 0;
@@ -44,18 +44,18 @@ enum class [[nodiscard]] ExportResult{
     kOk,
     kNotLive,        // no live block is there
     kNotExportable,  // the device's pages have no descriptors
-    kBorrowed,       // a capture lends the block its handles, and may take them back at its end
+    kBorrowed,       // its handles are borrowed for a capture, whose end may replace them
 };
 
 enum class [[nodiscard]] DuplicateResult{
     kOk,
-    kRetired,        // or never known
-    kNoDescriptors,  // this process may open no more of them
-    kRefused,        // the driver makes none
+    kRetired,        // or unknown
+    kNoDescriptors,  // this process may open no more descriptors
+    kRefused,        // by the driver
 };
 
-// The units of one device, by ids that no unit of the process ever had before. Thread-safe; its lock
-// is held while the driver makes one descriptor.
+// The units of one device, by ids that are never reused within the process. Thread-safe; its lock
+// is held while the driver makes a descriptor.
 class ExportTable {
  public:
   struct Entry {
@@ -64,18 +64,18 @@ class ExportTable {
   };
 
   explicit ExportTable(Driver& driver) : driver_(driver) {}
-  // Closes what is left.
+  // Closes the kept descriptors.
   ~ExportTable();
   ExportTable(const ExportTable&) = delete;
   ExportTable& operator=(const ExportTable&) = delete;
 
-  // One entry for each handle, in that order. Descriptors are kept for all of them or for none.
-  // DriverError: nothing changed.
+  // Adds the handles and returns their entries in that order. Keeps descriptors for all of them or
+  // for none. DriverError: nothing changed.
   std::vector<Entry> add(std::span<const PageHandle> handles) FERRO_EXCLUDES(mutex_);
-  // Comes before the handle is released: no descriptor of it is made afterwards. Closes the one that
-  // is kept. 0 does nothing.
+  // Called before the handle is released; no descriptor of it is made afterwards. Closes the kept
+  // one. No-op for 0.
   void retire(std::uint64_t id) FERRO_EXCLUDES(mutex_);
-  // With kOk, `*copy` is a descriptor of the caller's own.
+  // With kOk the caller owns the descriptor `*copy`.
   DuplicateResult duplicate(std::uint64_t id, int* copy) FERRO_EXCLUDES(mutex_);
   bool contains(std::uint64_t id) FERRO_EXCLUDES(mutex_);
   std::size_t count() FERRO_EXCLUDES(mutex_);

@@ -12,12 +12,12 @@ ForeignHandles::~ForeignHandles() {
 
 void ForeignHandles::import(ForeignKind kind, const void* shared, std::size_t bytes) {
   if (handles_.size() == handles_.capacity()) {
-    handles_.reserve(2 * handles_.size() + 1);  // what is imported is not lost for want of room
+    handles_.reserve(2 * handles_.size() + 1);  // before the import, which would be lost
   }
   handles_.push_back({driver_.import_page(kind, shared), bytes});
 }
 
-// `*mapped` counts the bytes that are mapped, also when it fails.
+// `*mapped`: the bytes that are mapped, also after a failure.
 Status Imports::map_all(DevicePtr base, const ForeignHandles& handles, std::size_t* mapped) {
   for (const ForeignHandles::Handle& handle : handles.handles_) {
     if (const Status status = driver_.map(base + *mapped, handle.bytes, handle.page);
@@ -79,7 +79,7 @@ void Imports::close_waiting() noexcept {
       return;
     }
   } catch (const DriverError&) {
-    // The device has failed, and no work of it comes after this.
+    // The device has failed, and runs no more work.
   }
   std::erase_if(waiting_, [this](DevicePtr base) FERRO_REQUIRES(mutex_) {
     const auto range = open_.find(base);

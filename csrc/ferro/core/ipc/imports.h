@@ -1,8 +1,8 @@
 // Memory of other processes that is mapped on one device.
 //
-// Thread-safe. Invariant: every open range is mapped wholly, and accessible for the device and all
-// its peers. A range is closed behind all work of the device; while captures run, which forbid to
-// wait, it stays mapped and is closed by a later call.
+// Thread-safe. Invariant: every open range is mapped wholly and accessible to the device and all
+// its peers. A range is closed after all work of the device. While a capture forbids that wait, it
+// stays mapped, and a later call closes it.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -16,9 +16,8 @@
 
 namespace ferro {
 
-// Handles of other processes, in the order in which they are mapped side by side. A handle needs its
-// descriptor only while it is imported. Releases them in the end: mappings keep the memory. Not
-// thread-safe.
+// Handles of other processes, in the order in which they are mapped. Only the import needs the
+// descriptor. The destructor releases the handles; mappings keep the memory. Not thread-safe.
 class ForeignHandles {
  public:
   explicit ForeignHandles(Driver& driver) : driver_(driver) {}
@@ -42,22 +41,21 @@ class ForeignHandles {
 
 class Imports {
  public:
-  // `wait_for_device`: the host waits for all work that the device was given; false: a capture forbids
-  // that.
+  // `wait_for_device`: the host waits for all work of the device; false: a capture forbids that.
   Imports(Driver& driver, std::function<bool()> wait_for_device)
       : driver_(driver), wait_for_device_(std::move(wait_for_device)) {}
-  // Only tests destroy one, with nothing open.
+  // Only tests destroy one, without open ranges.
   ~Imports() { collect(); }
   Imports(const Imports&) = delete;
   Imports& operator=(const Imports&) = delete;
 
-  // Maps the handles one after the other at the address that is the result; kNull when device
-  // memory or addresses are exhausted. DriverError: nothing changed.
+  // Maps the handles one after the other and returns their first address; kNull if device memory or
+  // addresses are exhausted. DriverError: nothing changed.
   DevicePtr open(const ForeignHandles& handles) FERRO_EXCLUDES(mutex_);
   void close(DevicePtr base) noexcept FERRO_EXCLUDES(mutex_);
-  // Closes what had to wait for the end of captures.
+  // Closes ranges whose close had to wait for the end of captures.
   void collect() noexcept FERRO_EXCLUDES(mutex_);
-  // Access for a peer to all that is open.
+  // Grants a peer access to all open ranges.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
   std::size_t count() FERRO_EXCLUDES(mutex_);
 
@@ -69,7 +67,7 @@ class Imports {
   const std::function<bool()> wait_for_device_;
   Mutex mutex_;
   std::map<DevicePtr, std::size_t> open_ FERRO_GUARDED_BY(mutex_);  // bytes by address
-  std::vector<DevicePtr> waiting_ FERRO_GUARDED_BY(mutex_);         // a part of open_
+  std::vector<DevicePtr> waiting_ FERRO_GUARDED_BY(mutex_);         // ranges of open_ to close
 };
 
 }  // namespace ferro
