@@ -9,7 +9,7 @@
 namespace ferro::values {
 namespace {
 
-// More pieces than this and all that lies between them counts as forgotten too.
+// Above this number of pieces, the bytes between them are forgotten too.
 constexpr std::int64_t kMaxPieces = 4096;
 
 }  // namespace
@@ -78,7 +78,7 @@ void DeviceTensor::for_each_piece(const Visit& visit) const {
 }
 
 at::Tensor DeviceTensor::make_host_tensor() const {
-  // Below the dispatcher: modes of the program must not see it.
+  // Without the dispatcher, so that the program's modes do not see it.
   return compact() ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, type_))
                    : at::Tensor(at::detail::empty_cpu(sizes_, type_));
 }

@@ -35,7 +35,7 @@ bool is_of_torch(const std::string& file) {
 
 bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
 
-// The innermost line of the program itself, else of a library that it uses.
+// The innermost line of the program, else of a library that it uses.
 std::string current_place() {
   if (Py_IsInitialized() == 0) {
     return {};
@@ -86,7 +86,7 @@ void note_read(const std::string& operation) {
   }
   if (n.reads.size() < kMaxReported) {
     std::fprintf(stderr,
-                 "ferro_alloc: %s takes values that the simulated GPU did not compute (%s)\n",
+                 "ferro_alloc: %s reads values that the simulated GPU did not compute (%s)\n",
                  place.empty() ? "the program" : place.c_str(), operation.c_str());
   }
   n.reads.push_back({std::move(place), operation, 1});
