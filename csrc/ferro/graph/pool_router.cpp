@@ -70,9 +70,9 @@ void PoolRouter::publish_counts() {
   count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
   const auto of_captures = static_cast<int>(std::ranges::count_if(
       diversions_, [](const Diversion& each) { return each.of_capture && !each.over; }));
-  // Every capture has a diversion, so a mark that a failure left behind does no harm.
   captures_.store(of_captures, std::memory_order_relaxed);
-  // A mark comes after its capture has begun, and an announcement before.
+  // The minimum, because a failed capture may leave a mark. A mark comes after its capture has
+  // begun, an announcement before.
   device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)), of_captures);
 }
 
@@ -103,11 +103,10 @@ void PoolRouter::release_failed_captures() {
   drop_abandoned(std::nullopt, Threads::kThisAndEnded);
 }
 
-// PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
-// that comes here has left behind every capture of its own that its stream does not run: between
-// the diversion and the capture, and between the capture's end and the diversion's, PyTorch asks
-// for nothing. Those of a thread that is gone are left to the rarer calls, because another thread may
-// end a capture for it.
+// PyTorch 2.11 neither ends the diversion of a failed capture nor releases its pool. If this thread
+// began a diversion whose stream does not capture, the capture has failed: PyTorch requests no
+// memory between the begin of a diversion and of its capture, nor between their ends. Diversions of
+// ended threads are left to the rarer calls, because another thread may end the capture.
 void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;

@@ -171,8 +171,8 @@ void DeviceMemory::read_rejection_limit() {
 AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses) {
   ++counters_.ended_by(LadderStep::kOutOfMemory);
   ++counters_.out_of_memory;
-  // The memory that the steps gathered is of more use to other libraries. The facts follow, because the
-  // message has numbers of the driver from this moment too.
+  // The memory that the steps gathered is of more use to other libraries. The facts follow, because
+  // the message has numbers of the driver from this moment too.
   reclaimer_.trim(Reclaimer::kAllPages);
   auto failure = std::make_unique<OutOfMemoryFacts>(report_.facts_of_failure(wanted));
   failure->no_addresses = no_addresses;

@@ -1,7 +1,8 @@
 // The pools of one device and their heaps. Finds the heap of a stream.
 //
-// Thread-safe. Only `drop_if_unused` and `drop_unused` destroy heaps. They are called under the device's climb lock; a caller that holds that lock, or
-// the pool, may keep a heap that it got here. Heaps of the default pool live as long as the table.
+// Thread-safe. Only `drop_if_unused` and `drop_unused` destroy heaps. They are called under the
+// device's climb lock; a caller that holds that lock, or the pool, may keep a heap that it got
+// here. Heaps of the default pool live as long as the table.
 //
 // Cost: a lookup on the hit path reads one thread-local entry. A function that returns a list is
 // O(its length), all others are O(log pools).

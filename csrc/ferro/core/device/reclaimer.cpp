@@ -39,8 +39,9 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-// A capture, also on another device or of a library, forbids points. Then memory freed since the last
-// point is returned after this wait, as by the native allocator. An unused device stays untouched.
+// A capture, also on another device or of a library, forbids points. Then memory freed since the
+// last point is returned after this wait, as by the native allocator. An unused device stays
+// untouched.
 void Reclaimer::wait_without_points() {
   if (parts_.driver.context_if_created() != nullptr && !parts_.timeline.record()) {
     parts_.timeline.wait_during_captures();
