@@ -436,7 +436,7 @@ TEST_F(LadderTest, NothingIsTransferredInACaptureOrToAPool) {
 
 using GoneStreamTest = testing::GoneStreamFixture;
 
-TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
+TEST_F(GoneStreamTest, MemoryOfADestroyedStreamIsReused) {
   const DevicePtr a = allocate(10 * kPageBytes, gone_);
   const DevicePtr b = allocate(2 * kPageBytes, gone_);
   SimGpu::fill(gone_, b, 1, 1);
@@ -453,7 +453,7 @@ TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
   EXPECT_EQ(pages().held, 5U);
 }
 
-TEST_F(GoneStreamTest, WhatOthersStillUsedIsNotLostEither) {
+TEST_F(GoneStreamTest, PendingMemoryOfADestroyedStreamIsReused) {
   const DevicePtr a = allocate(10 * kPageBytes, gone_);
   free_used_by(a, side_);
   SimGpu::destroy_stream(gone_);
@@ -492,7 +492,7 @@ TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {
   EXPECT_EQ(facts->free_default, 4 * kPageBytes);
 }
 
-TEST_F(LadderTest, WhatWasGatheredInVainGoesToTheDriver) {
+TEST_F(LadderTest, UnusedReleasedPagesGoToTheDriver) {
   allocate(kPageBytes / 2);
   allocate(kPageBytes / 2, side_);
   free(allocate(10 * kPageBytes));

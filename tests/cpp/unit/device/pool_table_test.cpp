@@ -10,7 +10,7 @@ using testing::kPageBytes;
 
 class PoolTableTest : public testing::DeviceFixture {};
 
-TEST_F(PoolTableTest, OfPoolsThatAreGoneTheNumbersOfTheLastStay) {
+TEST_F(PoolTableTest, NumbersOfTheLastRemovedPoolsStay) {
   constexpr std::uint64_t kPools = 300;
   for (std::uint64_t number = 1; number <= kPools; ++number) {
     const PoolId pool{0, number};
@@ -25,7 +25,7 @@ TEST_F(PoolTableTest, OfPoolsThatAreGoneTheNumbersOfTheLastStay) {
   EXPECT_FALSE(known.contains({0, 1}));
 }
 
-TEST_F(PoolTableTest, HeapsOfAPoolThatIsGoneAreNotAskedForTheirSmallBlocks) {
+TEST_F(PoolTableTest, ARemovedPoolHasNoSmallHeaps) {
   device_->pools().hold(kGraphPool);
   free(allocate(512, stream_, kGraphPool));
   EXPECT_EQ(device_->pools().small_heaps().size(), 1U);
@@ -50,7 +50,7 @@ TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, AFlagMayBeTakenBackBeforeThePoolExists) {
+TEST_F(PoolTableTest, AFlagMayBeClearedBeforeThePoolExists) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().set_use_on_oom(kGraphPool, false);
   device_->pools().hold(kGraphPool);
@@ -59,7 +59,7 @@ TEST_F(PoolTableTest, AFlagMayBeTakenBackBeforeThePoolExists) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
+TEST_F(PoolTableTest, AFlagMayBeSetBeforeThePoolIsHeld) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().hold(kGraphPool);
   free(allocate(16 * kPageBytes, stream_, kGraphPool));
@@ -67,14 +67,14 @@ TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, AnUnknownPoolIsNotGivenUp) {
+TEST_F(PoolTableTest, AnUnknownPoolIsNotRemoved) {
   EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   device_->pools().set_use_on_oom(kGraphPool, true);
   EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value()) << "a flag makes no pool";
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
 }
 
-TEST_F(PoolTableTest, APoolThatNeverHadAHeapIsGivenUpWithItsHoldsAndFlag) {
+TEST_F(PoolTableTest, APoolWithoutHeapsIsRemovedWithItsHoldsAndFlag) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().hold(kGraphPool);
   device_->pools().hold(kGraphPool);
@@ -93,7 +93,7 @@ TEST_F(PoolTableTest, APoolThatNeverHadAHeapIsGivenUpWithItsHoldsAndFlag) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, APoolWithAHeapIsNotGivenUp) {
+TEST_F(PoolTableTest, APoolWithAHeapIsNotRemoved) {
   device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
   EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());

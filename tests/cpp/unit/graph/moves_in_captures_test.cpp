@@ -1,5 +1,5 @@
-// Free pages of a pool that is in no group serve its captures at other addresses, and stay behind the
-// old ones, where graphs write.
+// Free pages of a pool that is in no group serve its captures at other addresses, and stay behind
+// the old ones, where graphs write.
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
 #include "ferro/graph/graph_memory.h"
@@ -188,7 +188,7 @@ TEST_F(MovesInCapturesTest, MemoryThatEagerWorkMayStillUseDoesNotMove) {
   end();
 }
 
-TEST_F(MovesInCapturesTest, NorWhereTheCaptureFreesIt) {
+TEST_F(MovesInCapturesTest, MemoryThatTheCaptureFreesDoesNotMoveWhileEagerWorkUsesIt) {
   const Range result = leave_result_in_use();
   begin();
   free(result.ptr);
@@ -258,7 +258,7 @@ TEST_F(MovesInCapturesTest, EagerRequestsBesideACaptureAreServedWhereMemoryIsSho
   }
 }
 
-TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
+TEST_F(MovesInCapturesTest, AllPagesReturnAfterTheLastRelease) {
   const Graph graph = capture();
   for (const Range& range : graph.kept) {
     free(range.ptr);
@@ -299,7 +299,7 @@ TEST_F(MovesInCapturesTest, AFailedCaptureLeavesAddressesToEarlierGraphs) {
   expect_kept(first, 1);
 }
 
-TEST_F(MovesInCapturesTest, WhatWaitsForAnotherStreamDoesNotMove) {
+TEST_F(MovesInCapturesTest, PendingMemoryDoesNotMove) {
   begin();
   Graph graph;
   make_holes(graph);
@@ -386,7 +386,7 @@ TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
   EXPECT_EQ(held(), 0U);
 }
 
-TEST_F(MovesInCapturesTest, WhatLivesThereIsSharedWithNobody) {
+TEST_F(MovesInCapturesTest, LiveMemoryIsNotShared) {
   const Graph graph = capture();
   EXPECT_EQ(graphs_->bytes_if_joined({{kPool}}).set, 0U);
   ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);

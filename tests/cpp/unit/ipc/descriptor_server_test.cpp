@@ -32,14 +32,15 @@ TEST(DescriptorServer, HandsOutWhatIsAskedForInItsOrder) {
 TEST(DescriptorServer, AllOrNothingIsHandedOut) {
   const std::size_t before = open_descriptors();
   const auto ask = [] {
-    (void)DescriptorClient(server().address()).request(std::array<std::uint64_t, 2>{1, kKnownIds + 1});
+    (void)DescriptorClient(server().address())
+        .request(std::array<std::uint64_t, 2>{1, kKnownIds + 1});
   };
-  EXPECT_TRUE(says(error_of(ask), "has given it back since"));
+  EXPECT_TRUE(says(error_of(ask), "has released it since"));
   EXPECT_EQ(ask_for(server().address(), 2), 2U);
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(DescriptorServer, WithoutTheKeyNobodyIsAnswered) {
+TEST(DescriptorServer, ARequestWithoutTheKeyIsNotAnswered) {
   const ServerAddress address = server().address();
   for (std::size_t i = 0; i < address.request_key.size(); ++i) {
     for (const int bit : {0, 7}) {
@@ -57,7 +58,7 @@ TEST(DescriptorServer, WithoutTheKeyNobodyIsAnswered) {
   EXPECT_EQ(ask_for(address, 3), 3U);
 }
 
-TEST(DescriptorServer, WhatIsNoRequestIsNotAnswered) {
+TEST(DescriptorServer, AnInvalidRequestIsNotAnswered) {
   const ServerAddress address = server().address();
   const std::size_t before = open_descriptors();
   const DescriptorRequest request = request_for(address, 1);
@@ -124,7 +125,7 @@ TEST(DescriptorServer, HalfClosedConnections) {
   EXPECT_EQ(ask_for(address, 7), 7U);
 }
 
-TEST(DescriptorServer, SilentPeersKeepNobodyWaiting) {
+TEST(DescriptorServer, SilentPeersDoNotDelayOthers) {
   const ServerAddress address = server().address();
   std::vector<std::unique_ptr<RawPeer>> silent;
   for (int i = 0; i < 50; ++i) {
@@ -159,7 +160,7 @@ TEST(DescriptorServer, AThousandConnectionsAtOnce) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(DescriptorServer, BeyondTheBoundTheLongestSilentGivesWay) {
+TEST(DescriptorServer, BeyondTheLimitTheOldestSilentConnectionIsClosed) {
   const ServerAddress address = server().address();
   const DescriptorLimit limit(512);
   ASSERT_TRUE(limit.is_set());
@@ -180,7 +181,7 @@ TEST(DescriptorServer, BeyondTheBoundTheLongestSilentGivesWay) {
   }
 }
 
-TEST(DescriptorServer, WithoutRoomForACopyItSaysSo) {
+TEST(DescriptorServer, ALackOfDescriptorsIsReported) {
   DescriptorClient client(server().address());
   // It was accepted before this one, whose descriptors are closed by now.
   (void)open_descriptors();
@@ -194,7 +195,7 @@ TEST(DescriptorServer, WithoutRoomForACopyItSaysSo) {
   EXPECT_EQ(ask_for(server().address(), 1), 1U);
 }
 
-TEST(DescriptorServer, StoppedPeersKeepNobodyWaiting) {
+TEST(DescriptorServer, StoppedPeersDoNotDelayOthers) {
   const ServerAddress address = server().address();
   const ChildProcess silent([&] {
     const RawPeer peer(address);

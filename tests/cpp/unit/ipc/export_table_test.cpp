@@ -74,7 +74,7 @@ TEST_F(ExportTableTest, ACopyIsTheCallersOwn) {
   close(copy);
 }
 
-TEST_F(ExportTableTest, WhatIsGoneAndWhatHasNoRoomAreTwoThings) {
+TEST_F(ExportTableTest, RetiredUnitsAndLackOfDescriptorsAreDistinguished) {
   const std::uint64_t id = add(1)[0].id;
   int copy = -1;
   {

@@ -108,7 +108,7 @@ TEST_F(SharingProcesses, MoreDescriptorsThanEitherProcessMayOpenComePartByPart) 
 }
 
 // The thread was making a descriptor by then, and went on in a driver that had ended.
-TEST_F(SharingProcesses, TheDriverEndsBehindAnAnswerThatIsBeingMade) {
+TEST_F(SharingProcesses, TheEndOfTheProcessWaitsForAnAnswer) {
   const ChildProcess sender([] {
     static std::atomic<bool> is_making{false};
     // The driver registers its end first.
@@ -143,10 +143,10 @@ TEST_F(SharingProcesses, OfAnotherPidNamespaceTheKeysDecide) {
   PeerProcesses peers;
   EXPECT_EQ(ids_received(handle, peers).at(0), 1U);
   handle.server.answer_key[0] ^= std::byte{1};
-  EXPECT_TRUE(says(error_of_receiving(handle), "another process than the one that shared it"));
+  EXPECT_TRUE(says(error_of_receiving(handle), "is not the one that shared it"));
 }
 
-TEST_F(SharingProcesses, ASenderThatHasEndedIsSaidToHaveEnded) {
+TEST_F(SharingProcesses, AnEndedSenderIsReported) {
   const ChildProcess sender(share);
   const IpcHandle handle = decode(sender.read());
   PeerProcesses peers;
@@ -211,13 +211,13 @@ TEST_F(SharingProcesses, AStoppedSenderIsAnErrorWhenPatienceEnds) {
   EXPECT_EQ(id_in(late.request(std::array<std::uint64_t, 1>{1}).at(0)), 1U);
 }
 
-TEST_F(SharingProcesses, WhoTookTheNumberOrTheNameOfASenderIsRefused) {
+TEST_F(SharingProcesses, AProcessThatReusesTheNumberOrNameOfASenderIsRefused) {
   const ChildProcess sender(share);
   const IpcHandle theirs = decode(sender.read());
   // It runs, but it is this process that listens.
   IpcHandle forged = handle_of(server().address(), 1);
   forged.from = theirs.from;
-  EXPECT_TRUE(says(error_of_receiving(forged), "another process than the one that shared it"));
+  EXPECT_TRUE(says(error_of_receiving(forged), "is not the one that shared it"));
   // The number was taken over since the handle was made.
   IpcHandle late = theirs;
   late.from.started -= 1;
@@ -238,7 +238,7 @@ TEST_F(SharingProcesses, WhoTookTheNumberOrTheNameOfASenderIsRefused) {
   ASSERT_TRUE(send_message(connection.get(), std::as_bytes(std::span(&answer, 1)), files));
   files.clear();
   EXPECT_TRUE(says(error_of([&] { (void)client.request(std::array<std::uint64_t, 1>{1}); }),
-                   "another process than the one that shared it"));
+                   "is not the one that shared it"));
   EXPECT_EQ(open_descriptors(), before);
 }
 
@@ -269,7 +269,7 @@ TEST_F(SharingProcesses, AChildOfForkHasNoSocketOfItsParent) {
   EXPECT_EQ(ask_for(address, 2), 2U);
 }
 
-TEST_F(SharingProcesses, AChildThatLivesOnAnswersForNobody) {
+TEST_F(SharingProcesses, AChildThatOutlivesItsParentDoesNotAnswer) {
   const ChildProcess sender([] {
     const string handle = share();
     if (fork() != 0) {

@@ -96,7 +96,7 @@ TEST_F(DeviceTimelineTest, NoPointIsRecordedWhileACaptureIsAnnounced) {
   EXPECT_TRUE(timeline_.wait(during));
 }
 
-TEST_F(DeviceTimelineTest, ASilentCaptureOfAKnownStreamLivesOn) {
+TEST_F(DeviceTimelineTest, AnUnannouncedCaptureOfAKnownStreamSurvives) {
   known_ = {other_};
   SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(timeline_.record());
@@ -105,7 +105,7 @@ TEST_F(DeviceTimelineTest, ASilentCaptureOfAKnownStreamLivesOn) {
   EXPECT_TRUE(timeline_.has_points());
 }
 
-TEST_F(DeviceTimelineTest, ASilentCaptureOfAnUnknownStreamIsEndedOnceAndNeverAgain) {
+TEST_F(DeviceTimelineTest, OnlyTheFirstUnannouncedCaptureOfAnUnknownStreamFails) {
   SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(timeline_.record());
   SimGpu::abandon_capture(other_);
