@@ -1,7 +1,7 @@
 """`python -m ferro_alloc top`: the memory of this machine's processes that run under ferro_alloc.
 
 Each process listens on its own named socket and reports its numbers to processes of its user and of
-root (csrc/ferro/adapter/sharing/status_server.h), without a thread of the program itself. Processes
+root (csrc/ferro/adapter/ipc/status_server.h), without a thread of the program itself. Processes
 are found in /proc/net/unix, which lists no processes of other network namespaces.
 """
 

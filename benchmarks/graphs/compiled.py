@@ -138,11 +138,11 @@ def child(options: argparse.Namespace) -> int:
 
     found: list[int] = []
 
-    def let_go() -> None:
+    def release() -> None:
         found.append(graphs_in_trees())
         torch.compiler.reset()
 
-    figures = measure(workload, SMOKE_LENGTH if options.smoke else LENGTH, let_go)
+    figures = measure(workload, SMOKE_LENGTH if options.smoke else LENGTH, release)
     say(bytes=asdict(figures), graphs=found[0])
     return 0
 

@@ -50,8 +50,8 @@ class Figures:
     """What stays reserved when graphs and tensors are gone and the cache is emptied again."""
 
 
-def measure(way: Way, size: int, let_go: Callable[[], None] = lambda: None) -> Figures:
-    """`let_go` is called when what the way returned is gone, for what else holds its memory."""
+def measure(way: Way, size: int, release: Callable[[], None] = lambda: None) -> Figures:
+    """`release` is called when what the way returned is gone, for what else holds its memory."""
     from torch import cuda
 
     _empty_cache()
@@ -64,7 +64,7 @@ def measure(way: Way, size: int, let_go: Callable[[], None] = lambda: None) -> F
     _empty_cache()
     emptied, pools = cuda.memory_reserved() - reserved, _bytes_in_graph_pools()
     alive.clear()
-    let_go()
+    release()
     _empty_cache()
     return Figures(*peaks, at_end, emptied, pools, cuda.memory_reserved() - reserved)
 

@@ -82,7 +82,7 @@ class Lines {
 class StackSums final : public CallSiteSums {
  public:
   // The most stacks that are distinguished. Blocks of further ones count as unknown.
-  static constexpr std::size_t kMost = std::size_t{1} << 16;
+  static constexpr std::size_t kMaxStacks = std::size_t{1} << 16;
 
   void add(std::size_t bytes, const CallContext& context) override {
     torch::CapturedTraceback* stack = traceback_of(context);
@@ -93,7 +93,7 @@ class StackSums final : public CallSiteSums {
     const PythonFrames* frames = &python_frames_of(*stack);
     auto found = stacks_.find(frames);
     if (found == stacks_.end()) {
-      if (stacks_.size() == kMost) {
+      if (stacks_.size() == kMaxStacks) {
         unknown_.add({bytes, 1});
         return;
       }

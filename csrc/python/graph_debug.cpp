@@ -137,9 +137,9 @@ void bind_graph_debug(py::module_& module) {
           py::arg("block"))
       .def("freed_within", [](const GraphUses& uses) { return freed_of(uses.within()); })
       .def(
-          "was_given",
+          "is_of_capture",
           [](const GraphUses& uses, const FoundBlock& found) {
-            return uses.was_given(found.block->ptr(), found.block->size());
+            return uses.is_of_capture(found.block->ptr(), found.block->size());
           },
           py::arg("block"));
   py::class_<LastReplay>(module, "LastReplay")

@@ -232,10 +232,10 @@ const std::vector<std::pair<const char*, BlockKind>>& kinds() {
   return named;
 }
 
-void say(int device, const std::vector<std::size_t>& addresses, const std::string& kind) {
+void declare(int device, const std::vector<std::size_t>& addresses, const std::string& kind) {
   for (const auto& [name, value] : kinds()) {
     if (kind == name) {
-      PeakRecorder::get().say(static_cast<c10::DeviceIndex>(device), addresses, value);
+      PeakRecorder::get().declare(static_cast<c10::DeviceIndex>(device), addresses, value);
       return;
     }
   }
@@ -279,8 +279,8 @@ void bind_peak(py::module_& module) {
   module.def("peak_follow", &follow);
   module.def("peak_stop", &stop);
   module.def("peak_begin_phase", [] { PeakRecorder::get().begin_phase(); });
-  module.def("peak_say", &say, py::arg("device"), py::arg("addresses"), py::arg("kind"));
-  module.def("peak_say_libraries", [] { PeakRecorder::get().say_libraries(); });
+  module.def("peak_declare", &declare, py::arg("device"), py::arg("addresses"), py::arg("kind"));
+  module.def("peak_declare_libraries", [] { PeakRecorder::get().declare_libraries(); });
   module.def(
       "peak_bytes",
       [](int device) {

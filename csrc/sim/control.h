@@ -1,9 +1,9 @@
 /* Control of the simulated GPU from the same process, in C, for tests and tools (ctypes too).
  *
- * Thread-safe. Functions that return int give 0, or -1 with a sentence in ferro_sim_last_error().
- * Functions that fill a buffer return the length of the whole text without its end; they write at
- * most `size` bytes and always end the text. They do not count as driver calls and give queued work
- * no turn. */
+ * Thread-safe. Functions that return int return 0, or -1 with a sentence in ferro_sim_last_error().
+ * Functions that fill a buffer return the length of the whole text without its terminator; they
+ * write at most `size` bytes and always terminate the text. They do not count as driver calls and run
+ * no queued work. */
 #pragma once
 
 #include <stddef.h>
@@ -21,7 +21,7 @@ void ferro_sim_stop(void);
 /* The calling thread's last error, or an empty text. */
 const char* ferro_sim_last_error(void);
 
-/* The value of the setting `sharing` with which another process joins; empty without that setting. */
+/* The setting `sharing` with which another process joins; empty without that setting. */
 size_t ferro_sim_sharing(char* buffer, size_t size);
 
 /* JSON: {"cuMemMap": {"calls": 3, "failures": 0, "bytes": 6291456, "microseconds": 1.8}, ...} */
@@ -50,41 +50,39 @@ uint64_t ferro_sim_allocated_bytes(int device);
 /* Addresses that all devices have taken, mapped or not. */
 uint64_t ferro_sim_reserved_address_bytes(void);
 
-/* Reads or writes mapped device memory at once, past streams and access rights. */
+/* Reads or writes mapped device memory at once, regardless of streams and access rights. */
 int ferro_sim_peek(uint64_t address, void* destination, size_t bytes);
 int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
 
-/* For who computes what kernels would: on the side of the program, below its operators.
+/* For code of the program that computes the values of kernels, below its operators.
  *
- * `function(argument)` is called once, when everything that was submitted to the stream of that
- * device before has been done: at once in eager time. It runs with the machine locked, so it calls
- * no function but ferro_sim_read and ferro_sim_write. Returns 1, and calls nothing, while the stream is being captured,
- * and -1 for an unknown stream. */
+ * Calls `function(argument)` once after all earlier work of that stream; at once in eager time. It
+ * runs with the machine locked, so it may call only ferro_sim_read and ferro_sim_write. Returns 1,
+ * without a call, while the stream is being captured, and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
 /* 1 while that stream is being captured. */
 int ferro_sim_is_captured(int device, void* stream);
-/* The same as the first at once, whatever is queued or captured. */
+/* The same at once, whatever is queued or captured. */
 void ferro_sim_at_once(void (*function)(void*), void* argument);
-/* Within such a function. Reading gives 1 when all bytes are known and 0 when some are not; writing
+/* Called within such a function. Reading returns 1 if all bytes are known, 0 if some are not; writing
  * makes them known or unknown. A null source writes zeros, or with `keep` leaves the bytes. -1: the
  * range is not mapped. */
 int ferro_sim_read(uint64_t address, void* destination, size_t bytes);
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known, int keep);
-/* From now on every copy of at most 8 bytes to the host that this thread submits delivers the low
- * bytes of this value, until the second is called. */
+/* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
+ * low bytes of this value. */
 void ferro_sim_answer(uint64_t value);
 void ferro_sim_end_answer(void);
-/* The thread enters an operator, or with -1 leaves it: kernels outside are kept by their names. */
+/* The thread enters an operator, or with -1 leaves it. Kernels outside are recorded by name. */
 void ferro_sim_operator(int change);
-/* How many operations the thread has asked for of libraries that say themselves which of their results
- * are known. */
+/* The number of the thread's operations of libraries that report which of their results are known. */
 uint64_t ferro_sim_transfers(void);
-/* The names, one a line. */
+/* The recorded names, one per line. */
 size_t ferro_sim_kernels(char* buffer, size_t size);
-/* Copies to the host that took unknown bytes. */
+/* The number of copies of unknown bytes to the host. */
 uint64_t ferro_sim_unknown_reads(void);
 
-/* Keeps a list of the calls from now on, or stops; the list is text, one call a line. */
+/* Starts or stops the record of calls, which is text with one call per line. */
 void ferro_sim_set_trace(int on);
 size_t ferro_sim_trace(char* buffer, size_t size);
 

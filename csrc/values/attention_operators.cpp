@@ -44,7 +44,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& gradient, co
                                                       const Tensor&, const Tensor&, const Tensor&,
                                                       const Tensor&, const Tensor&, SymInt, SymInt,
                                                       double, bool, std::optional<double>) {
-  // cuDNN wants it as the output is.
+  // cuDNN requires the layout of the output.
   const Tensor given =
       gradient.strides() == output.strides() ? gradient : at::empty_like(output).copy_(gradient);
   const auto sums = gradient.options().dtype(at::kFloat);

@@ -1,14 +1,13 @@
-// cuDNN's attention, which the simulated GPU has no library for.
+// Replaces PyTorch's operators for cuDNN's attention, for which the simulated GPU has no library.
 //
-// Operators that allocate as PyTorch's do around cuDNN: results as wide as the query, statistics of
-// the softmax, and what the gradients are summed up in, as PyTorch's own kernels do too. Measured on
-// an H100, a step with cuDNN's attention took as much as one with PyTorch's, but for some KiB. They
-// compute nothing: results are zeros.
+// They allocate like PyTorch's: results of the query's shape, statistics of the softmax, and the
+// sums of gradients. On an H100 a step with cuDNN's attention took the same memory as with
+// PyTorch's own kernels, except for some KiB. They compute nothing: results are zeros.
 #pragma once
 
 namespace ferro::values {
 
-// Once, for the life of the process, in the place of PyTorch's own.
+// Called once; lasts for the life of the process.
 void install_attention();
 
 }  // namespace ferro::values

@@ -1,5 +1,5 @@
-// While it lives, operators that this thread calls are the CPU's own: no autograd, no modes of the
-// program, nothing in its profile.
+// While it exists, this thread's operators run as plain CPU operators: without autograd, the
+// program's modes and its profiler.
 #pragma once
 
 #include <ATen/record_function.h>

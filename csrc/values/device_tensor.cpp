@@ -9,8 +9,8 @@
 namespace ferro::values {
 namespace {
 
-// More pieces than this and all that lies between them counts as forgotten too.
-constexpr std::int64_t kMostPieces = 4096;
+// Above this number of pieces, the bytes between them are forgotten too.
+constexpr std::int64_t kMaxPieces = 4096;
 
 }  // namespace
 
@@ -78,7 +78,7 @@ void DeviceTensor::for_each_piece(const Visit& visit) const {
 }
 
 at::Tensor DeviceTensor::make_host_tensor() const {
-  // Below the dispatcher: modes of the program must not see it.
+  // Without the dispatcher, so that the program's modes do not see it.
   return compact() ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, type_))
                    : at::Tensor(at::detail::empty_cpu(sizes_, type_));
 }
@@ -124,7 +124,7 @@ void DeviceTensor::forget(bool keep) const {
     gpu().write(address_, nullptr, span(), 0, keep ? 1 : 0);
     return;
   }
-  if (elements_ / elements_together() > kMostPieces) {
+  if (elements_ / elements_together() > kMaxPieces) {
     gpu().write(address_, nullptr, span(), 0, 1);
     return;
   }

@@ -1,7 +1,7 @@
-// A tensor of the simulated GPU as addresses, so that work that is done later keeps no memory alive.
+// A tensor of the simulated GPU by its addresses, so that queued work keeps no memory alive.
 //
-// Plain values. Reading and writing happen within a function that the GPU calls in order, and below
-// the program's modes (`BelowModes`).
+// Plain values. `read` and `write` are called within a function that the GPU calls in the order of
+// a stream, below the program's modes (`BelowModes`).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,28 +14,29 @@ namespace ferro::values {
 
 class DeviceTensor {
  public:
-  // None for what has no elements in device memory at known places: sparse, nested, empty.
+  // None for a tensor without strided elements in device memory: sparse, nested, empty.
   static std::optional<DeviceTensor> describe(const at::Tensor& tensor);
 
   std::int64_t elements() const { return elements_; }
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
   at::ScalarType type() const { return type_; }
 
-  // A tensor of the host to read into. Its memory is not set.
+  // A host tensor to read into, uninitialised.
   at::Tensor make_host_tensor() const;
-  // False when some of the bytes are unknown.
+  // False if some bytes are unknown.
   bool read(const at::Tensor& host) const;
-  // False, with nothing written, when the sizes or the types differ.
+  // False, with nothing written, if the sizes or types differ.
   bool write(const at::Tensor& host, bool known) const;
-  // Makes all bytes unknown, and zeros too unless they are to keep.
+  // Makes all bytes unknown, and zeros them unless `keep`.
   void forget(bool keep) const;
 
  private:
   // Bytes from the first element to the last.
   std::size_t span() const;
-  // Are the elements most of what lies between the first and the last?
+  // Whether the elements are most of the bytes between the first and the last.
   bool compact() const;
-  // How many elements of the last dimensions lie as one; `outer` receives the number of the others.
+  // The number of contiguous elements in the last dimensions; `outer`: the number of dimensions
+  // before.
   std::int64_t elements_together(std::size_t* outer = nullptr) const;
   // Visits the contiguous pieces, in the order of the elements.
   template <typename Visit>

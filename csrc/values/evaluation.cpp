@@ -23,7 +23,7 @@ struct Evaluation::Job {
   };
   struct Result {
     DeviceTensor at;
-    // Whose value it is: that of an argument or of a result, in a list the n-th.
+    // The argument or result whose value it is, and its place in a list.
     bool of_argument;
     std::size_t place;
     std::size_t in_list;
@@ -50,7 +50,7 @@ struct Evaluation::Job {
 
   void write_results() {
     const BelowModes guard;
-    // Where nobody knows which position it is, one is as good as another: none of them repeats.
+    // Unknown positions are arbitrary but distinct.
     const bool drawn = positions && !(known && computable);
     if (computable && !ran && !drawn) {
       ran = host.run();
@@ -174,7 +174,7 @@ void Evaluation::begin() {
   job_ = std::make_shared<Job>(HostOperator(op_, traits_));
   const bool sized = traits_.kind == Kind::kDataSized;
   job_->computable = traits_.computable && describable && traits_.kind != Kind::kUnset &&
-                     elements <= (sized ? kMostElementsOfSized : kMostElements) &&
+                     elements <= (sized ? kMaxElementsOfSized : kMaxElements) &&
                      gpu().is_captured(device_, stream_) == 0;
   if (traits_.positions) {
     job_->positions = extent_of_positions(traits_, arguments_);
@@ -217,7 +217,7 @@ void Evaluation::begin_sized() {
     job_->ran = job_->host.run();
     job_->computable = job_->ran;
   }
-  // What is unknown has the fewest elements.
+  // An unknown size is the smallest one.
   gpu().answer(job_->ran ? static_cast<std::uint64_t>(job_->host.answer()) : 0);
   answering_ = true;
   if (!job_->ran || !job_->known) {
@@ -241,7 +241,7 @@ void Evaluation::end(Stack& stack) {
     return;
   }
   if (!submit(call_job<&Job::write_results>)) {
-    // A capture: the kernels run later, and what they write is not computed then either.
+    // A capture: the kernels run in replays, where their values are not computed.
     for (Job::Result& result : job_->results) {
       result.keeps = true;
     }
@@ -263,7 +263,7 @@ void Evaluation::collect_results(const Stack& stack) {
   };
   const bool unset = traits_.kind == Kind::kUnset;
   for (const std::size_t place : traits_.written) {
-    // An argument for the result alone has nothing that is worth keeping.
+    // An argument that is only overwritten has no contents to keep.
     add(arguments_[place], true, place, unset || !op_.schema().arguments()[place].kwarg_only());
   }
   const std::size_t first = stack.size() - traits_.returns;
@@ -272,7 +272,7 @@ void Evaluation::collect_results(const Stack& stack) {
       add(stack[first + i], false, i, unset);
     }
   }
-  if (elements > kMostElements && traits_.kind != Kind::kDataSized) {
+  if (elements > kMaxElements && traits_.kind != Kind::kDataSized) {
     job_->computable = false;
   }
 }

@@ -1,9 +1,9 @@
-// One call of an operator on the simulated GPU, and its values by PyTorch's own operator for the CPU.
+// One call of an operator on the simulated GPU, whose values PyTorch's CPU operator computes.
 //
-// The GPU's operator runs as always, for its allocations and launches. Around it the inputs are read
-// and the results written, in the order of the stream that the operator runs on. What is not
-// computed is unknown from then on: results are zeros, or positions that are valid; arguments keep
-// what they had. Used by one thread.
+// The GPU's operator runs normally, for its allocations and launches. Before it the inputs are
+// read, and after it the results are written, in the order of its stream. Values that are not
+// computed are unknown afterwards: results are zeros or valid positions; arguments keep their
+// bytes. Used by one thread.
 #pragma once
 
 #include "values/device_tensor.h"
@@ -15,10 +15,10 @@
 
 namespace ferro::values {
 
-// More elements than this, of all inputs or of all results, are not computed.
-inline constexpr std::int64_t kMostElements = 1 << 18;
+// The most elements, of all inputs or of all results, that are computed.
+inline constexpr std::int64_t kMaxElements = 1 << 18;
 // The same for operators whose results have sizes that depend on values.
-inline constexpr std::int64_t kMostElementsOfSized = 1 << 22;
+inline constexpr std::int64_t kMaxElementsOfSized = 1 << 22;
 
 class Evaluation {
  public:
@@ -29,10 +29,10 @@ class Evaluation {
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
-  // Before the GPU's operator: reads the inputs, and where sizes depend on them computes and lets
-  // the driver answer with the size.
+  // Called before the GPU's operator: reads the inputs. If sizes depend on them, computes now, and
+  // the driver returns the size to the operator.
   void begin();
-  // After it: `stack` ends with its results, of which one may be replaced by another of the right
+  // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
   // size.
   void end(torch::jit::Stack& stack);
 

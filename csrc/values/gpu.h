@@ -1,6 +1,6 @@
 // The simulated GPU's control functions, found in the process at run time.
 //
-// Thread-safe. The extension links no library of the simulated GPU: where there is none, it says so.
+// Thread-safe. The extension links no library of the simulated GPU.
 #pragma once
 
 #include "sim/control.h"
@@ -20,7 +20,7 @@ struct Gpu {
   decltype(&ferro_sim_transfers) transfers;
 };
 
-// Throws std::runtime_error when the process has no simulated GPU.
+// Throws std::runtime_error if the process has no simulated GPU.
 const Gpu& gpu();
 
 }  // namespace ferro::values

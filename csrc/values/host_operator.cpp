@@ -64,7 +64,7 @@ void HostOperator::seed(const Stack& arguments, int device) {
     }
   }
   const std::lock_guard lock(generator.mutex());
-  // Two states that differ give seeds that differ in many bits.
+  // Different states give seeds that differ in many bits.
   seed_ = (generator.current_seed() +
            0x9e3779b97f4a7c15 * (1 + generator.unsafeGetGeneratorImpl()->get_offset()));
   seed_ ^= seed_ >> 29;
@@ -77,7 +77,7 @@ bool HostOperator::run() {
   };
   try {
     if (traits_->random && !traits_->generator) {
-      // It takes the host's own generator, which belongs to the program.
+      // It would use the program's host generator.
       at::Generator own = at::detail::getDefaultCPUGenerator();
       const at::Tensor state = own.get_state();
       own.set_current_seed(seed_);
@@ -116,7 +116,7 @@ std::int64_t HostOperator::answer() const {
   }
   const at::Tensor input = arguments_[0].toTensor();
   const at::Tensor found = results_[0].toTensor();
-  // Of truth values the device counts those that are true.
+  // For booleans the device counts the true ones.
   if (traits_->name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
     return input.sum().item<std::int64_t>();
   }
@@ -146,7 +146,7 @@ void write_positions(const DeviceTensor& at, std::int64_t extent) {
     return;
   }
   at::Tensor host = at::detail::empty_cpu(at.sizes(), at::kLong);
-  // Neighbours in any dimension differ by one: a stride for each, without a carry.
+  // Neighbours in any dimension differ by one.
   auto* to = host.mutable_data_ptr<std::int64_t>();
   const std::vector<std::int64_t>& sizes = at.sizes();
   std::vector<std::int64_t> index(sizes.size(), 0);

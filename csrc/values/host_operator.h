@@ -1,4 +1,4 @@
-// An operator with arguments on the host, and what PyTorch's own kernel for the CPU makes of them.
+// Runs PyTorch's CPU kernel of an operator on host copies of its arguments.
 //
 // Used by one thread at a time, below the program's modes.
 #pragma once
@@ -18,20 +18,20 @@ class HostOperator {
   HostOperator(const c10::OperatorHandle& op, const OperatorTraits& traits)
       : op_(op), traits_(&traits) {}
 
-  // The tensor on the host that stands for one of the program, of the argument at that place; none
-  // when there cannot be one.
+  // Returns the host tensor for a tensor of the argument at that place; none if there cannot be
+  // one.
   using Take = std::function<std::optional<at::Tensor>(const at::Tensor&, std::size_t place)>;
-  // False: an argument cannot be on the host. Random numbers are drawn from a generator of the
-  // host's, seeded by the state that the device's has now: the same states give the same numbers,
-  // and the host's own generator stays as it is.
+  // False: an argument cannot be on the host. Random numbers come from a host generator that is
+  // seeded by the present state of the device's generator, so that equal states give equal numbers.
+  // The program's host generator is unchanged.
   bool take_arguments(const torch::jit::Stack& arguments, int device, const Take& take);
 
-  // False, with no results, when the kernel refuses the arguments.
+  // False, without results, if the kernel refuses the arguments.
   bool run();
   const c10::IValue& result(std::size_t i) const { return results_[i]; }
   // A tensor after the run.
   std::optional<at::Tensor> value(bool of_argument, std::size_t place, std::size_t in_list) const;
-  // What the device's operator asks the driver for to know the sizes of its results.
+  // The value that the device's operator reads back to know the sizes of its results.
   std::int64_t answer() const;
 
  private:
@@ -44,10 +44,10 @@ class HostOperator {
   std::uint64_t seed_ = 0;
 };
 
-// How many positions there are along the dimension that the operator's last result is about.
+// The extent of the dimension that the positions in the operator's last result refer to.
 std::int64_t extent_of_positions(const OperatorTraits& traits, const torch::jit::Stack& arguments);
-// Writes positions below `extent` that do not repeat along any dimension shorter than it, unknown
-// ones. Within a function that the GPU calls in order.
+// Writes positions below `extent`, marked unknown, that are distinct along every dimension shorter
+// than it. Called within a function that the GPU calls in order.
 void write_positions(const DeviceTensor& at, std::int64_t extent);
 
 }  // namespace ferro::values

@@ -1,7 +1,5 @@
-// Convolutions and normalizations that PyTorch has for CUDA alone, on the host: made of those that it
-// has for both.
-//
-// Registered for the CPU, so that an evaluation finds them as it finds any other kernel.
+// CPU kernels for convolutions and normalizations that PyTorch has only for CUDA, made of operators
+// that it has for both. Registered with the dispatcher, where evaluations find them.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

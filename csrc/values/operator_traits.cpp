@@ -16,7 +16,7 @@ bool is_one_of(string_view name, const string_view (&names)[n]) {
 }
 
 constexpr string_view kUnset[] = {"aten::empty", "aten::empty_strided"};
-// The last moves weights by copies, which are seen.
+// The last one moves weights by copies, which are evaluated themselves.
 constexpr string_view kNothing[] = {"aten::set_",
                                     "aten::resize_",
                                     "aten::_resize_output_",
@@ -26,7 +26,7 @@ constexpr string_view kNothing[] = {"aten::set_",
                                     "aten::is_pinned",
                                     "aten::_cudnn_rnn_flatten_weight"};
 constexpr string_view kReads[] = {"aten::_local_scalar_dense"};
-// Their sizes come from values that they ask for through other operators.
+// They read the values that determine their sizes through other operators.
 constexpr string_view kSizedByOthers[] = {"aten::masked_select", "aten::index",
                                           "aten::repeat_interleave", "aten::bincount"};
 constexpr string_view kPositions[] = {
@@ -34,16 +34,16 @@ constexpr string_view kPositions[] = {
     "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",
     "aten::nanmedian", "aten::max",    "aten::min",    "aten::multinomial"};
 
-// What they are called on is written anew.
+// They overwrite their first argument.
 constexpr string_view kOverwriting[] = {
     "aten::fill_",         "aten::zero_",        "aten::uniform_",   "aten::normal_",
     "aten::random_",       "aten::bernoulli_",   "aten::geometric_", "aten::log_normal_",
     "aten::cauchy_",       "aten::exponential_", "aten::copy_",      "aten::_foreach_zero_",
     "aten::_foreach_copy_"};
-// All that they write to.
+// They overwrite all arguments that they write to.
 constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
 
-// Statistics that a normalization keeps up, which its schema does not say.
+// Statistics that a normalization updates although its schema does not say so.
 bool is_kept_up(string_view base, string_view argument) {
   return (argument == "running_mean" || argument == "running_var") &&
          base.find("batch_norm") != base.npos && base.find("backward") == base.npos;
@@ -63,7 +63,7 @@ std::optional<Positions> positions_of(string_view base, const c10::FunctionSchem
       return Positions{i};
     }
   }
-  // Without a dimension the others give values.
+  // Without a dimension, the other operators return values.
   return base == "aten::multinomial" ? std::optional(Positions{}) : std::nullopt;
 }
 
@@ -79,7 +79,7 @@ Kind kind_of(string_view base, const c10::OperatorHandle& op, const OperatorTrai
       traits.written.empty() &&
       std::any_of(schema.returns().begin(), schema.returns().end(),
                   [](const c10::Argument& result) { return result.alias_info() != nullptr; });
-  // Those of FSDP are made of others, which are computed.
+  // FSDP's operators call others, which are computed.
   if (view || is_one_of(base, kNothing) || base.starts_with("fsdp::")) {
     return Kind::kNothing;
   }

@@ -1,4 +1,4 @@
-// What an operator does with memory, by its schema and, for a few, by its name.
+// An operator's effects on memory, from its schema and, for a few operators, from its name.
 //
 // Pure functions and plain values.
 #pragma once
@@ -14,14 +14,14 @@
 namespace ferro::values {
 
 enum class Kind : std::uint8_t {
-  kNothing,    // views, sizes, storages: no value is made
-  kReads,      // gives the host a value
-  kUnset,      // gives memory that nothing wrote to
-  kCopy,       // the driver moves the bytes unless they change on the way
+  kNothing,    // views, sizes, storages: computes no value
+  kReads,      // returns a value to the host
+  kUnset,      // returns uninitialised memory
+  kCopy,       // the driver moves the bytes, unless they are converted
   kPlain,      // a kernel computes the results, whose sizes do not depend on values
   kDataSized,  // the sizes of the results depend on values
-  kTransfer,   // between ranks: as the next, unless who moves the bytes says what is known
-  kElsewhere,  // of a library whose host version is not known to be the same: only forgets
+  kTransfer,   // between ranks: like kElsewhere, unless the library reports what is known
+  kElsewhere,  // of a library whose host version may differ: makes its results unknown
 };
 
 // Results that are positions along a dimension of the first argument.
@@ -41,12 +41,12 @@ struct OperatorTraits {
   std::vector<std::size_t> overwritten;
   // By place among the returns: is it one of these arguments?
   std::vector<bool> return_is_argument;
-  // Draws random numbers, and takes a generator or not.
+  // Draws random numbers; takes a generator.
   bool random = false;
   bool generator = false;
-  // There is a kernel for the CPU.
+  // Has a CPU kernel.
   bool computable = false;
-  // The last result.
+  // Of the last result.
   std::optional<Positions> positions;
 };
 

@@ -22,7 +22,7 @@ using torch::jit::Stack;
 std::atomic<bool> any_unseen = false;
 void wrap_unseen();
 
-// Kernels that the thread launches meanwhile are an operator's.
+// While it exists, the thread's kernels count as an operator's.
 class InOperator {
  public:
   InOperator() { gpu().in_operator(1); }
@@ -99,7 +99,7 @@ Wrapped& wrapped() {
   return *instance;
 }
 
-// The dispatcher holds its own lock.
+// Called under the dispatcher's lock.
 void Listener::onOperatorRegistered(const OperatorHandle& op) {
   Wrapped& w = wrapped();
   const std::lock_guard lock(w.mutex);
@@ -108,12 +108,12 @@ void Listener::onOperatorRegistered(const OperatorHandle& op) {
 }
 
 bool has_kernel(const OperatorHandle& op, DispatchKey key) {
-  // A copy of bytes is one function for all devices, which asks the driver.
+  // One copy function serves all devices.
   return op.hasKernelForDispatchKey(key) ||
          (key == DispatchKey::CUDA && op.operator_name().name == "aten::copy_");
 }
 
-// Sparse tensors are not computed; what refuses them is kept.
+// Sparse operators are not computed; only their failures are recorded.
 constexpr DispatchKey kKeys[] = {DispatchKey::CUDA, DispatchKey::SparseCUDA,
                                  DispatchKey::SparseCsrCUDA};
 
@@ -129,7 +129,7 @@ void wrap_unseen() {
     names.swap(w.unseen);
     any_unseen.store(false, std::memory_order_relaxed);
   }
-  // That a kernel is replaced is what is wanted here.
+  // Suppresses the warning that a kernel is replaced.
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   auto& dispatcher = c10::Dispatcher::singleton();

@@ -1,14 +1,14 @@
-// Puts an evaluation around every operator that PyTorch has for CUDA, of those that are there and of
-// those that libraries add later.
+// Wraps every CUDA operator of PyTorch in an evaluation, including those that libraries add later.
 //
-// It is the kernel that is replaced, in the dispatcher: calls from C++, from autograd's threads and
-// from compiled code are seen as those from Python are.
+// Replaces the kernels in the dispatcher, so that calls from C++, autograd's threads and compiled
+// code are evaluated like those from Python.
 #pragma once
 
 namespace ferro::values {
 
-// Once, for the life of the process. Without `compute` nothing is read or written, and only failures
-// of libraries are kept. Throws std::runtime_error when the process has no simulated GPU.
+// Called once; lasts for the life of the process. Without `compute` nothing is read or written, and
+// only failures of libraries are recorded. Throws std::runtime_error if the process has no
+// simulated GPU.
 void install(bool compute);
 
 }  // namespace ferro::values

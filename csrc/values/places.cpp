@@ -12,8 +12,8 @@ namespace py = pybind11;
 namespace ferro::values {
 namespace {
 
-constexpr std::size_t kMostSaid = 20;
-constexpr std::size_t kMostKept = 1000;
+constexpr std::size_t kMaxReported = 20;
+constexpr std::size_t kMaxKept = 1000;
 
 struct Notes {
   std::mutex mutex;
@@ -35,7 +35,7 @@ bool is_of_torch(const std::string& file) {
 
 bool is_installed(const std::string& file) { return file.find("-packages/") != std::string::npos; }
 
-// The innermost line of the program itself, else of a library that it uses.
+// The innermost line of the program, else of a library that it uses.
 std::string current_place() {
   if (Py_IsInitialized() == 0) {
     return {};
@@ -80,13 +80,13 @@ void note_read(const std::string& operation) {
     ++n.reads[found->second].count;
     return;
   }
-  if (n.reads.size() >= kMostKept) {
+  if (n.reads.size() >= kMaxKept) {
     n.read_at.erase(found);
     return;
   }
-  if (n.reads.size() < kMostSaid) {
+  if (n.reads.size() < kMaxReported) {
     std::fprintf(stderr,
-                 "ferro_alloc: %s takes values that the simulated GPU did not compute (%s)\n",
+                 "ferro_alloc: %s reads values that the simulated GPU did not compute (%s)\n",
                  place.empty() ? "the program" : place.c_str(), operation.c_str());
   }
   n.reads.push_back({std::move(place), operation, 1});
@@ -104,7 +104,7 @@ void note_failure(const std::string& operation, const std::string& message) {
   const bool known = std::any_of(n.failures.begin(), n.failures.end(), [&](const Failure& other) {
     return other.library == mark->library && other.operation == operation;
   });
-  if (!known && n.failures.size() < kMostKept) {
+  if (!known && n.failures.size() < kMaxKept) {
     n.failures.push_back({mark->library, operation, message.substr(0, message.find('\n'))});
   }
 }

@@ -1,4 +1,4 @@
-// What the simulated GPU could not do and the program met: places that read uncomputed values, and
+// The limits of the simulated GPU that the program met: places that read uncomputed values, and
 // failures of libraries.
 //
 // Thread-safe.
@@ -22,10 +22,10 @@ struct Failure {
   std::string message;  // its first line
 };
 
-// The program took values that nothing computed, in an operator. The first time a place does so it is
-// said on stderr.
+// Records that an operator read uncomputed values for the program. Prints each place once to
+// stderr.
 void note_read(const std::string& operation);
-// Keeps what an operator threw if it is about a library of NVIDIA's.
+// Records an operator's exception if it names a library of NVIDIA.
 void note_failure(const std::string& operation, const std::string& message);
 
 std::vector<Read> reads();

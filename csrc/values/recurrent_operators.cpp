@@ -1,6 +1,6 @@
-// The forward pass of cuDNN's recurrent networks on the host. With dropout, or sequences of several
-// lengths, it refuses: then nothing is computed. Its gradients would need a second run of autograd
-// within the first, which waits for it for ever.
+// A CPU kernel for the forward pass of cuDNN's recurrent networks. It refuses dropout and sequences
+// of several lengths, which are then not computed. Gradients are not computed: they would need a
+// second run of autograd within the first, which would deadlock.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

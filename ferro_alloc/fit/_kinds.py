@@ -28,9 +28,9 @@ SLACK_S = 0.2
 class Kinds:
     """The program's objects, and the kinds of their blocks. Thread-safe only by the GIL."""
 
-    def __init__(self, torch: Any, say: Callable[[int, list[int], str], None]) -> None:
+    def __init__(self, torch: Any, declare: Callable[[int, list[int], str], None]) -> None:
         self._torch = torch
-        self._say = say
+        self._declare = declare
         self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._began = time.monotonic()
@@ -61,16 +61,16 @@ class Kinds:
         if roots is not None:
             groups.append(("activations", self._saved(roots)))
         for kind, tensors in groups:
-            self.say(kind, tensors)
+            self.declare(kind, tensors)
         self._spent += time.monotonic() - began
 
-    def say(self, kind: str, tensors: Iterable[Any]) -> None:
+    def declare(self, kind: str, tensors: Iterable[Any]) -> None:
         found: dict[int, list[int]] = defaultdict(list)
         for tensor in tensors:
             for device, address in self._storages(tensor):
                 found[device].append(address)
         for device, addresses in found.items():
-            self._say(device, addresses, kind)
+            self._declare(device, addresses, kind)
 
     def roots(self) -> list[Any]:
         """Returns all tensors that autograd made. Visits every object of the process."""
@@ -128,7 +128,7 @@ class Kinds:
         def update(cache: Any, *arguments: Any, **named: Any) -> Any:
             held = original(cache, *arguments, **named)
             if not torch.compiler.is_compiling() and isinstance(held, tuple):
-                kinds.say("kv_cache", held)
+                kinds.declare("kv_cache", held)
             return held
 
         module.Cache.update = update

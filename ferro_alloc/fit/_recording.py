@@ -79,7 +79,7 @@ class Recording:
         except FerroError as error:
             self.problem = str(error)
             return
-        self._kinds = Kinds(torch, self._extension.peak_say)
+        self._kinds = Kinds(torch, self._extension.peak_declare)
         self._watch_backward()
         hooks: Any = sys.modules["torch.optim.optimizer"]
         hooks.register_optimizer_step_pre_hook(self._before_step)
@@ -155,7 +155,7 @@ class Recording:
             return
         # The program may have installed another allocator.
         self._extension.peak_follow()
-        self._extension.peak_say_libraries()
+        self._extension.peak_declare_libraries()
         self._kinds.say_all(insist=insist)
 
     def _see_failure(self, device: int, requested: int, total: int, free: int) -> None:
@@ -164,7 +164,7 @@ class Recording:
             return
         sums: list[Sum] = []
         if self._kinds is not None:
-            self._extension.peak_say_libraries()
+            self._extension.peak_declare_libraries()
             self._kinds.say_all(roots=self._kinds.roots(), insist=True)
             sums = self._extension.peak_sums(device, False)
         file, line = _own_line(self.skipped)

@@ -145,7 +145,7 @@ class _Watch:
             if other.pool == graph.pool:
                 # In a group a graph that was captured later may have the pages at other addresses.
                 late = group is not None and other.begun >= block.free_number
-                shares = late or other.uses.was_given(block)
+                shares = late or other.uses.is_of_capture(block)
             else:
                 shares = group is not None and exclusive_groups.get(other.pool) is group
             if shares:

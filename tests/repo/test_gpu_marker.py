@@ -13,7 +13,7 @@ def report(name: str, when: str, outcome: str) -> pytest.TestReport:
     return pytest.TestReport(name, ("", None, ""), marks, outcome, None, when)  # type: ignore[arg-type]
 
 
-def test_what_ran_and_what_said_why_not_are_counted_apart() -> None:
+def test_runs_and_explained_skips_are_counted_separately() -> None:
     tests = GpuTests()
     tests.collected = {"runs", "fails", "lacks", "stops", "vanishes"}
     for name, when, outcome in (

@@ -9,24 +9,24 @@ import pytest
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 LAYERS = ("base", "driver", "core", "graph", "adapter", "python")
-# The rooms of the core and of the adapter, lowest floor first; rooms of one floor do not know
-# each other.
-CORE_FLOORS = (
+# The directories of the core and of the adapter, lowest level first. Those of one level do not
+# include each other.
+CORE_LEVELS = (
     {"types"},
     {"policy", "stats"},
-    {"blocks", "streams", "sharing"},
+    {"blocks", "streams", "ipc"},
     {"pages"},
     {"heap"},
     {"device"},
 )
-ADAPTER_FLOORS = (
+ADAPTER_LEVELS = (
     {"torch"},
-    {"history", "sharing", "fallback"},
+    {"history", "ipc", "fallback"},
     {"allocator"},
     {"switching", "graphs", "peak"},
 )
-# The rooms of the simulated GPU. What others include stands at its top, outside the rooms.
-SIM_FLOORS = (
+# The directories of the simulated GPU. Its public headers are at its top.
+SIM_LEVELS = (
     {"settings", "instruments"},
     {"memory", "streams"},
     {"graphs"},
@@ -35,16 +35,16 @@ SIM_FLOORS = (
     {"libraries"},
     {""},
 )
-# Its libraries: each knows itself and those below it.
-LIBRARY_FLOORS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nccl", "nvml"}, {"cublas", "cudnn"})
+# Its libraries: each includes itself and those below it.
+LIBRARY_LEVELS = ({"names"}, {"cuda"}, {"cudart", "cublas_lt", "nccl", "nvml"}, {"cublas", "cudnn"})
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SOURCES = sorted([*CSRC.rglob("*.h"), *CSRC.rglob("*.cpp")])
 
-# The simulated GPU stands beside the house: it fills the driver's table and shares the basics.
+# The simulated GPU is standalone: it provides the driver's table and shares the basics.
 SIM_MAY_INCLUDE = ("ferro/base/", "ferro/driver/cuda_api.h", "sim/")
-# What computes values for it stands between it and torch.
+# The code that computes its values includes only its control functions and torch.
 VALUES_MAY_INCLUDE = ("sim/control.h", "values/")
-BESIDE = {"sim": SIM_MAY_INCLUDE, "values": VALUES_MAY_INCLUDE}
+STANDALONE = {"sim": SIM_MAY_INCLUDE, "values": VALUES_MAY_INCLUDE}
 
 
 def layer_of(path: str) -> str:
@@ -70,8 +70,8 @@ def below(folder: str) -> list[Path]:
 
 
 def may_include(here: str, include: str) -> bool:
-    if here in BESIDE:
-        return include.startswith(BESIDE[here])
+    if here in STANDALONE:
+        return include.startswith(STANDALONE[here])
     there = layer_of(include)
     return there in LAYERS and LAYERS.index(there) <= LAYERS.index(here)
 
@@ -87,31 +87,31 @@ def test_includes_point_down_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("house", "floors"),
+    ("root", "levels"),
     [
-        ("ferro/core/", CORE_FLOORS),
-        ("ferro/adapter/", ADAPTER_FLOORS),
-        ("sim/", SIM_FLOORS),
-        ("sim/libraries/", LIBRARY_FLOORS),
+        ("ferro/core/", CORE_LEVELS),
+        ("ferro/adapter/", ADAPTER_LEVELS),
+        ("sim/", SIM_LEVELS),
+        ("sim/libraries/", LIBRARY_LEVELS),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_folders_include_lower_floors_only(house: str, floors: tuple[set[str], ...]) -> None:
-    """Each file includes of its house only its own folder and those of lower floors."""
+def test_directories_include_lower_levels_only(root: str, levels: tuple[set[str], ...]) -> None:
+    """Below `root`, each file includes only its own directory and those of lower levels."""
 
     def folder_of(file: str) -> str:
-        folder, _, rest = file.removeprefix(house).partition("/")
+        folder, _, rest = file.removeprefix(root).partition("/")
         return folder if rest else ""
 
-    floor_of = {folder: floor for floor, folders in enumerate(floors) for folder in folders}
-    files = below(house)
-    assert {folder_of(named(path)) for path in files} <= set(floor_of)
+    level_of = {folder: level for level, folders in enumerate(levels) for folder in folders}
+    files = below(root)
+    assert {folder_of(named(path)) for path in files} <= set(level_of)
     wrong = []
     for path in files:
         here = folder_of(named(path))
         for include in includes(path):
             there = folder_of(include)
-            if include.startswith(house) and there != here and floor_of[there] >= floor_of[here]:
+            if include.startswith(root) and there != here and level_of[there] >= level_of[here]:
                 wrong.append(f"{named(path)} includes {include}")
     assert not wrong, "\n".join(wrong)
 
@@ -121,7 +121,7 @@ OUTSIDE = {
     r"(c10|ATen|torch/headeronly)/": {"adapter", "values"},
     r"(torch|pybind11)/|Python\.h": {"python", "values"},
 }
-"""Which layers may include what of others; the first pattern that matches counts."""
+"""The layers that may include other libraries, by pattern; the first match counts."""
 
 
 def test_outside_libraries_stay_in_their_layers() -> None:
@@ -135,4 +135,4 @@ def test_outside_libraries_stay_in_their_layers() -> None:
 
 
 def test_the_layers_were_found() -> None:
-    assert {layer_of(named(path)) for path in SOURCES} == {*LAYERS, *BESIDE}
+    assert {layer_of(named(path)) for path in SOURCES} == {*LAYERS, *STANDALONE}

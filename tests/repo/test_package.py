@@ -127,7 +127,7 @@ def test_older_setuptools_read_the_metadata(
     assert "run `pip install wheel`" in done.stderr.strip().splitlines()[-1]
 
 
-def test_building_without_torch_says_so_in_one_sentence(checkout: Path) -> None:
+def test_building_without_torch_fails_with_one_sentence(checkout: Path) -> None:
     hide = "import sys; sys.modules['torch'] = None; "
     command = [sys.executable, "-c", hide + BUILD, "build_wheel"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)

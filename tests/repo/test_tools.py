@@ -122,14 +122,14 @@ FOUND = {
 
 
 @pytest.mark.parametrize("kind", LOGS)
-def test_logs_tell_how_far_a_step_is_and_what_failed(kind: str) -> None:
+def test_logs_show_progress_and_failures(kind: str) -> None:
     reading = Reading()
     for line in LOGS[kind]:
         reading.read(line)
     assert (reading.done, reading.of, reading.unit, reading.failed) == FOUND[kind]
 
 
-def test_a_failure_is_said_at_once_with_its_own_command(
+def test_a_failure_is_printed_at_once_with_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     progress = Progress("release", 10, 0)
@@ -398,7 +398,7 @@ def test_programs_leave_nothing_to_the_next(tmp_path: Path) -> None:
         ("import os; os._exit(7)", 7, ""),
     ],
 )
-def test_however_a_program_ends_it_is_known(
+def test_every_end_of_a_program_is_recorded(
     tmp_path: Path, text: str, code: int, said: str
 ) -> None:
     done = programs.run_simulated([write(tmp_path, text)], {"memory": "1GiB"})

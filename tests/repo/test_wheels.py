@@ -109,7 +109,7 @@ def test_the_tag_is_added_and_nothing_else(tmp_path: Path, contents: dict[str, b
     assert wheel_file.repair_problems(plain, changed) == said
 
 
-def test_one_line_says_it_all(tmp_path: Path, contents: dict[str, bytes]) -> None:
+def test_one_line_has_all_figures(tmp_path: Path, contents: dict[str, bytes]) -> None:
     wheel = write(tmp_path, contents, "manylinux_2_35_x86_64")
     result = Result("torch 2.11", passed=7)
     said = wheels.line(wheels.Report(result, wheel, 53.2, 101.6, 4.84))

@@ -34,7 +34,7 @@ def files() -> list[Path]:
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_no_file_says(what: str) -> None:
+def test_a_missing_file_is_reported(what: str) -> None:
     found = []
     for path in files():
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -54,7 +54,7 @@ bool BiasedSpinMutex::settle_bias(Patience patience) {
   if (bias == kRevoked || bias == this_thread()) [[likely]] {
     return true;
   }
-  if (bias == kNotGiven) {
+  if (bias == kUnassigned) {
     bias_.store(can_bias() ? this_thread() : kRevoked, std::memory_order_relaxed);
     return true;
   }

@@ -34,7 +34,7 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
   enum class Bias : std::uint8_t { kToFirst, kNone };
 
   BiasedSpinMutex() : BiasedSpinMutex(Bias::kToFirst) {}
-  explicit BiasedSpinMutex(Bias bias) : bias_(bias == Bias::kToFirst ? kNotGiven : kRevoked) {}
+  explicit BiasedSpinMutex(Bias bias) : bias_(bias == Bias::kToFirst ? kUnassigned : kRevoked) {}
   BiasedSpinMutex(const BiasedSpinMutex&) = delete;
   BiasedSpinMutex& operator=(const BiasedSpinMutex&) = delete;
 
@@ -64,13 +64,13 @@ class FERRO_CAPABILITY("mutex") BiasedSpinMutex {
   // For tests: whether some thread locks without an atomic exchange.
   bool is_biased() const {
     const std::uintptr_t bias = bias_.load(std::memory_order_relaxed);
-    return bias != kNotGiven && bias != kRevoked;
+    return bias != kUnassigned && bias != kRevoked;
   }
   // Whether this process can revoke a bias; only then may a lock be biased.
   static bool can_bias();
 
  private:
-  static constexpr std::uintptr_t kNotGiven = 0;
+  static constexpr std::uintptr_t kUnassigned = 0;
   static constexpr std::uintptr_t kRevoked = 1;
   enum Inside : std::uint8_t { kOutside, kEntering, kInside };
 

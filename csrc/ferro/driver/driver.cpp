@@ -121,7 +121,7 @@ bool Driver::unreserve(DevicePtr base, std::size_t bytes) noexcept {
   }
 }
 
-bool Driver::promises(CUdevice_attribute attribute) {
+bool Driver::has_attribute(CUdevice_attribute attribute) {
   int supported = 0;
   const CUresult result = api_.device_get_attribute(&supported, attribute, device_);
   // Older drivers do not know newer attributes.
@@ -135,14 +135,14 @@ unsigned Driver::handle_traits() {
   if (traits_state_.load(std::memory_order_acquire) == TraitsState::kUnknown) {
     const CallScope scope(*this);
     unsigned traits = 0;
-    if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+    if (has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
       traits |= kDescriptor;
     }
-    if (promises(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) &&
+    if (has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) &&
         has_entries(api_.fabric_channels)) {
       traits |= kFabric;
     }
-    if (promises(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
+    if (has_attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)) {
       traits |= kRdma;
     }
     traits_.store(traits, std::memory_order_relaxed);

@@ -88,8 +88,8 @@ class Driver {
   ContextId own_context() { return to_id(context()); }
   // Records the event on the stream. False if the stream captures, because the event may then be
   // part of the graph, or if the stream belongs to another context than the event, which `*other`
-  // then receives. After false, the event can only be recorded again. Disturbs no capture that began
-  // before.
+  // then receives. After false, the event can only be recorded again. Disturbs no capture that
+  // began before.
   [[nodiscard]] bool record(EventId event, StreamId stream, ContextId* other = nullptr);
   // Records the event after all work that the streams of this device's context have received so
   // far. The event must belong to that context.
@@ -148,7 +148,7 @@ class Driver {
   // fabric handles even without a channel to a fabric. They are not tried then, because
   // compute-sanitizer would report the failure.
   unsigned handle_traits();
-  bool promises(CUdevice_attribute attribute);
+  bool has_attribute(CUdevice_attribute attribute);
   CUresult create_handle(PageHandle* out, std::size_t bytes, unsigned traits);
   // Creates the first handle with as many of the promised traits as work, and settles the traits: a
   // container may forbid descriptors, and a channel to a fabric may fail.

@@ -25,8 +25,8 @@ EventId Driver::create_event(ContextId context) {
 
 bool Driver::record(EventId event, StreamId stream, ContextId* other) {
   const CallScope scope(*this);
-  // An event of a capture cannot be waited for once the capture has ended, which another thread may do
-  // before the second question below.
+  // An event of a capture cannot be waited for once the capture has ended, which another thread may
+  // do before the second question below.
   if (captures(stream)) {
     return false;
   }

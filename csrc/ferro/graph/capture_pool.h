@@ -1,9 +1,9 @@
 // A pool that graphs are captured into, apart from its memory: its name, its seal, and the buffers
 // that live as long as it does.
 //
-// Sealed: no capture into it may begin and nothing may be allocated in it; graphs that exist replay,
-// and what it handed out may be freed. A *buffer* is anything that must outlive the graphs of the
-// pool: a tensor that a kernel of theirs reads, a host array that a copy of theirs reads.
+// Sealed: no capture into it may begin and nothing may be allocated in it; graphs that exist
+// replay, and what it handed out may be freed. A *buffer* is anything that must outlive the graphs
+// of the pool: a tensor that a kernel of theirs reads, a host array that a copy of theirs reads.
 //
 // Thread-safe. Buffers are dropped in the order of registration, outside of all locks, because that
 // may run any code.

@@ -25,7 +25,7 @@ CheckpointError check_pool(GraphMemory& graphs, const PoolId& pool,
   return CheckpointError::kNone;
 }
 
-// What was live in a heap; heaps that are newer than the checkpoint had nothing live then.
+// The live blocks of a heap in the checkpoint; none for a heap that is newer.
 const std::vector<BlockView>& live_of(const PoolCheckpoint& checkpoint, const Heap& heap) {
   static const std::vector<BlockView> nothing;
   const auto found =
@@ -35,7 +35,7 @@ const std::vector<BlockView>& live_of(const PoolCheckpoint& checkpoint, const He
 
 CheckpointError check_restorable(const PoolCheckpoint& checkpoint,
                                  const std::vector<Heap*>& heaps) {
-  // Restoring frees what is live now, at once: other streams must be done with it.
+  // The restoration frees live blocks at once, so other streams must have finished with them.
   if (std::ranges::any_of(heaps, [](Heap* heap) { return heap->has_recorded_uses(); })) {
     return CheckpointError::kPendingFrees;
   }

@@ -1,8 +1,8 @@
-// The live blocks of a pool at one moment, and the way back to it.
+// The live blocks of a pool at one moment, and their restoration.
 //
-// Cudagraph trees record one graph after another into a pool and replay them along different paths.
-// Before a path is continued, the pool must look as it did when that path was recorded: exactly its
-// blocks live, at their addresses, so that the next recording gets what follows them.
+// Cudagraph trees record graphs into a pool and replay them along different paths. Before a path is
+// continued, the pool must be in the state at its end: exactly its blocks are live, at their
+// addresses, so that the next recording gets the memory after them.
 #pragma once
 
 #include "ferro/graph/graph_memory.h"
@@ -21,14 +21,14 @@ struct PoolCheckpoint {
   std::vector<HeapBlocks> heaps;
 };
 
-// What restoring did. A block may be in both lists.
+// The changes of a restoration. A block may be in both lists.
 struct CheckpointChange {
   std::vector<BlockView> freed;      // live just before
   std::vector<BlockView> allocated;  // live now
 };
 
-// kBorrows: a capture into the pool of an exclusive group borrows memory of it, or what the last one
-// left alive has no pages of its own.
+// kBorrows: a running capture into the pool borrows memory of its exclusive group, or live memory
+// of the last one has no own pages.
 enum class CheckpointError {
   kNone,
   kUnknownPool,
@@ -38,7 +38,7 @@ enum class CheckpointError {
   kBorrows
 };
 
-// On any error nothing changed. Thread-safe as long as nobody else uses the pool meanwhile.
+// On any error nothing changed. Thread-safe if no other thread uses the pool meanwhile.
 [[nodiscard]] CheckpointError take_checkpoint(GraphMemory& graphs, const PoolId& pool,
                                               PoolCheckpoint* checkpoint);
 [[nodiscard]] CheckpointError restore_checkpoint(GraphMemory& graphs,

@@ -143,7 +143,7 @@ void GraphMemory::on_mapped(const PoolId& id, DevicePtr begin, std::span<const H
   pool.set->settle_accounts();
 }
 
-void GraphMemory::take_back(const PoolId& id, std::span<const HandleRange> lent) {
+void GraphMemory::reclaim(const PoolId& id, std::span<const HandleRange> lent) {
   GraphPool& pool = *find(id);
   for (const HandleRange& range : lent) {
     ScratchSet::Shared& shared = pool.set->at(range.handle);

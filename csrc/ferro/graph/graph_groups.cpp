@@ -95,7 +95,7 @@ void GraphMemory::add_member(GroupId group, GraphPool& pool, const AddressRanges
       arena.retire_free(pool.written);
       add_uses(pool, pool.uses, *heap, user, arena.alias_retired(staying), Folding::kMayFold);
     }
-    for (AliasedBlock& old : pool.moved.take_others(staying)) {
+    for (AliasedBlock& old : pool.moved.take_except(staying)) {
       Heap& heap = *old.block->span->heap();
       add_uses(pool, pool.uses, heap, next_user_++, {std::move(old)}, Folding::kMayNot);
       pool.uses.back().doubles = user;
@@ -169,7 +169,7 @@ GroupBytes GraphMemory::bytes_if_joined(std::span<const PoolId> ids) {
           pool.is_of_tree() ? find(id)->carried.ranges() : AddressRanges{};
       const std::set<PageHandle> moved = pool.moved.handles();
       if (!pool.is_of_tree()) {
-        twice = pool.moved.pages_of_others(staying_handles(pool));
+        twice = pool.moved.pages_except(staying_handles(pool));
       }
       for (Heap* heap : parts_.pools.heaps_of(id)) {
         std::ranges::move(ArenaScratch(*heap).runs_of_free_handles(carried, moved),

@@ -103,7 +103,7 @@ AllocateResult GraphMemory::allocate_unrecorded(const PoolId& id, StreamId strea
   HeapKind kind = heap_kind(request.size);
   const GraphPool* pool = parts_.captures.load() != 0 ? find(id) : nullptr;
   if (pool != nullptr && pool->borrows()) {
-    if (pool->lifetimes.of(pool->given.size()) == Lifetime::kIsKept) {
+    if (pool->lifetimes.of(pool->given.size()) == Lifetime::kSurvives) {
       // What small blocks have left of the pool's own pages comes before a page for those kept.
       if (kind == HeapKind::kSmallPages) {
         const DevicePtr ptr = parts_.pools.arena(id, stream, kind).allocate_hit(request);
@@ -166,7 +166,7 @@ bool GraphMemory::may_have(const GraphPool& pool, Span& span, const BlockView& b
   AddressRanges refused;
   if (!pool.borrows() && arena.is_borrowed(span, block.ptr, block.size)) {
     refused.add(block.ptr, block.size);
-  } else if (pool.borrows() && pool.written.meets(block.ptr, block.size)) {
+  } else if (pool.borrows() && pool.written.overlaps(block.ptr, block.size)) {
     refused = pool.written;
   } else {
     return true;
@@ -228,7 +228,7 @@ CapturedRanges GraphMemory::captured_of(const PoolId& id, Places places) {
       captured[each.capture].add(each.ptr, each.requested);
     }
   }
-  if (places == Places::kNow) {
+  if (places == Places::kCurrent) {
     for (auto& [capture, ranges] : captured) {
       ranges = pool->moved.follow(std::move(ranges));
     }
@@ -236,17 +236,17 @@ CapturedRanges GraphMemory::captured_of(const PoolId& id, Places places) {
   return captured;
 }
 
-AddressRanges GraphMemory::given_to(const PoolId& id, std::uint64_t capture) {
-  return std::move(captured_of(id, Places::kAsGiven)[capture]);
+AddressRanges GraphMemory::addresses_of_capture(const PoolId& id, std::uint64_t capture) {
+  return std::move(captured_of(id, Places::kOriginal)[capture]);
 }
 
 GraphSizes GraphMemory::sizes_of(const PoolId& id, std::uint64_t capture,
                                  std::span<const BlockView> live) {
-  return sizes_of_graph(captured_of(id, Places::kNow), capture, live);
+  return sizes_of_graph(captured_of(id, Places::kCurrent), capture, live);
 }
 
 std::size_t GraphMemory::shared_bytes(const PoolId& id) {
-  return shared_bytes_of(captured_of(id, Places::kNow));
+  return shared_bytes_of(captured_of(id, Places::kCurrent));
 }
 
 void GraphMemory::forget_capture(const PoolId& id, std::uint64_t capture) {
@@ -258,7 +258,7 @@ void GraphMemory::forget_capture(const PoolId& id, std::uint64_t capture) {
 
 void GraphMemory::release(GraphPool& pool) {
   pool.carried.forget();
-  std::ranges::move(pool.moved.take_others({}), std::back_inserter(gone_moves_));
+  std::ranges::move(pool.moved.take_except({}), std::back_inserter(gone_moves_));
   pool.first = GraphPool::First::kNone;
   pool.lifetimes = {};
   update_tracked(pool);
@@ -370,7 +370,7 @@ void GraphMemory::collect(News news) {
   }
 }
 
-bool GraphMemory::keep_written(const PoolId& id) {
+bool GraphMemory::prepare_release(const PoolId& id) {
   GraphPool* pool = find(id);
   if (pool == nullptr) {
     return true;

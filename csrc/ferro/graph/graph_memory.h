@@ -81,7 +81,8 @@ class GraphMemory final : public GraphPages {
 
   // What captures were given. A capture is known by the driver's id. Those of a graph that is gone
   // count until it is forgotten.
-  AddressRanges given_to(const PoolId& id, std::uint64_t capture) FERRO_EXCLUDES(climb_mutex_);
+  AddressRanges addresses_of_capture(const PoolId& id, std::uint64_t capture)
+      FERRO_EXCLUDES(climb_mutex_);
   // `live`: the blocks in use of the pool.
   GraphSizes sizes_of(const PoolId& id, std::uint64_t capture, std::span<const BlockView> live)
       FERRO_EXCLUDES(climb_mutex_);
@@ -140,11 +141,11 @@ class GraphMemory final : public GraphPages {
                                 Loan loan) override;
   void on_mapped(const PoolId& id, DevicePtr begin, std::span<const HandleRange> lent,
                  std::span<const HandleRange> added) override;
-  void take_back(const PoolId& id, std::span<const HandleRange> lent) override;
+  void reclaim(const PoolId& id, std::span<const HandleRange> lent) override;
   bool moves_within(const PoolId& id) const override;
   void notify_moved(const PoolId& id, AliasedBlock from, DevicePtr to) override;
   void collect() override { collect(News::kShared); }
-  bool keep_written(const PoolId& id) override;
+  bool prepare_release(const PoolId& id) override;
   // Is a page of what the pool keeps at other addresses too?
   bool keeps_aliased(const PoolId& id) const;
   std::size_t pages_of(const PoolId& id) const override;
@@ -175,7 +176,7 @@ class GraphMemory final : public GraphPages {
   std::uint64_t capture_of(StreamId stream, InCapture in);
   void note_captured(const PoolId& id, std::uint64_t capture, DevicePtr ptr, std::size_t bytes);
   void close_order(GraphPool& pool);
-  enum class Places : std::uint8_t { kAsGiven, kNow };  // of pages that moved
+  enum class Places : std::uint8_t { kOriginal, kCurrent };  // of pages that moved
   CapturedRanges captured_of(const PoolId& id, Places places);
 
   void end_first_capture(GraphPool& pool);

@@ -25,7 +25,7 @@ std::set<PageHandle> MovedPages::staying(const std::set<PageHandle>& free) const
   return staying;
 }
 
-std::vector<std::size_t> MovedPages::pages_of_others(const std::set<PageHandle>& staying) const {
+std::vector<std::size_t> MovedPages::pages_except(const std::set<PageHandle>& staying) const {
   std::map<PageHandle, std::size_t> others;
   for (const Move& move : moves_) {
     for (const HandleRange& range : move.from.handles) {
@@ -42,7 +42,7 @@ std::vector<std::size_t> MovedPages::pages_of_others(const std::set<PageHandle>&
   return pages;
 }
 
-std::vector<AliasedBlock> MovedPages::take_others(const std::set<PageHandle>& staying) {
+std::vector<AliasedBlock> MovedPages::take_except(const std::set<PageHandle>& staying) {
   std::vector<AliasedBlock> taken;
   std::erase_if(moves_, [&](Move& move) {
     if (staying.contains(move.from.handles.front().handle)) {

@@ -28,9 +28,9 @@ class MovedPages {
   // All handles.
   std::set<PageHandle> handles() const { return staying({}); }
   // Pages of each handle that is not in `staying`.
-  std::vector<std::size_t> pages_of_others(const std::set<PageHandle>& staying) const;
+  std::vector<std::size_t> pages_except(const std::set<PageHandle>& staying) const;
   // Removes and returns the old addresses of the handles that are not in `staying`.
-  std::vector<AliasedBlock> take_others(const std::set<PageHandle>& staying);
+  std::vector<AliasedBlock> take_except(const std::set<PageHandle>& staying);
   // `ranges` with old addresses replaced by those at which their pages serve now. O(moves log
   // ranges).
   AddressRanges follow(AddressRanges ranges) const;

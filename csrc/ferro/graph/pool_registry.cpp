@@ -52,7 +52,7 @@ void PoolRegistry::on_release(const PoolId& id, const IsHeld& is_held) {
   if (closed_.load(std::memory_order_relaxed) == 0) {
     return;
   }
-  // Allocators take their own locks to answer, so ours is not held.
+  // Without the lock, because the allocators take their own locks to answer.
   if (!is_closed(id) || is_held(id)) {
     return;
   }

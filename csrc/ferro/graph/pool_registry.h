@@ -1,8 +1,8 @@
-// The capture pools of the process, by the ids under which PyTorch knows them.
+// The capture pools of the process, by PyTorch's ids.
 //
-// A pool is known from `open` until its handle is closed and nobody holds its memory any more:
-// graphs that were captured into it, and MemPools, hold it. Who holds what the allocators know, so
-// they are asked. Thread-safe. Pools are dropped outside of all locks.
+// A pool is registered from `open` until its handle is closed and its memory is not held any more,
+// by graphs that were captured into it or by MemPools. The allocators know the holds, so `IsHeld`
+// asks them. Thread-safe. Pools are destroyed outside of all locks.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -19,25 +19,25 @@ namespace ferro {
 
 class PoolRegistry {
  public:
-  // Does anybody but the handle hold the memory of this pool?
+  // Whether the memory of this pool has a hold other than the handle's.
   using IsHeld = std::function<bool(const PoolId&)>;
 
   PoolRegistry() = default;
   PoolRegistry(const PoolRegistry&) = delete;
   PoolRegistry& operator=(const PoolRegistry&) = delete;
 
-  // The handle of a pool. One that is known already stays as it is, and is open again.
+  // The handle of a pool. A registered pool is unchanged and open again.
   std::shared_ptr<CapturePool> open(const PoolId& id, std::string name) FERRO_EXCLUDES(mutex_);
-  // Null for an id that is unknown.
+  // Null for an unknown id.
   std::shared_ptr<CapturePool> find(const PoolId& id) const FERRO_EXCLUDES(mutex_);
-  // Null also for one whose handle is closed.
+  // Null also if the handle is closed.
   std::shared_ptr<CapturePool> find_open(const PoolId& id) const FERRO_EXCLUDES(mutex_);
-  // Lets go of the handle; nothing when it is closed already, or unknown.
+  // Closes the handle. No-op if it is closed or unknown.
   void close(const PoolId& id, const IsHeld& is_held) FERRO_EXCLUDES(mutex_);
-  // To be called when somebody let go of the pool's memory: forgets it when nobody needs it. Costs
-  // the same however many pools there are, and nothing while all handles are open.
+  // Called after a release of the pool's memory: forgets the pool if its handle is closed and it is
+  // not held. Reads one atomic while all handles are open.
   void on_release(const PoolId& id, const IsHeld& is_held) FERRO_EXCLUDES(mutex_);
-  // Null also when the pool is not sealed. Takes no lock while there is no pool.
+  // Null also if the pool is not sealed. Takes no lock while there is no pool.
   std::shared_ptr<CapturePool> find_sealed(const PoolId& id) const FERRO_EXCLUDES(mutex_);
   std::size_t count() const FERRO_EXCLUDES(mutex_);
 
@@ -52,10 +52,10 @@ class PoolRegistry {
   mutable Mutex mutex_;
   std::map<PoolId, Entry> pools_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::size_t> known_{0};
-  std::atomic<std::size_t> closed_{0};  // known, but only as long as somebody holds them
+  std::atomic<std::size_t> closed_{0};  // known only because they are held
 };
 
-// The one of the process; never destroyed.
+// The process's registry; never destroyed.
 PoolRegistry& pool_registry();
 
 }  // namespace ferro

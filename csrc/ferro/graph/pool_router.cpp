@@ -17,7 +17,7 @@ std::shared_ptr<const void> this_thread() {
 bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold,
                        FilterOwner owner) {
   const MutexLock lock(mutex_);
-  drop_abandoned(current, Whose::kOfGoneThreadsToo);
+  drop_abandoned(current, Threads::kThisAndEnded);
   if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
     return false;
   }
@@ -70,9 +70,9 @@ void PoolRouter::publish_counts() {
   count_.store(static_cast<int>(diversions_.size()), std::memory_order_relaxed);
   const auto of_captures = static_cast<int>(std::ranges::count_if(
       diversions_, [](const Diversion& each) { return each.of_capture && !each.over; }));
-  // Every capture has a diversion, so a mark that a failure left behind does no harm.
   captures_.store(of_captures, std::memory_order_relaxed);
-  // A mark comes after its capture has begun, and an announcement before.
+  // The minimum, because a failed capture may leave a mark. A mark comes after its capture has
+  // begun, an announcement before.
   device_.set_captures(std::min(of_captures, marked_.value_or(of_captures)), of_captures);
 }
 
@@ -98,17 +98,16 @@ int PoolRouter::marked() {
   return marked_.value_or(0);
 }
 
-void PoolRouter::let_go_of_failed_captures() {
+void PoolRouter::release_failed_captures() {
   const MutexLock lock(mutex_);
-  drop_abandoned(std::nullopt, Whose::kOfGoneThreadsToo);
+  drop_abandoned(std::nullopt, Threads::kThisAndEnded);
 }
 
-// PyTorch 2.11 neither ends the diversion of a capture that failed nor releases its pool. A thread
-// that comes here has left behind every capture of its own that its stream does not run: between
-// the diversion and the capture, and between the capture's end and the diversion's, PyTorch asks
-// for nothing. Those of a thread that is gone are left to the rarer calls, because another thread may
-// end a capture for it.
-void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Whose whose) {
+// PyTorch 2.11 neither ends the diversion of a failed capture nor releases its pool. If this thread
+// began a diversion whose stream does not capture, the capture has failed: PyTorch requests no
+// memory between the begin of a diversion and of its capture, nor between their ends. Diversions of
+// ended threads are left to the rarer calls, because another thread may end the capture.
+void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Threads threads) {
   if (failed_graphs_ == FailedGraphs::kCleanUp) {
     return;
   }
@@ -116,7 +115,7 @@ void PoolRouter::drop_abandoned(std::optional<StreamId> existing, Whose whose) {
       std::erase_if(diversions_, [&](const Diversion& diversion) FERRO_REQUIRES(mutex_) {
         const std::shared_ptr<const void> thread = diversion.begun_by.lock();
         const bool left =
-            thread == nullptr ? whose == Whose::kOfGoneThreadsToo : thread == this_thread();
+            thread == nullptr ? threads == Threads::kThisAndEnded : thread == this_thread();
         const bool abandoned = left && diversion.may_outlive_its_graph() &&
                                (diversion.begun_on_lasts || diversion.begun_on == existing) &&
                                !is_capturing(diversion.begun_on);
@@ -134,7 +133,7 @@ PoolId PoolRouter::pool_for(StreamId stream) {
   const MutexLock lock(mutex_);
   const bool capturing = has_captures() && is_capturing(stream);
   if (!capturing) {
-    drop_abandoned(stream, Whose::kOfThisThread);
+    drop_abandoned(stream, Threads::kThis);
   }
   for (auto it = diversions_.rbegin(); it != diversions_.rend(); ++it) {
     if (it->may_outlive_its_graph() && !capturing) {

@@ -1,16 +1,15 @@
-// Which pool serves an allocation: the diversions of one device, innermost first.
+// Chooses the pool of an allocation from the diversions of one device, innermost first.
 //
-// A diversion sends the allocations that its filter accepts to a pool. There are two kinds, and
-// they are kept apart: that of a graph capture, whose filter accepts the streams of that capture,
-// and those of threads and streams (`use_mem_pool`, warm-up of cudagraph trees), under which
-// nothing is captured. Programs do not say which kind they begin; it shows, because the filter of a
-// capture refuses the current stream as long as the capture has not begun. A capture counts as
-// running while its diversion lasts; where the program marks when captures really begin and end,
-// while it is marked.
+// A diversion sends the allocations that its filter accepts to a pool. There are two kinds: those
+// of graph captures, whose filter accepts the streams of the capture, and those of threads and
+// streams (`use_mem_pool`, warm-up of cudagraph trees), under which nothing is captured. The
+// program does not announce the kind; `begin` detects it, because the filter of a capture rejects
+// the current stream until the capture begins. A capture counts while its diversion lasts, or, if
+// the program marks captures, while it is marked.
 //
-// Thread-safe. Filters are called under this object's lock and must not come back here. The filter
-// of a graph object is called only while the stream in question captures: that object may be gone
-// when its capture failed.
+// Thread-safe. Filters are called under this object's lock and must not call it. The filter of a
+// graph object is called only while the stream captures, because the object may be destroyed after
+// its capture has failed.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -25,17 +24,17 @@
 
 namespace ferro {
 
-// A pool of another allocator is held there, not in this device's memory.
+// Whether the pool is held here or in another allocator.
 enum class PoolHold : std::uint8_t { kHere, kElsewhere };
-// Whose filter it is: PyTorch's graph object's, which nobody ends when its capture fails, or a
-// program's own.
+// The owner of a filter: a graph object of PyTorch, which does not end its diversion if the capture
+// fails, or the program.
 enum class FilterOwner : std::uint8_t { kGraph, kProgram };
 
-// Whether a graph object whose capture failed ends its diversion and releases its pool when it
-// goes.
+// Whether the destructor of a graph object whose capture failed ends its diversion and releases its
+// pool.
 enum class FailedGraphs : std::uint8_t { kForget, kCleanUp };
 
-// How the capture ended whose diversion ends, if it was one.
+// The result of the capture whose diversion ends, if it was one.
 enum class EndOfCapture : std::uint8_t { kSucceeded, kFailed };
 
 class PoolRouter {
@@ -45,37 +44,37 @@ class PoolRouter {
   explicit PoolRouter(DeviceMemory& device, FailedGraphs failed = FailedGraphs::kForget)
       : device_(device), failed_graphs_(failed) {}
 
-  // Holds the pool once more and sends to it what `filter` accepts. `current` is the stream current
-  // in this thread. Lets go of captures that failed first, as let_go_of_failed_captures() does.
-  // False: this pool is being diverted to already; then nothing else changed.
+  // Adds a hold to the pool and diverts to it the allocations that `filter` accepts. `current` is
+  // the current stream of this thread. First calls release_failed_captures(). False: a diversion to
+  // this pool exists; nothing else changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
-  // The capture that this diversion is of runs no more, and does not count. The diversion itself
-  // stays until its end, or goes as that of a capture that failed.
+  // Notes that the capture of this diversion has ended and does not count any more. The diversion
+  // stays until its end or until release_failed_captures().
   void note_capture_over(const PoolId& pool) FERRO_EXCLUDES(mutex_);
-  // Ends the diversion to `pool`, which stays held, unless it was that of a graph object's capture
-  // and the capture failed. False: there is none.
+  // Ends the diversion to `pool`. The pool stays held, unless the capture of a graph object failed.
+  // False: there is no such diversion.
   bool end(const PoolId& pool, EndOfCapture how = EndOfCapture::kSucceeded) FERRO_EXCLUDES(mutex_);
 
-  // A capture on this device has begun, or has ended. From the first mark on, a capture that is not
-  // marked does not count.
+  // Mark that a capture on this device has begun or ended. After the first mark, unmarked captures
+  // do not count.
   void mark_capture_begin() FERRO_EXCLUDES(mutex_);
   void mark_capture_end() FERRO_EXCLUDES(mutex_);
 
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
   bool is_diverting_to(const PoolId& pool) FERRO_EXCLUDES(mutex_);
-  // Captures that are marked.
+  // The number of marked captures.
   int marked() FERRO_EXCLUDES(mutex_);
-  // Captures, also those that failed and were not noticed yet.
+  // The number of captures, with failed ones that were not detected yet.
   int captures() const { return captures_.load(std::memory_order_relaxed); }
   bool has_captures() const { return captures() != 0; }
-  // Lets go of captures that failed first, as below, unless the stream captures.
+  // Unless the stream captures, first releases the failed captures that this thread began.
   PoolId pool_for(StreamId stream) FERRO_EXCLUDES(mutex_);
-  // Ends the diversions of captures that failed and that nobody ends (FailedGraphs::kForget), and
-  // releases their pools, where this thread began them or one that is gone.
-  void let_go_of_failed_captures() FERRO_EXCLUDES(mutex_);
-  // The captures that failed since the last call and released their pools: here, or for the caller to
-  // do, where the pool is held elsewhere. The caller keeps more about a pool than its memory.
+  // Ends the diversions of failed captures and releases their pools, if this thread or one that has
+  // ended began them. No-op with FailedGraphs::kCleanUp.
+  void release_failed_captures() FERRO_EXCLUDES(mutex_);
+  // Returns the failed captures that were released since the last call, so that the caller releases
+  // what it keeps of their pools: the hold too, if it is elsewhere.
   struct Released {
     PoolId pool;
     PoolHold hold;
@@ -93,17 +92,17 @@ class PoolRouter {
     FilterOwner owner;
     bool of_capture;
     StreamId begun_on;
-    bool begun_on_lasts;                 // or may be gone, and then no driver may be asked about it
-    std::weak_ptr<const void> begun_by;  // a thread, gone when it is
-    bool over = false;                   // the capture, if it is of one
+    bool begun_on_lasts;                 // else the stream may be destroyed, and is not queried
+    std::weak_ptr<const void> begun_by;  // a thread; expires when it ends
+    bool over = false;                   // its capture has ended
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 
   void publish_counts() FERRO_REQUIRES(mutex_);
   void release(const Diversion& diversion, bool is_ended) FERRO_REQUIRES(mutex_);
-  // `existing`: a stream that certainly does, if there is one.
-  enum class Whose : std::uint8_t { kOfThisThread, kOfGoneThreadsToo };
-  void drop_abandoned(std::optional<StreamId> existing, Whose whose) FERRO_REQUIRES(mutex_);
+  // `existing`: a stream that is known to exist, if any.
+  enum class Threads : std::uint8_t { kThis, kThisAndEnded };
+  void drop_abandoned(std::optional<StreamId> existing, Threads threads) FERRO_REQUIRES(mutex_);
   bool is_capturing(StreamId stream) {
     return device_.driver().capture_info(stream).status != CaptureStatus::kNone;
   }
@@ -113,7 +112,7 @@ class PoolRouter {
   Mutex mutex_;
   std::vector<Diversion> diversions_ FERRO_GUARDED_BY(mutex_);
   std::vector<Released> released_ FERRO_GUARDED_BY(mutex_);
-  std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // captures that run, once any was marked
+  std::optional<int> marked_ FERRO_GUARDED_BY(mutex_);  // running ones; none before the first mark
   std::atomic<int> count_{0};
   std::atomic<int> captures_{0};
 };

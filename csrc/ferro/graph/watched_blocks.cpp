@@ -75,7 +75,7 @@ std::uint64_t WatchedBlocks::frees() const {
 }
 
 void WatchedBlocks::forget_freed() {
-  std::vector<Handle> freed;  // goes without the lock, as contexts may run any code
+  std::vector<Handle> freed;  // destroyed without the lock: contexts may run any code
   const MutexLock lock(mutex_);
   forgotten_ += freed_.size();
   freed.swap(freed_);

@@ -96,7 +96,7 @@ CUresult update(Machine& machine, CUstream handle, CUgraphNode* nodes, std::size
     given.push_back(node);
   }
   if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
-    stream->capture->forgive(stream->capture_front);
+    stream->capture->exempt(stream->capture_front);
     stream->capture_front = std::move(given);
     return CUDA_SUCCESS;
   }

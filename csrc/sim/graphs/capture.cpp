@@ -39,7 +39,7 @@ bool Capture::all_joined() const {
   const auto& front = origin_->capture_front;
   const auto leaves = graph_->leaves();
   return std::all_of(leaves.begin(), leaves.end(), [&](GraphNode* leaf) {
-    return forgiven_.contains(leaf) || std::find(front.begin(), front.end(), leaf) != front.end();
+    return exempted_.contains(leaf) || std::find(front.begin(), front.end(), leaf) != front.end();
   });
 }
 

@@ -25,25 +25,25 @@ class Capture {
   bool owned_by_this_thread() const { return thread_ == std::this_thread::get_id(); }
   bool is_origin(const Stream& stream) const { return origin_ == &stream; }
   int device() const { return origin_->context->device; }
-  // Does the legacy default stream of this context have to wait for a captured stream?
+  // Whether the legacy default stream of this context would wait for a captured stream.
   bool has_blocking_stream(const Context& context) const;
-  // Does it record work of this context?
+  // Whether it records work of this context.
   bool has_stream_of(const Context& context) const;
   bool active() const { return active_; }
   bool ended() const { return ended_; }
   void invalidate() { active_ = false; }
   Graph& graph() { return *graph_; }
 
-  // Lets a stream take part, after `front`.
+  // Adds a stream, whose next node depends on `front`.
   void join(const std::shared_ptr<Capture>& self, Stream& stream,
             std::span<GraphNode* const> front);
-  // The destroyed stream leaves.
+  // Removes a destroyed stream.
   void leave(Stream& stream);
   // Records work at the stream's front, which becomes the new node.
   GraphNode* record(Stream& stream, CUgraphNodeType type, Work work);
-  // Nodes that a caller took out of a stream's front on purpose need not be joined.
-  void forgive(std::span<GraphNode* const> nodes) { forgiven_.insert(nodes.begin(), nodes.end()); }
-  // Releases all streams. The graph is null when the capture was invalid or work was not joined.
+  // Exempts nodes from the join at the end: the caller removed them from a stream's front.
+  void exempt(std::span<GraphNode* const> nodes) { exempted_.insert(nodes.begin(), nodes.end()); }
+  // Releases all streams. The graph is null if the capture was invalid or work was not joined.
   CUresult end(std::unique_ptr<Graph>& graph);
 
  private:
@@ -56,7 +56,7 @@ class Capture {
   bool active_ = true;
   bool ended_ = false;
   std::set<Stream*> streams_;
-  std::set<const GraphNode*> forgiven_;
+  std::set<const GraphNode*> exempted_;
   std::unique_ptr<Graph> graph_ = std::make_unique<Graph>();
 };
 

@@ -1,7 +1,7 @@
-// What was called: counts, failures and the modelled cost of every driver function.
+// The calls, failures and modelled cost of every driver function.
 //
-// Guarded by the machine's lock. The costs are medians measured on an H100, or those of a call of
-// the same kind; they say what a sequence of calls would have cost there, not what it costs here.
+// Guarded by the machine's lock. The costs are medians measured on an H100, or those of a similar
+// call; they model the cost on that card, not the cost here.
 #pragma once
 
 #include <cstddef>

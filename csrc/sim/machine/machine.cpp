@@ -251,8 +251,8 @@ CUresult Machine::refuse_during_capture() {
 }
 
 void Machine::note_kernel(const std::string& name) {
-  constexpr std::size_t kMostNames = 100;
-  if (kernels_.size() < kMostNames &&
+  constexpr std::size_t kMaxNames = 100;
+  if (kernels_.size() < kMaxNames &&
       std::find(kernels_.begin(), kernels_.end(), name) == kernels_.end()) {
     kernels_.push_back(name);
   }

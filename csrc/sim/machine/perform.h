@@ -1,4 +1,4 @@
-// Work meets the machine: what it does to memory, and what of it is allowed.
+// The effects of work on memory, and its access checks.
 //
 // Guarded by the machine's lock.
 #pragma once
@@ -11,13 +11,13 @@ namespace ferro::sim {
 
 class Machine;
 
-// Does everything but host calls, which need the lock released. An illegal address becomes the
+// Performs all work except host calls, which need the lock released. An illegal address becomes the
 // sticky error of the device's context.
 void perform(Machine& machine, const Work& work, int device);
 
-// May `device` access all device memory that the work touches, as things are now?
+// Whether `device` may access all device memory that the work touches now.
 bool is_accessible(const Machine& machine, const Work& work, int device);
-// May the work be queued now, or recorded? A recorded fill is not looked at.
+// Whether the work may be queued or recorded now. A recorded fill is not checked.
 CUresult validate(const Machine& machine, const Work& work, int device, bool recorded);
 
 }  // namespace ferro::sim

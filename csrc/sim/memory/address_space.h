@@ -1,14 +1,14 @@
-// The page table: reserved addresses, physical pages (one handle each) and what is mapped where.
+// The page table: reserved addresses, physical pages (one handle each) and mappings.
 //
-// Device addresses are real reservations of the process that nobody can touch, so they never meet a
-// host address, a host program that dereferences one faults as on a GPU, and host and devices share
-// the addresses of the process: what one has the other cannot get. A reservation costs no page
-// table, and neighbours share an entry of the process's map, of which the kernel allows 65,530.
-// Bytes are reached by translation to physical memory; two addresses of one handle are true aliases.
-// Not thread-safe; the machine's lock guards it. Every function that fails has changed nothing.
-// Reserving, freeing, mapping and finding are O(log n). Invariants: mappings do not overlap and lie
-// in reserved addresses; reserved_bytes() = sum of the reservations <= limit; physical memory of a
-// handle is free again exactly when it has neither an owner nor a mapping.
+// Device addresses are inaccessible reservations of the process. So they never equal a host
+// address, a host program that dereferences one faults as on a GPU, and host and devices share the
+// addresses of the process. A reservation needs no page table; adjacent ones share an entry of the
+// process's map, of which the kernel allows 65,530. Accesses are translated to physical memory; two
+// addresses of one handle are true aliases. Not thread-safe; the machine's lock guards it. Every
+// function that fails has changed nothing. Reserving, freeing, mapping and finding are O(log n).
+// Invariants: mappings do not overlap and lie in reserved addresses; reserved_bytes() = sum of the
+// reservations <= limit; physical memory of a handle is free again exactly when it has neither an
+// owner nor a mapping.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -31,7 +31,7 @@ namespace ferro::sim {
 inline constexpr std::size_t kGranularity = 2 * kMiB;
 inline constexpr int kMaxDevices = 16;
 
-// What one handle stands for. Owners of the handle are counted by `references`, mappings share it.
+// The pages behind one handle. `references` counts the owners of the handle; mappings share it.
 class Pages {
  public:
   Pages(PhysicalMemory& memory, int device, std::size_t offset, std::size_t bytes)
@@ -91,8 +91,8 @@ struct Segment {
   std::size_t bytes = 0;
 };
 
-// Who reaches for memory: a device. Copies between devices stage what their device may not access
-// through the device that owns it; other work finds only cuMemAlloc's memory that way.
+// The device that accesses memory. Copies between devices stage memory that their device may not
+// access through its owner; other work finds only cuMemAlloc's memory that way.
 struct Accessor {
   int device = 0;
   bool through_owner = false;
@@ -111,9 +111,9 @@ class AddressSpace {
   void clear();
 
   // Addresses. `bytes` is a positive multiple of the granularity, `alignment` 0 or a power of two.
-  // `hint` is taken when it is free, else the best fit in a fixed range, so that the same calls give
-  // the same addresses in every run; any free address when that range is full. None when there are
-  // no addresses left.
+  // `hint` is taken when it is free, else the best fit in a fixed range, so that the same calls
+  // give the same addresses in every run; any free address when that range is full. None when there
+  // are no addresses left.
   std::optional<CUdeviceptr> reserve(std::size_t bytes, std::size_t alignment,
                                      CUdeviceptr hint = 0);
   // INVALID_VALUE unless exactly this range was reserved and nothing is mapped in it; OUT_OF_MEMORY

@@ -53,7 +53,7 @@ void ByteRanges::remove(std::uint64_t begin, std::size_t bytes) {
   }
 }
 
-bool ByteRanges::meets(std::uint64_t begin, std::size_t bytes) const {
+bool ByteRanges::overlaps(std::uint64_t begin, std::size_t bytes) const {
   const auto at = first_behind(begin);
   return at != ends_.end() && at->first < begin + bytes && bytes > 0;
 }

@@ -16,7 +16,7 @@ class ByteRanges {
   void add(std::uint64_t begin, std::size_t bytes);
   void remove(std::uint64_t begin, std::size_t bytes);
   // Is any byte of the range in the set?
-  bool meets(std::uint64_t begin, std::size_t bytes) const;
+  bool overlaps(std::uint64_t begin, std::size_t bytes) const;
   // Makes [to, to + bytes) of this set what [from, from + bytes) is of `source`, which may be this.
   void copy(std::uint64_t to, const ByteRanges& source, std::uint64_t from, std::size_t bytes);
 

@@ -1,15 +1,13 @@
 // The physical memory of one device, or the bytes that several processes share: a sparse memory
 // file.
 //
-// Offsets are contiguous, and there are more of them than the capacity, so that fragments never make
-// an allocation fail that the capacity allows. Host memory is spent only on chunks of 2 MiB that
-// something other than zeros was written to. They lie anywhere in the file, which is mapped by the
-// GiB as it grows: host addresses are what a program shares with the devices, and memory that nobody
-// wrote takes none. Not thread-safe; the machine's lock guards it.
-// Bytes are unknown from a `forget` until something is written there; a copy of them is unknown too.
-// Invariants: allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity(), of all
-// processes that share the device;
-// the bytes of a chunk without a place in the file are zero.
+// Offsets are contiguous, and exceed the capacity, so that fragmentation never fails an allocation
+// that the capacity allows. Only chunks of 2 MiB to which nonzero bytes were written take host
+// memory. They lie anywhere in the file, which is mapped GiB by GiB as it grows, because host
+// addresses are shared with the devices. Not thread-safe; the machine's lock guards it. Bytes are
+// unknown from a `forget` until the next write; a copy of them is unknown too. Invariants:
+// allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity(), of all
+// processes that share the device; the bytes of a chunk without a place in the file are zero.
 #pragma once
 
 #include "sim/memory/byte_ranges.h"
@@ -28,8 +26,8 @@ namespace ferro::sim {
 
 class PhysicalMemory {
  public:
-  // Unbacked memory has offsets but no bytes: writes are dropped, reads give zeros. With `sharing`,
-  // which must live longer, other processes take of the same capacity, as of this device.
+  // Unbacked memory has offsets but no bytes: writes are dropped, reads return zeros. With
+  // `sharing`, which must outlive it, other processes share the capacity of this device.
   PhysicalMemory(std::size_t capacity, bool backed, SharedCapacity* sharing = nullptr,
                  int device = 0);
   // The first `bytes` of a file that other processes may write to, all of them handed out. The file
@@ -40,18 +38,18 @@ class PhysicalMemory {
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   std::size_t capacity() const { return capacity_; }
-  // By all processes that share the device; the most that they ever had together.
+  // Of all processes that share the device; its maximum.
   std::size_t allocated() const { return sharing_ ? sharing_->allocated(device_) : allocated_; }
   std::size_t peak() const { return sharing_ ? sharing_->peak(device_) : peak_; }
-  // By this process.
+  // Of this process.
   std::size_t own_allocated() const { return allocated_; }
-  // Takes `bytes` of the capacity, or gives them back, without an offset.
+  // Takes or returns `bytes` of the capacity, without an offset.
   void take_overhead(std::size_t bytes);
   void return_overhead(std::size_t bytes);
 
-  // None when the capacity does not suffice. The bytes are zero.
+  // None if the capacity does not suffice. The bytes are zero.
   std::optional<std::size_t> allocate(std::size_t bytes);
-  // Gives the range back and forgets its contents.
+  // Returns the range and forgets its contents.
   void free(std::size_t offset, std::size_t bytes);
   // Forgets the contents of a range that stays allocated: its bytes are zero.
   void discard(std::size_t offset, std::size_t bytes) { clear(offset, bytes); }
@@ -66,10 +64,10 @@ class PhysicalMemory {
   void copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
                        std::size_t bytes);
 
-  // Says that the bytes of a range are not those that a GPU would have there; they stay as they are.
+  // Marks the bytes of a range as different from those of a GPU. Does not change them.
   void forget(std::size_t offset, std::size_t bytes) { unknown_.add(offset, bytes); }
   bool is_known(std::size_t offset, std::size_t bytes) const {
-    return !unknown_.meets(offset, bytes);
+    return !unknown_.overlaps(offset, bytes);
   }
   const ByteRanges& unknown() const { return unknown_; }
 
@@ -98,7 +96,7 @@ class PhysicalMemory {
   std::byte* open(std::size_t offset);
   std::byte* place(std::size_t slot) const;
   std::size_t take_slot();
-  // Makes the range zero, giving back whole host pages.
+  // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
 
@@ -109,7 +107,7 @@ class PhysicalMemory {
   std::size_t peak_ = 0;
   const bool backed_;  // by a file of its own
   int file_ = -1;      // from the first write on
-  // Bytes of a file of somebody else, whole; else null.
+  // The whole file of another owner; else null.
   std::byte* shared_ = nullptr;
   std::vector<std::byte*> windows_;  // the file, mapped
   // Where a chunk is in the file, in chunks.

@@ -1,12 +1,12 @@
-// The capacity of the cards where several processes share them: what each process holds of each
-// device, in a memory file that all of them map.
+// The bytes that each process holds of each device that several processes share, in a memory file
+// that all of them map.
 //
-// A process that creates the file passes its path on; a process that opens it joins. Whoever is gone
-// holds nothing: each process keeps a lock on its entry, which the kernel releases with it, so that
-// no number of a process is ever taken for that of another. Not thread-safe; the machine's lock
-// guards it. Between processes every call is one step, under a lock on the file. The processes trust
-// each other to be the same build.
-// Invariant: the sum over processes of what `take` gave <= the capacity; `add` may exceed it.
+// A process that creates the file passes its path on; a process that opens it joins. A process that
+// has ended holds nothing: each process keeps a lock on its entry, which the kernel releases when
+// the process ends, so a reused process number is no problem. Not thread-safe; the machine's lock
+// guards it. Between processes every call is atomic, under a lock on the file. All processes must
+// be of the same build. Invariant: the sum of `take` over all processes <= the capacity; `add` may
+// exceed it.
 #pragma once
 
 #include <cstddef>
@@ -25,25 +25,25 @@ class SharedCapacity {
 
   // Null without a memory file.
   static std::unique_ptr<SharedCapacity> create();
-  // Null where the path leads to no such file, as when its process is gone, or 1,024 processes have
+  // Null if there is no such file, as after the end of its process, or if 1,024 processes have
   // joined.
   static std::unique_ptr<SharedCapacity> open(const std::string& path);
-  // Gives back what this process holds.
+  // Releases all bytes of this process.
   ~SharedCapacity();
   SharedCapacity(const SharedCapacity&) = delete;
   SharedCapacity& operator=(const SharedCapacity&) = delete;
 
-  // Where another process can open it as long as this one lives.
+  // The path by which another process can open it while this one lives.
   std::string path() const;
-  // False, with nothing changed, when all processes together would hold more than `capacity`.
+  // False, with nothing changed, if all processes together would hold more than `capacity`.
   bool take(int device, std::size_t bytes, std::size_t capacity);
   void add(int device, std::size_t bytes);
   void give_back(int device, std::size_t bytes);
 
-  // Bytes that all processes hold now, and the most that they ever held together.
+  // The bytes that all processes hold together now, and their maximum.
   std::size_t allocated(int device);
   std::size_t peak(int device) const;
-  // The processes that hold anything of the device.
+  // The processes that hold bytes of the device.
   std::vector<Holder> holders(int device);
 
  private:
@@ -52,7 +52,7 @@ class SharedCapacity {
 
   SharedCapacity(int descriptor, File* file) : descriptor_(descriptor), file_(file) {}
   static std::unique_ptr<SharedCapacity> join(int descriptor);
-  // Clears the entries of processes that are gone.
+  // Clears the entries of ended processes.
   void forget_gone();
   std::size_t sum(int device) const;
   void change(int device, std::size_t bytes);

@@ -22,9 +22,9 @@ constexpr std::size_t kNotePage = 4 * kKiB;
 // beyond the soft limit, if there is room up to the hard one.
 int move_aside(int descriptor) {
   // The kernel's table of descriptors has a row for each number.
-  constexpr rlim_t kMostFiles = 1 << 16;
+  constexpr rlim_t kMaxFiles = 1 << 16;
   rlimit before{};
-  if (descriptor < 0 || getrlimit(RLIMIT_NOFILE, &before) != 0 || before.rlim_cur > kMostFiles) {
+  if (descriptor < 0 || getrlimit(RLIMIT_NOFILE, &before) != 0 || before.rlim_cur > kMaxFiles) {
     return descriptor;
   }
   const rlimit raised{before.rlim_max, before.rlim_max};

@@ -1,8 +1,8 @@
-// Pages that several processes map: a memory file with the pages' bytes, and after them one host
-// page that says what they are. Whoever holds a descriptor of it, or has it mapped, keeps the bytes.
+// Pages that several processes map: a memory file with the pages' bytes, followed by one host page
+// with a description. The bytes exist while any process has a descriptor or a mapping of the file.
 //
-// Owns one descriptor, which counts towards the soft limit of the process only where that is the hard
-// one too. Not thread-safe.
+// Owns one descriptor, which counts towards the soft limit of the process only if that equals the
+// hard limit. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace ferro::sim {
 
 class SharedFile {
  public:
-  // None when the process is out of file descriptors.
+  // None if the process is out of file descriptors.
   static std::optional<SharedFile> create(std::size_t bytes, int device);
-  // Takes a copy of the descriptor. None when it is not such a file, or out of descriptors.
+  // Copies the descriptor. None if it is no such file, or if the process is out of descriptors.
   static std::optional<SharedFile> adopt(int descriptor);
   // The file behind `descriptor` of another process, which must carry `id`.
   static std::optional<SharedFile> open(int process, int descriptor, std::uint64_t id);
@@ -25,11 +25,11 @@ class SharedFile {
   ~SharedFile();
 
   int descriptor() const { return descriptor_; }
-  // A descriptor for somebody else to close; -1 when the process is out of them.
+  // A descriptor that the caller closes; -1 if the process is out of descriptors.
   int duplicate() const;
   std::size_t bytes() const { return note_.bytes; }
   int device() const { return note_.device; }
-  // Distinguishes all files, of all processes.
+  // Unique among the files of all processes.
   std::uint64_t id() const { return note_.id; }
 
  private:

@@ -30,10 +30,10 @@ struct Stream {
   std::shared_ptr<Capture> capture;
   // What the next captured node depends on.
   std::vector<GraphNode*> capture_front;
-  // The array that a caller was given last.
+  // The array that was last returned to a caller.
   std::vector<CUgraphEdgeData> capture_edges;
 
-  // Does the legacy default stream order itself with this one?
+  // Whether the legacy default stream synchronises with this one.
   bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
 };
 
@@ -41,9 +41,9 @@ struct Event {
   Context* context = nullptr;
   unsigned flags = CU_EVENT_DEFAULT;
   bool recorded = false;
-  // Known to another process, or from there: the host waits for every record.
+  // Exported or imported: the host waits for every record.
   bool exported = false;
-  // The version: the record that a wait or a query made now refers to. Null once it is known done.
+  // The record that a wait or query refers to now. Null once it is known to be done.
   OperationPtr operation;
   Clock::time_point finished_at;
   // Set when the last record was captured.
@@ -79,14 +79,14 @@ struct Context {
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
 };
 
-// Queues work behind everything that CUDA orders it after. The stream is not capturing.
+// Queues work with all dependencies that CUDA defines. The stream is not capturing.
 void submit(Scheduler& scheduler, Stream& stream, Work work,
             std::span<const OperationPtr> also_after = {});
 // Makes later work of the stream wait for `operation`.
 void wait_for(Scheduler& scheduler, Stream& stream, const OperationPtr& operation);
-// An operation of no stream, behind all work that any stream of the context has now.
+// An operation of no stream, after all work that any stream of the context has now.
 OperationPtr submit_context_point(Scheduler& scheduler, Context& context);
-// Everything that must be done for the stream to be idle.
+// The operations that must be done for the stream to be idle.
 std::vector<OperationPtr> tails_of(Stream& stream);
 
 }  // namespace ferro::sim

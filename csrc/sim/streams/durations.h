@@ -1,8 +1,8 @@
 // How long operations take on a card, for clock time.
 //
-// Pure functions of the card's figures and of shares of them that programs reach. An operation is
-// taken to have the card for itself. What a kernel reads and writes is unknown, so its threads say
-// how much that is.
+// Pure functions of the card's figures and of the shares of them that programs reach. An operation
+// is assumed to have the card to itself. The bytes that a kernel reads and writes are unknown, and
+// are estimated from its number of threads.
 #pragma once
 
 #include "sim/settings/config.h"
@@ -30,12 +30,12 @@ struct Product {
 inline constexpr std::string_view kProductKernel = "ferro_sim_matrix_product";
 inline constexpr std::size_t kProductPointers = 4;
 
-// What a thread of most kernels reads and writes, in bytes: elementwise ones of PyTorch took 17 to
-// 81 on an H200, by workload.
+// The bytes that a thread of most kernels reads and writes: 17 to 81 for PyTorch's elementwise
+// kernels on an H200, depending on the workload.
 inline constexpr double kThreadBytes = 40;
 
-// What a thread of the kernel of that name, mangled or not, takes: `kThreadBytes`, or the figure of
-// one whose threads each do much.
+// The bytes of a thread of the kernel of that name, mangled or not: `kThreadBytes`, or a larger
+// figure for kernels whose threads do more.
 double thread_bytes(std::string_view kernel);
 
 // Of a kernel with so many threads.
@@ -43,8 +43,7 @@ Nanoseconds kernel_duration(const Card& card, std::uint64_t threads,
                             double bytes_of_thread = kThreadBytes);
 // By arithmetic or by memory, whichever takes longer.
 Nanoseconds product_duration(const Card& card, const Product& product);
-// What the library, which is not here, takes of the host for a product beside its launch, in
-// microseconds.
+// The host time of the real library for a product, without its launch, in microseconds.
 double product_host_microseconds(const Product& product);
 // Of any work.
 Nanoseconds duration_of(const Card& card, const Work& work);

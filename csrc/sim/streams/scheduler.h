@@ -2,13 +2,12 @@
 //
 // Every ordering rule of CUDA becomes edges between operations when an operation is submitted:
 // stream order, event versions, the legacy default stream, graph edges. In eager time an operation
-// runs when it is submitted. In adversarial time it stays queued until a random turn, a limit, or
-// somebody who waits for it; then the scheduler picks among the ready operations with a seeded
-// generator. In clock time an operation starts when it was submitted and all before it have ended,
-// and runs, so that its effects show, when the host's clock has passed its end. That clock is
-// virtual: calls and the program advance it by costs, waiting sets it to the end of what is waited
-// for. All host threads share it.
-// Guarded by the machine's lock, which is released while a host function runs.
+// runs when it is submitted. In adversarial time it stays queued until a random turn, a full queue
+// or a wait for it; then the scheduler picks among the ready operations with a seeded generator. In
+// clock time an operation starts when it is submitted and all its predecessors have ended. Its
+// effects appear when the host's clock has passed its end. That clock is virtual: calls and the
+// program advance it by their costs, and a wait sets it to the end of the awaited work. All host
+// threads share it. Guarded by the machine's lock, which is released while a host function runs.
 // Invariants: an operation is ready iff it is queued and all operations before it are done;
 // pending() = queued + running; operations run in the order of their ends in clock time.
 #pragma once
@@ -66,7 +65,7 @@ class Operation {
 
 class Scheduler {
  public:
-  // Does work on a device, at once; never a host call, which the scheduler makes itself.
+  // Performs work on a device at once. The scheduler makes host calls itself.
   using Perform = std::function<void(const Work& work, int device)>;
 
   Scheduler(Perform perform, std::mutex& lock, const MachineConfig& config);
@@ -78,11 +77,11 @@ class Scheduler {
   bool timed() const { return config_.mode == TimeMode::kClock; }
   // Operations in `before` that are null or done are ignored. Null when the work is done already.
   OperationPtr submit(Work work, int device, std::span<const OperationPtr> before);
-  // Called once an API call. Adversarial: now and then, a few ready operations run. Clock: what has
-  // ended runs.
+  // Called once in each API call. Adversarial: sometimes runs a few ready operations. Clock: runs
+  // the operations that have ended.
   void take_turn();
 
-  // Clock time; nothing in others. The host is busy for so long.
+  // Clock time: the host is busy that long. No-op in other times.
   void spend(double microseconds) {
     if (timed()) {
       host_time_ += std::llround(microseconds * 1000);

@@ -276,7 +276,7 @@ class DeviceModel {
   void wait_for_replays(const Block& block);
   void note_captured(const PoolId& pool, std::uint64_t begin, std::size_t size);
   void end_graph(PoolId pool, bool succeeds);
-  bool let_go(const PoolId& pool);
+  bool release(const PoolId& pool);
   bool is_member(const PoolId& pool) const { return groups_.contains(pool); }
   bool is_alone(const PoolId& pool) const;
   void settle_blocks(const PoolId& pool);

@@ -103,7 +103,7 @@ inline void DeviceModel::finish() {
   check_step();
   traffic_.verify();
   for (unsigned pool = 1; pool < kPools.size(); ++pool) {
-    while (let_go(kPools[pool])) {
+    while (release(kPools[pool])) {
     }
     expect(holds_[kPools[pool]] == 0, "as often as it was held");
   }

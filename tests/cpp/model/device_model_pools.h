@@ -16,10 +16,10 @@ inline void DeviceModel::operator()(const ReleasePool& i) {
   if (running_.contains(pool) && holds == 1) {
     return;  // the capture holds it
   }
-  expect(let_go(pool) == (holds > 0), "a pool is released as often as it was held");
+  expect(release(pool) == (holds > 0), "a pool is released as often as it was held");
 }
 
-inline bool DeviceModel::let_go(const PoolId& pool) {
+inline bool DeviceModel::release(const PoolId& pool) {
   if (!device_->pools().release(pool)) {
     return false;
   }

@@ -32,7 +32,7 @@ inline void DeviceModel::operator()(const BeginGraph& i) {
   if (result != SharingResult::kOk) {
     expect(result == SharingResult::kOutOfMemory && (unsettled_.contains(pool) || fault_struck()),
            "a capture begins, but after one that failed");
-    expect(let_go(pool), "it was held");
+    expect(release(pool), "it was held");
     return;
   }
   settle_blocks(pool);
@@ -153,7 +153,7 @@ inline void DeviceModel::end_graph(PoolId pool, bool succeeds) {
     graphs_.push_back(std::move(graph));
   } else {
     // Nobody has the graph.
-    expect(let_go(pool), "it was held");
+    expect(release(pool), "it was held");
   }
 }
 

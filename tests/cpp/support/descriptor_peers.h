@@ -1,10 +1,10 @@
 // A server of descriptors in the test's own process, and what asks it.
 #pragma once
 
-#include "ferro/adapter/sharing/descriptor_client.h"
-#include "ferro/adapter/sharing/descriptor_protocol.h"
-#include "ferro/adapter/sharing/descriptor_server.h"
-#include "ferro/adapter/sharing/unix_socket.h"
+#include "ferro/adapter/ipc/descriptor_client.h"
+#include "ferro/adapter/ipc/descriptor_protocol.h"
+#include "ferro/adapter/ipc/descriptor_server.h"
+#include "ferro/adapter/ipc/unix_socket.h"
 
 #include <array>
 #include <cstddef>
@@ -45,13 +45,13 @@ inline DescriptorServer& server() {
     const bool is_full = id != 0 && id <= kKnownIds && found->get() < 0;
     return found->get() >= 0 ? DescriptorStatus::kSent
            : is_full         ? DescriptorStatus::kFull
-                             : DescriptorStatus::kGivenBack;
+                             : DescriptorStatus::kReleased;
   });
   return one;
 }
 
 inline std::uint64_t ask_for(const ServerAddress& address, std::uint64_t id) {
-  return id_in(DescriptorClient(address).ask(std::array{id}).at(0));
+  return id_in(DescriptorClient(address).request(std::array{id}).at(0));
 }
 
 // Empty when it threw nothing.

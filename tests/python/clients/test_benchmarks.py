@@ -458,7 +458,7 @@ def test_the_fastest_pass_of_each_step_counts() -> None:
     assert passes == [MOST_PASSES, 4, 2, 1]
 
 
-def test_a_child_that_fails_says_why() -> None:
+def test_a_failed_child_reports_the_reason() -> None:
     child = Child("benchmarks.harness.measure", ["--workload", "moe"])
     with child, pytest.raises(ChildError, match="--allocator"):
         child.read()

@@ -152,7 +152,7 @@ def test_families_without_cudnn_are_not_judged() -> None:
     assert [pair.gpu.family for pair in judged(found)] == ["llama"]
 
 
-def test_runs_that_are_not_there_of_the_gpu_are_told() -> None:
+def test_missing_runs_of_the_gpu_are_reported() -> None:
     _, problems = pairs([record()], [record(), replace(record(), family="lstm")])
     assert problems == ["lstm: 1 runs are not there of the GPU"]
 
@@ -175,7 +175,7 @@ def test_cases() -> None:
         cases_of(options)
 
 
-def test_requests_that_differ_are_told() -> None:
+def test_differing_requests_are_reported() -> None:
     same = [2 * MIB, 4 * MIB, -2 * MIB]
     gpu = {"llama native ample": [*same, 8 * MIB, 8 * MIB], "unet native ample": same}
     simulated = {"llama native ample": [*same, 1 * MIB]}

@@ -262,7 +262,7 @@ def test_installing_calls_nothing_of_cuda(run_simulated: RunSimulated) -> None:
     assert seen(run_simulated(program).stdout) == {"unchanged": True}
 
 
-def test_beside_an_allocator_of_the_users_own_it_is_refused(run_simulated: RunSimulated) -> None:
+def test_it_is_refused_with_a_user_made_allocator(run_simulated: RunSimulated) -> None:
     program = PRELUDE + (
         "import ferro_alloc, torch\n"
         "ferro_alloc.install()\n"
@@ -326,7 +326,7 @@ def test_cudagraph_trees_of_before_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("given", ["page_size_mb:2", {"page_size_mb": 2}, True])
-def test_what_is_no_config_is_a_type_error(given: object) -> None:
+def test_other_types_than_config_are_a_type_error(given: object) -> None:
     with pytest.raises(TypeError, match=r"expected a ferro_alloc\.Config, or None"):
         allocator.install(cast(Config, given))
 
@@ -360,7 +360,7 @@ def test_strict_refuses_settings_of_the_environment_that_are_not_in_force(
     assert seen(run_simulated(PRELUDE + first + REFUSED, env=env).stdout)["refusal"] is None
 
 
-def test_one_line_of_the_log_says_what_is_in_force(run_simulated: RunSimulated) -> None:
+def test_one_line_of_the_log_has_the_settings_in_force(run_simulated: RunSimulated) -> None:
     program = (
         "import logging, sys\n"
         "logging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"

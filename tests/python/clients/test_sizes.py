@@ -69,7 +69,7 @@ def test_constants_are_pytorchs() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 60, True, 1.5, "1", None])
-def test_what_is_no_size_is_refused(wrong: object) -> None:
+def test_an_invalid_size_is_refused(wrong: object) -> None:
     for call in (sizes.round_size, sizes.allocation_size):
         with pytest.raises(FerroError, match="expected a number of bytes from 0"):
             call(wrong)  # type: ignore[arg-type]

@@ -160,7 +160,7 @@ def test_it_answers_while_the_interpreter_is_busy(program: Program) -> None:
     os.kill(program.pid, 9)
 
 
-def test_uninstalled_is_told(program: Program) -> None:
+def test_an_uninstall_is_reported(program: Program) -> None:
     program.do(BLOCKS % "[('a', 16)]")
     program.do("ferro_alloc.uninstall()")
     found = seen(program.pid)
@@ -170,7 +170,7 @@ def test_uninstalled_is_told(program: Program) -> None:
     assert "[uninstalled]" in row
 
 
-def test_peers_that_do_not_read_hold_up_nobody(program: Program) -> None:
+def test_peers_that_do_not_read_do_not_delay_others(program: Program) -> None:
     program.do(BLOCKS % "[('a', 1)]")
     silent = []
     for _ in range(200):
@@ -191,12 +191,14 @@ def test_another_form_is_an_error(text: str) -> None:
         _top.parse(text)
 
 
-def test_what_is_wrong_stands_in_the_row() -> None:
+def test_the_row_of_a_process_has_its_problem() -> None:
     gone = _top.ProcessUse(12, "train.py", False, problem="timed out")
     assert _top.rows([gone], 100)[1].split() == ["12", *["-"] * 8, "train.py:", "timed", "out"]
 
 
-def test_nobody_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_processes_top_reports_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(_top, "processes", list)
     assert _top.main(["--once", "--interval", "0.01"]) == 0
     assert capsys.readouterr().out == (

@@ -98,7 +98,7 @@ def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> 
 
 @pytest.mark.parametrize("mode", ["eager", "adversarial"])
 @pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
-def test_streams_that_are_gone(allocator: str, mode: str) -> None:
+def test_destroyed_streams(allocator: str, mode: str) -> None:
     found = simulated("gone_stream.py", allocator, memory="2GiB", mode=mode)
     assert found["reserved"] <= 20
 

@@ -16,7 +16,7 @@ import torch
 WHOLE = 20 * MIB  # fills a segment, so that no rest of it serves what comes next
 
 
-def say(expandable):
+def set_expandable(expandable):
     torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{expandable}")
 
 
@@ -40,35 +40,35 @@ def kind_of_handle(tensor):
 
 @check
 def while_it_is_off_memory_is_plain():
-    say(True)
+    set_expandable(True)
     before = take(WHOLE)
-    say(False)
+    set_expandable(False)
     plain = take(WHOLE)
     size = segment_of(plain)["total_size"]
-    say(True)
+    set_expandable(True)
     after = take(WHOLE)
     return [is_expandable(tensor) for tensor in (before, plain, after)], size
 
 
 @check
 def plain_memory_has_the_handles_that_libraries_open():
-    say(False)
+    set_expandable(False)
     plain = filled(4 * MIB, 3)
     kind = str(kind_of_handle(plain))
-    say(True)
+    set_expandable(True)
     return kind, bool((plain.cpu() == words(3, 4 * MIB)).all())
 
 
 @check
 def what_was_freed_while_it_was_off_is_used_while_it_is_off():
-    say(False)
+    set_expandable(False)
     plain = take(WHOLE)
     address = plain.data_ptr()
     del plain
-    say(True)
-    say(False)
+    set_expandable(True)
+    set_expandable(False)
     again = take(WHOLE)
-    say(True)
+    set_expandable(True)
     return again.data_ptr() == address
 
 
@@ -76,10 +76,10 @@ def what_was_freed_while_it_was_off_is_used_while_it_is_off():
 def a_pool_serves_both():
     """Natively it holds both kinds. Ours keeps to the first: a pool lives in one allocator."""
     pool = torch.cuda.MemPool()
-    say(False)
+    set_expandable(False)
     with torch.cuda.use_mem_pool(pool):
         plain = take(WHOLE)
-    say(True)
+    set_expandable(True)
     with torch.cuda.use_mem_pool(pool):
         mapped = take(WHOLE)
     kept = [is_expandable(plain), is_expandable(mapped)]
@@ -90,13 +90,13 @@ def a_pool_serves_both():
 
 @check
 def a_graph_may_be_captured_while_it_is_off():
-    say(False)
+    set_expandable(False)
     source = filled(MIB, 5)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = source + 0
     kept = is_expandable(result)
-    say(True)
+    set_expandable(True)
     source.copy_(filled(MIB, 6))
     graph.replay()
     return kept, bool((result.cpu() == words(6, MIB)).all())
@@ -106,11 +106,11 @@ def a_graph_may_be_captured_while_it_is_off():
 def memory_of_either_kind_makes_room_for_the_other():
     total = torch.cuda.mem_get_info()[1]
     for expandable in (False, True, False):
-        say(expandable)
+        set_expandable(expandable)
         kept = take(total * 3 // 4)
         assert kept.numel()
         del kept
-    say(True)
+    set_expandable(True)
     return statistic("allocated_bytes")
 
 
@@ -118,7 +118,7 @@ def memory_of_either_kind_makes_room_for_the_other():
 def the_settings_say_what_the_program_said():
     said = []
     for expandable in (False, True):
-        say(expandable)
+        set_expandable(expandable)
         said.append(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"])
     return said
 

@@ -51,6 +51,6 @@ def test_it_is_immutable_and_compares_by_device() -> None:
         DeviceMemoryView(1).index = 2  # type: ignore[misc]
 
 
-def test_without_install_it_says_what_to_do() -> None:
+def test_without_install_the_error_names_the_remedy() -> None:
     with pytest.raises(FerroError, match=r"call ferro_alloc\.install\(\) first"):
         device()

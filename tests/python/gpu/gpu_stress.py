@@ -77,7 +77,7 @@ class Worker:
                     self.step()
                 except torch.OutOfMemoryError:
                     self.counts["out_of_memory"] += 1
-                    self.give_up(len(self.tensors) // 4 + 1)
+                    self.drop_some(len(self.tensors) // 4 + 1)
         except BaseException as error:
             self.failure = f"{type(error).__name__}: {error}"
             raise
@@ -130,7 +130,7 @@ class Worker:
         for _ in range(min(count, len(self.tensors))):
             self.check(*self.pop())
 
-    def give_up(self, count):
+    def drop_some(self, count):
         """Unchecked: a check takes memory, which all threads may lack at once."""
         for _ in range(min(count, len(self.tensors))):
             self.pop()

@@ -28,7 +28,7 @@ def test_memory_used_by_slow_streams_and_by_threads(run_program: RunProgram) -> 
     assert ferro["reused_without_record"] >= 1
 
 
-def test_memory_of_streams_that_are_gone(run_program: RunProgram) -> None:
+def test_memory_of_destroyed_streams(run_program: RunProgram) -> None:
     for allocator in ("native", "ferro_alloc"):
         done = run_program("gone_stream.py", allocator)
         assert json.loads(done.stdout.splitlines()[-1])["reserved"] <= 20

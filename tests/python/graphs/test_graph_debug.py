@@ -162,7 +162,7 @@ def test_the_setting_turns_it_on_with_the_installation(run_simulated: RunSimulat
     assert done.stdout == "False\nFREED_INPUT True\nNone False\nFREED_INPUT\nNone\n"
 
 
-def test_the_setting_of_an_allocator_that_is_gone_has_no_effect(
+def test_the_setting_of_a_removed_allocator_has_no_effect(
     run_simulated: RunSimulated,
 ) -> None:
     done = run_simulated(

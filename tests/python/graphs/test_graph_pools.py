@@ -47,7 +47,7 @@ def test_unknown_handles_are_none() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 7, (1,), (1, -1), (1, 1 << 64), ("0", "1"), [0, 1]])
-def test_what_is_no_handle_is_refused(wrong: Any) -> None:
+def test_an_invalid_handle_is_refused(wrong: Any) -> None:
     for call in (graphs.capture_pool_for_handle, graphs.release_graph_pool_handle):
         with pytest.raises(FerroError, match="is not the handle of a graph pool"):
             call(wrong)

@@ -34,7 +34,9 @@ print(json.dumps([said, sim.unsupported(), torch.equal(x.cpu(), torch.arange(100
 
 
 @pytest.mark.parametrize("client", ["cupy", "rmm"])
-def test_on_the_simulated_gpu_the_reason_is_told(client: str, run_simulated: RunSimulated) -> None:
+def test_on_the_simulated_gpu_the_reason_is_reported(
+    client: str, run_simulated: RunSimulated
+) -> None:
     """Both have NVIDIA's libcudart linked into them."""
     done = run_simulated(ASKED, client)
     said, unsupported, intact = json.loads(done.stdout.splitlines()[-1])

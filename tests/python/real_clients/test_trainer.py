@@ -21,7 +21,7 @@ def test_trainer(kind: str) -> None:
     assert_no_more_memory(sides)
 
 
-def test_a_batch_that_does_not_fit_is_said_in_the_same_words() -> None:
+def test_a_batch_that_does_not_fit_is_reported_in_the_same_words() -> None:
     sides = run_sides("client_trainer.py", "large", allocators=("native", "pages"), memory="2GiB")
     assert sides["native"].value == {"raised": "CUDA out of memory. "}
     for name, side in sides.items():

@@ -48,7 +48,7 @@ def scattered(tag: int) -> torch.Tensor:
     return tensor
 
 
-def let_go(*shared: Any) -> None:
+def release(*shared: Any) -> None:
     for each in shared:
         torch.UntypedStorage._release_ipc_counter_cuda(each[4], each[5])
     gc.collect()
@@ -95,7 +95,7 @@ def its_handle_stays_the_same_and_costs_no_call_of_the_driver() -> bool:
     same = first[1] == second[1] and exported() == before
     none = set(descriptors_in(first[1])) == {-1} and first[1][1:2] == b"f"
     many = len(descriptors_in(first[1])) >= PAGES
-    let_go(first, second)
+    release(first, second)
     return same and none and many
 
 
@@ -115,7 +115,7 @@ def a_small_tensor_keeps_its_descriptor() -> bool:
     shared = tensor.untyped_storage()._share_cuda_()
     kept = descriptors_in(shared[1])
     open_now = all(Path(f"/proc/self/fd/{number}").exists() for number in kept)
-    let_go(shared)
+    release(shared)
     return bool(kept) and open_now and shared[1][1:2] == b"e"
 
 
@@ -128,7 +128,7 @@ def it_is_opened_after_uninstall_and_while_a_graph_is_captured() -> bool:
     ferro_alloc.install()
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         answers.append(ask("error_of_opening", meanwhile))
-    let_go(after, meanwhile)
+    release(after, meanwhile)
     return answers == [("", "")] * 2
 
 
@@ -149,9 +149,9 @@ def memory_that_was_given_back_is_not_exported() -> bool:
     tensor = scattered(6)
     shared = tensor.untyped_storage()._share_cuda_()
     del tensor
-    let_go(shared)
+    release(shared)
     kind, text = ask("error_of_opening", shared)
-    return kind == "RuntimeError" and "has given it back since" in text
+    return kind == "RuntimeError" and "has released it since" in text
 
 
 @check

@@ -116,13 +116,13 @@ def test_handles_that_cannot_be_opened() -> None:
         "a process that is gone": "the process that shared it has ended",
         "a type nobody knows": "unexpected or illformed shareable handle type",
         "half a handle": "ends too early",
-        "memory given back": "has given it back since",
+        "memory given back": "has released it since",
     }.items():
         kind, text = refusals()[name]
         assert (kind, reason in text) == ("RuntimeError", True), (name, text)
 
 
-def test_without_a_socket_descriptors_that_are_not_kept_are_asked_for_in_vain() -> None:
+def test_without_a_socket_and_descriptors_memory_is_not_shared() -> None:
     kind, text = refusals()["no descriptors at all"]
     assert kind == "RuntimeError"
     assert "memory handles cannot be shared: half of the file descriptors" in text

@@ -130,7 +130,7 @@ def test_a_value_is_found_on_the_command_line(
         (["t.py", "--eval_batch", "1", "--train_batch", "2"], "several such numbers"),
     ],
 )
-def test_what_is_not_clear_is_refused(words: list[str], said: str) -> None:
+def test_an_ambiguous_command_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(FerroError, match=said):
         find_place(Question.parse("batch"), words)
 

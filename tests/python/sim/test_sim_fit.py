@@ -88,7 +88,7 @@ def test_peaks_are_those_of_the_whole_run_whatever_is_reset(
     assert (device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (allocated, reserved)
 
 
-def test_memory_is_the_cards_and_what_was_deducted_is_said(simulate: Simulate) -> None:
+def test_memory_is_the_cards_and_deductions_are_reported(simulate: Simulate) -> None:
     done, result = simulate(programs.RESETS, "--memory", "24GiB")
     assert result["card"]["memory_bytes"] == 24 * GIB
     assert 21 * GIB - H100_TAKES - 4 * MIB <= result["devices"][0]["spare_bytes"] <= 21 * GIB
@@ -96,7 +96,7 @@ def test_memory_is_the_cards_and_what_was_deducted_is_said(simulate: Simulate) -
     assert result["card"]["context_bytes"] == 648871936
 
 
-def test_a_convolutional_network_is_told_apart_by_kind(simulate: Simulate) -> None:
+def test_memory_of_a_convolutional_network_is_split_by_kind(simulate: Simulate) -> None:
     _, result = simulate(programs.CONVOLUTIONS)
     kinds = result["devices"][0]["kinds"]
     # Two outputs of 8 x 64 images of 126 x 126 and less, six times.
@@ -105,7 +105,7 @@ def test_a_convolutional_network_is_told_apart_by_kind(simulate: Simulate) -> No
     assert kinds["parameters"] < kinds["activations"]
 
 
-def test_where_it_ran_out_is_no_margin_but_a_cause(simulate: Simulate) -> None:
+def test_an_out_of_memory_run_has_a_cause_and_no_margin(simulate: Simulate) -> None:
     done, result = simulate(programs.RUNS_OUT_IN_FORWARD, "--memory", "4g")
     assert done.returncode == 12
     assert (result["verdict"], result["program_status"]) == ("does not fit", 1)
@@ -125,7 +125,7 @@ def test_where_it_ran_out_is_no_margin_but_a_cause(simulate: Simulate) -> None:
     assert "to spare" not in done.stderr
 
 
-def test_a_program_that_catches_it_is_said_to_go_on(simulate: Simulate) -> None:
+def test_a_program_that_catches_it_is_reported_to_continue(simulate: Simulate) -> None:
     done, result = simulate(programs.CATCHES, "--memory", "4GB")
     assert done.returncode == 12
     assert done.stdout == "ended with 16\n"

@@ -32,7 +32,7 @@ def test_children_share_the_memory_of_a_card(run_simulated: RunSimulated) -> Non
     assert found["holders"] == {"parent": 300 * MIB, "child": 300 * MIB}
 
 
-def test_nvml_tells_what_the_driver_tells(run_simulated: RunSimulated) -> None:
+def test_nvml_agrees_with_the_driver(run_simulated: RunSimulated) -> None:
     done = run_simulated("sim_nvml.py", gpu="a100", memory="1GiB", count=2)
     assert json.loads(done.stdout) == {
         "devices": 2,
@@ -58,7 +58,7 @@ def test_a_variable_gives_a_simulated_gpu_to_processes(settings: str) -> None:
     assert run(text, settings).stdout == "NVIDIA H100 80GB HBM3\n"
 
 
-def test_a_variable_that_says_nothing_known_is_told() -> None:
+def test_an_unknown_value_of_the_variable_is_reported() -> None:
     done = run("from ferro_alloc._startup import begin\nbegin()", "gpu=h1000")
     assert done.returncode == 0
     assert "there is no card 'h1000'" in done.stderr

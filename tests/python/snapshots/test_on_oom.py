@@ -41,7 +41,7 @@ print(["frames" in entry for entry in freed], "frames" in given[-1])
 """
 
 
-def test_nobody_waits_for_python_while_others_give_memory(run_simulated: RunSimulated) -> None:
+def test_python_frames_are_collected_without_the_climb_lock(run_simulated: RunSimulated) -> None:
     assert run_simulated(RELIEVES, memory="1GiB").stdout == "[False] True\n"
 
 

@@ -110,7 +110,7 @@ def test_notes_of_ferro_alloc_are_read_where_torch_2_15_has_them(record: Record)
     assert before.emptied == after.emptied
 
 
-def test_ferro_alloc_is_known_where_the_program_has_words_of_its_own(record: Record) -> None:
+def test_ferro_alloc_is_recognised_under_metadata_of_the_program(record: Record) -> None:
     path, _ = record("ferro_alloc", 1, 0)
     snapshot = _trace.load(path)
     before = _trace.read(snapshot, 0)
@@ -140,7 +140,7 @@ def forked_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_replay, "subprocess", ForkedChildren)
 
 
-def test_command_says_what_would_have_helped(
+def test_command_reports_what_would_have_helped(
     record: Record, forked_replays: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, own = record("native", 1, 0)
@@ -171,7 +171,7 @@ class RunsCode:
         (pickle.dumps(RunsCode()), "snapshots have plain values"),
     ],
 )
-def test_what_is_no_snapshot_is_refused_in_one_sentence(
+def test_an_invalid_snapshot_is_refused_in_one_sentence(
     content: bytes, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "wrong.pickle"

@@ -55,7 +55,7 @@ def test_report_shows_the_request_that_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_cannot_be_written_is_said_at_once_or_at_the_end(tmp_path: Path) -> None:
+def test_write_failures_are_reported_at_once_or_at_the_end(tmp_path: Path) -> None:
     done = simulate(tmp_path, "import torch\n", "--report", str(tmp_path / "page"))
     assert done.returncode == 0
     assert "no report: the program used no CUDA memory" in done.stderr

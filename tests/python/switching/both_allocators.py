@@ -14,16 +14,16 @@ from ferro_alloc import graphs
 TOTAL = torch.cuda.mem_get_info()[1]
 
 
-def say(expandable):
+def set_expandable(expandable):
     torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{expandable}")
 
 
 def take_plain(size):
-    say(False)
+    set_expandable(False)
     try:
         return take(size)
     finally:
-        say(True)
+        set_expandable(True)
 
 
 def take_in(pool, size):

@@ -12,7 +12,7 @@ def said():
     return torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
 
 
-def say(settings):
+def set_settings(settings):
     torch._C._accelerator_setAllocatorSettings(settings)
 
 
@@ -24,7 +24,7 @@ when["uninstalled"] = said()
 torch.ones(1, device="cuda")
 ferro_alloc.install()
 when["installed late"] = said()
-say("roundup_power2_divisions:4")
+set_settings("roundup_power2_divisions:4")
 when["other settings changed"] = said()
 divisions = torch.cuda.memory._snapshot()["allocator_settings"]["roundup_power2_divisions"]
 ferro_alloc.uninstall()
@@ -33,12 +33,12 @@ ferro_alloc.install()
 assert (
     divisions == torch.cuda.memory._snapshot()["allocator_settings"]["roundup_power2_divisions"]
 ), "other settings stay"
-say("expandable_segments:False")
+set_settings("expandable_segments:False")
 when["the program said no"] = said()
 ferro_alloc.uninstall()
 ferro_alloc.install()
 when["its word counts"] = said()
-say("")
+set_settings("")
 ferro_alloc.uninstall()
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):

@@ -110,7 +110,7 @@ def test_what_was_too_large_is_warned_about_once_a_place(run_simulated: RunSimul
     assert len(places) == 5
     assert all(place.startswith("sim_values.py:") for place, _, _ in places)
     assert all(count == 1 for _, _, count in places)
-    assert done.stderr.count("takes values that the simulated GPU did not compute") == 5
+    assert done.stderr.count("reads values that the simulated GPU did not compute") == 5
 
 
 @pytest.mark.parametrize(

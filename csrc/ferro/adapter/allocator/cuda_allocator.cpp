@@ -157,7 +157,7 @@ void CudaAllocator::init(int device_count) {
     start_previous();
   }
   if (serves()) {
-    ExpandableSetting::instance().say(has_pages());
+    ExpandableSetting::instance().set(has_pages());
   }
   // If it cannot start, only `top` does not work.
   (void)status_server_.start();
@@ -205,7 +205,7 @@ void* CudaAllocator::allocate_on(c10::DeviceIndex index, KnownStreams::Slot& str
        static_cast<int>(owner.router.any()) | static_cast<int>(!memory_is_expandable()) |
        static_cast<int>(bytes >= kTooManyBytes)) != 0 ||
       is_profiled_or_traced()) [[unlikely]] {
-    return allocate_unusually(owner, index, stream, bytes);
+    return allocate_slow(owner, index, stream, bytes);
   }
   const std::size_t size = block_size(bytes, roundup_divisions_);
   if (Heap* arena = stream.arenas[is_large(size)]) [[likely]] {
@@ -223,7 +223,7 @@ void* CudaAllocator::allocate_beyond_hit(Device& owner, c10::DeviceIndex index,
   const KnownStreams::Slot wanted = stream;
   const Request request = to_request(bytes, nullptr);
   const AllocateResult result =
-      allocate_quietly(owner, index, kDefaultPool, wanted.handle, request);
+      allocate_unannounced(owner, index, kDefaultPool, wanted.handle, request);
   const bool large = is_large(request.size);
   if (wanted.arenas[large] == nullptr && stream.key == wanted.key) {
     stream.arenas[large] = &owner.core.arena_of_default_pool(wanted.handle, request);
@@ -237,12 +237,12 @@ Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const 
           .context = std::move(context)};
 }
 
-void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
-                                        const KnownStreams::Slot& stream, std::size_t bytes) {
+void* CudaAllocator::allocate_slow(Device& owner, c10::DeviceIndex index,
+                                   const KnownStreams::Slot& stream, std::size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const Request request = to_request(bytes, owner.history.gather_for(bytes));
-  if (owner.router.any() || follow_route(owner, index) != Route::kOurs) {
+  if (owner.router.any() || update_route(owner, index) != Route::kOurs) {
     return allocate_routed(owner, index, stream.handle, request);
   }
   // Most often only an observer is attached.
@@ -257,9 +257,9 @@ void* CudaAllocator::allocate_unusually(Device& owner, c10::DeviceIndex index,
   return allocate_here(owner, index, kDefaultPool, stream.handle, request);
 }
 
-AllocateResult CudaAllocator::allocate_quietly(Device& owner, c10::DeviceIndex index,
-                                               const PoolId& pool, StreamId stream,
-                                               const Request& request) {
+AllocateResult CudaAllocator::allocate_unannounced(Device& owner, c10::DeviceIndex index,
+                                                   const PoolId& pool, StreamId stream,
+                                                   const Request& request) {
   if (previous_.is_in_use() && limit_of_both(owner) != PageStore::kNoLimit) {
     apply_limit(index);
   }
@@ -286,7 +286,7 @@ AllocateResult CudaAllocator::allocate_quietly(Device& owner, c10::DeviceIndex i
 
 void* CudaAllocator::allocate_here(Device& owner, c10::DeviceIndex index, const PoolId& pool,
                                    StreamId stream, const Request& request) {
-  const AllocateResult result = allocate_quietly(owner, index, pool, stream, request);
+  const AllocateResult result = allocate_unannounced(owner, index, pool, stream, request);
   void* ptr = to_void_ptr(result.ptr);
   if (addresses_.find(result.ptr) != nullptr) {  // else the previous allocator has announced it
     announce(owner, index, ptr, result.size);
@@ -300,7 +300,7 @@ void CudaAllocator::free(void* ptr) {
   const bool unusual =
       observed_.load(std::memory_order_relaxed) || previous_grows_.load(std::memory_order_relaxed);
   if (span == nullptr || unusual || is_profiled_or_traced()) [[unlikely]] {
-    free_unusually(span, ptr);
+    free_slow(span, ptr);
     return;
   }
   if (span->heap()->free(*span, address, kNoContext).error != FreeError::kNone) [[unlikely]] {
@@ -308,9 +308,9 @@ void CudaAllocator::free(void* ptr) {
   }
 }
 
-void CudaAllocator::free_unusually(Span* span, void* ptr) {
+void CudaAllocator::free_slow(Span* span, void* ptr) {
   if (span == nullptr) {
-    free_elsewhere(ptr);
+    free_foreign(ptr);
     return;
   }
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
@@ -365,7 +365,7 @@ c10::DataPtr CudaAllocator::allocateWithAddress(std::size_t bytes, void* address
   TORCH_CHECK(to.route != Route::kUncached,
               "Exact-address allocation is only supported by the native CUDA caching allocator");
   if (to.route == Route::kPrevious) {
-    let_grow(owner, index, Serving::kPrevious);
+    note_growth(owner, index, Serving::kPrevious);
     return allocate_with_address(previous_.allocator(), bytes, address);
   }
   // PyTorch's note, by which a trace distinguishes such entries.

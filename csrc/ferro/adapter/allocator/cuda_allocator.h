@@ -20,10 +20,10 @@
 #include "ferro/adapter/fallback/previous_allocator.h"
 #include "ferro/adapter/fallback/uncached_allocations.h"
 #include "ferro/adapter/history/history.h"
-#include "ferro/adapter/sharing/descriptor_server.h"
-#include "ferro/adapter/sharing/ipc_handle.h"
-#include "ferro/adapter/sharing/ipc_receiver.h"
-#include "ferro/adapter/sharing/status_server.h"
+#include "ferro/adapter/ipc/descriptor_server.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
+#include "ferro/adapter/ipc/ipc_receiver.h"
+#include "ferro/adapter/ipc/status_server.h"
 #include "ferro/adapter/torch/expandable_setting.h"
 #include "ferro/adapter/torch/torch_compat.h"
 #include "ferro/core/blocks/address_index.h"
@@ -182,7 +182,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Visits all live blocks of all devices. Calls `visit` under the lock of a heap.
   void visit_live(const VisitBlock& visit) const;
   // The addresses that a capture received from its pool.
-  AddressRanges given_to(c10::DeviceIndex device, const PoolId& pool, std::uint64_t capture) const;
+  AddressRanges addresses_of_capture(c10::DeviceIndex device, const PoolId& pool,
+                                     std::uint64_t capture) const;
   // The number of captures that run, on all devices.
   int captures() const;
   bool has_captures() const { return captures() != 0; }
@@ -221,7 +222,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void free(void* ptr);
 
  private:
-  static constexpr std::size_t kNotTold = PageStore::kNoLimit - 1;
+  static constexpr std::size_t kLimitUnset = PageStore::kNoLimit - 1;
   // One device of PyTorch.
   struct Device {
     Device(const CudaApi& api, c10::DeviceIndex index, AddressIndex& addresses,
@@ -235,7 +236,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     std::atomic<Serving> grows;            // the allocator of the current stretch (end_stretch)
     std::atomic<double> fraction{1};       // of setMemoryFraction; its bytes are the next field
     std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
-    std::atomic<std::size_t> limit_of_previous{kNotTold};  // as last set there
+    std::atomic<std::size_t> limit_of_previous{kLimitUnset};  // as last set there
     std::atomic<bool> announces_captures{false};  // to the previous one; under announce_mutex_
   };
 
@@ -248,13 +249,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void* allocate_beyond_hit(Device& device, c10::DeviceIndex index, KnownStreams::Slot& stream,
                             std::size_t bytes);
   Request to_request(std::size_t bytes, CallContext context) const;
-  void* allocate_unusually(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
-                           std::size_t bytes);
+  void* allocate_slow(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
+                      std::size_t bytes);
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);
   // Allocates without `announce`. Before it fails, the previous allocator's pools may lend a block.
-  AllocateResult allocate_quietly(Device& device, c10::DeviceIndex index, const PoolId& pool,
-                                  StreamId stream, const Request& request);
+  AllocateResult allocate_unannounced(Device& device, c10::DeviceIndex index, const PoolId& pool,
+                                      StreamId stream, const Request& request);
   [[noreturn]] void fail_allocation(Device& device, c10::DeviceIndex index, const PoolId& pool,
                                     StreamId stream, const Request& request,
                                     const OutOfMemoryFacts& facts);
@@ -264,7 +265,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` contains the pointer; null if the block is not ours.
-  void free_unusually(Span* span, void* ptr);
+  void free_slow(Span* span, void* ptr);
   [[noreturn]] static void refuse_free(void* ptr);
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
@@ -281,9 +282,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // The route of requests outside pools, by the current settings.
   Route route_now(const Device& device) const;
   // The same, and updates the hit path.
-  Route follow_route(Device& device, c10::DeviceIndex index);
+  Route update_route(Device& device, c10::DeviceIndex index);
   // A request goes to `which`. If the other allocator grew until now, its stretch ends.
-  void let_grow(Device& device, c10::DeviceIndex index, Serving which);
+  void note_growth(Device& device, c10::DeviceIndex index, Serving which);
   void start_previous() FERRO_EXCLUDES(init_mutex_);
   // The previous allocator defers events and releases no memory while it knows of a capture. So
   // captures into our pools are announced to it.
@@ -300,13 +301,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Null if it has none.
   void* borrow_from_previous(Device& device, c10::DeviceIndex index, StreamId stream,
                              std::size_t bytes);
-  void free_elsewhere(void* ptr);
+  void free_foreign(void* ptr);
   // Passes this thread's annotations of its requests to the previous allocator.
   void forward_annotations();
   // A pool that neither allocator knows: unowned, or about to be created where requests are served.
-  enum class IfUnknown : std::uint8_t { kIsNobodys, kIsMade };
+  enum class IfUnknown : std::uint8_t { kUnowned, kCreated };
   bool is_previous_pool(Device& device, c10::DeviceIndex index, c10::MempoolId_t id,
-                        IfUnknown unknown = IfUnknown::kIsNobodys) const;
+                        IfUnknown unknown = IfUnknown::kUnowned) const;
   bool makes_in_previous(const Device& device, const PoolId& id) const FERRO_EXCLUDES(init_mutex_);
   // Moves a pool without memory. No-op if requests are diverted to it or it is a group's member.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
@@ -320,7 +321,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
       c10::DeviceIndex device) const;
   // Releases the failed captures of this thread on all devices (graph/pool_router.h), and
   // everything that only they held.
-  void let_go_of_failed_captures();
+  void release_failed_captures();
   // Called after a hold of a pool is released. After the last one, the data kept beside its memory
   // is dropped (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);

@@ -10,7 +10,7 @@ namespace ferro {
 
 void CudaAllocator::emptyCache(c10::MempoolId_t id) {
   if (id == c10::MempoolId_t{0, 0}) {
-    let_go_of_failed_captures();
+    release_failed_captures();
   }
   bool is_of_previous = false;
   bool is_diverting = false;

@@ -1,6 +1,6 @@
 // Memory shared with other processes and other devices.
 #include "ferro/adapter/allocator/cuda_allocator.h"
-#include "ferro/adapter/sharing/ipc_handle.h"
+#include "ferro/adapter/ipc/ipc_handle.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
@@ -122,7 +122,7 @@ DescriptorStatus CudaAllocator::duplicate_export(std::uint64_t id, FileDescripto
         break;
     }
   }
-  return DescriptorStatus::kGivenBack;
+  return DescriptorStatus::kReleased;
 }
 
 void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex peer) {

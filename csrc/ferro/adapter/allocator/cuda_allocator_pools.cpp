@@ -65,7 +65,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   if (makes_in_previous(owner, to_pool_id(id))) {
     move_pool_to_previous(owner, index, id);
   }
-  const bool previous = is_previous_pool(owner, index, id, IfUnknown::kIsMade);
+  const bool previous = is_previous_pool(owner, index, id, IfUnknown::kCreated);
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
   const bool begun = with_torch_errors(
       [&] { return owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose); });
@@ -154,7 +154,7 @@ const char* text_of(SharingResult result) {
 std::string CudaAllocator::join_scratch(std::uint64_t group, const PoolId& pool) {
   SharingResult result = SharingResult::kOk;
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    if (is_previous_pool(device(i), i, to_mempool_id(pool), IfUnknown::kIsMade)) {
+    if (is_previous_pool(device(i), i, to_mempool_id(pool), IfUnknown::kCreated)) {
       return "native";
     }
   }
@@ -273,9 +273,9 @@ bool CudaAllocator::holds_pool(const PoolId& id) const {
   return false;
 }
 
-void CudaAllocator::let_go_of_failed_captures() {
+void CudaAllocator::release_failed_captures() {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    with_torch_errors([&] { device(i).router.let_go_of_failed_captures(); });
+    with_torch_errors([&] { device(i).router.release_failed_captures(); });
     follow_released(device(i));
   }
 }
@@ -326,7 +326,7 @@ void CudaAllocator::on_release(const PoolId& id) {
   }
   pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
   if (pool_registry().find(id) == nullptr) {
-    host_pools_.let_go(id);
+    host_pools_.release(id);
   }
 }
 
@@ -347,7 +347,7 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
   const bool exists = owner.core.pools().use_count(to_pool_id(id)) >= 0;
   TORCH_INTERNAL_ASSERT(allocator == nullptr || !exists, "createOrIncrefPool: pool (", id.first,
                         ", ", id.second, ") exists already and cannot be given an allocator");
-  if (allocator != nullptr || is_previous_pool(owner, index, id, IfUnknown::kIsMade)) {
+  if (allocator != nullptr || is_previous_pool(owner, index, id, IfUnknown::kCreated)) {
     start_previous();
     previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
     return;

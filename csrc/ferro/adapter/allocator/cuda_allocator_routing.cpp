@@ -35,7 +35,7 @@ std::string CudaAllocator::name() {
 void CudaAllocator::enable(bool value) {
   enabled_.store(value, std::memory_order_relaxed);
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    follow_route(device(i), i);
+    update_route(device(i), i);
   }
 }
 
@@ -46,16 +46,16 @@ CudaAllocator::Route CudaAllocator::route_now(const Device& owner) const {
   return serves() && owner.has_pages && requests_are_expandable() ? Route::kOurs : Route::kPrevious;
 }
 
-CudaAllocator::Route CudaAllocator::follow_route(Device& owner, c10::DeviceIndex index) {
+CudaAllocator::Route CudaAllocator::update_route(Device& owner, c10::DeviceIndex index) {
   const Route route = route_now(owner);
   owner.serves_hits.store(route == Route::kOurs, std::memory_order_relaxed);
   if (route != Route::kUncached) {
-    let_grow(owner, index, route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
+    note_growth(owner, index, route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
   }
   return route;
 }
 
-void CudaAllocator::let_grow(Device& owner, c10::DeviceIndex index, Serving which) {
+void CudaAllocator::note_growth(Device& owner, c10::DeviceIndex index, Serving which) {
   if (owner.grows.load(std::memory_order_relaxed) == which) {
     return;
   }
@@ -134,9 +134,9 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
     return allocate_here(owner, index, to.pool, stream, request);
   };
   if (to.pool == kDefaultPool) {
-    follow_route(owner, index);
+    update_route(owner, index);
   } else {
-    let_grow(owner, index, to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
+    note_growth(owner, index, to.route == Route::kOurs ? Serving::kOurs : Serving::kPrevious);
   }
   return allocate();
 }
@@ -149,7 +149,7 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   apply_limit_of_previous(owner, index);
   // PyTorch 2.11's expandable segments fail an assertion when part of a pool returns to the driver.
   // This must not happen to a program that did not enable them.
-  const ExpandableSetting::AsBefore setting;
+  const ExpandableSetting::OriginalSetting setting;
   // The previous allocator does not know that our cache holds some of the memory.
   if (owner.core.report().held_bytes() != 0 && !rejects_before_driver()) {
     if (void* ptr = previous_.try_allocate(index, bytes, handle)) {
@@ -168,7 +168,7 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   }
 }
 
-void CudaAllocator::free_elsewhere(void* ptr) {
+void CudaAllocator::free_foreign(void* ptr) {
   if (!uncached_.free(ptr)) {
     for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
       fold_peaks(device(i), i, Serving::kPrevious);
@@ -183,7 +183,7 @@ bool CudaAllocator::is_previous_pool(Device& owner, c10::DeviceIndex index, c10:
   if (owner.core.pools().use_count(to_pool_id(id)) >= 0) {
     return false;
   }
-  return (unknown == IfUnknown::kIsMade && makes_in_previous(owner, to_pool_id(id))) ||
+  return (unknown == IfUnknown::kCreated && makes_in_previous(owner, to_pool_id(id))) ||
          (previous_.is_in_use() && previous_.knows_pool(index, id));
 }
 
@@ -202,7 +202,7 @@ void CudaAllocator::move_pool_to_previous(Device& owner, c10::DeviceIndex index,
   if (owner.router.is_diverting_to(known) || owner.graphs.group_of(known)) {
     return;
   }
-  const std::optional<PoolTable::Unused> pool = owner.core.pools().give_up(known);
+  const std::optional<PoolTable::Unused> pool = owner.core.pools().remove_unused(known);
   if (!pool) {
     return;
   }
@@ -226,7 +226,7 @@ void CudaAllocator::start_serving() {
     previous_.allocator().emptyCache({0, 0});
   }
   switch_to(Serving::kOurs);
-  ExpandableSetting::instance().say(has_pages());
+  ExpandableSetting::instance().set(has_pages());
 }
 
 // As far as known: the devices are not queried before CUDA is initialised.
@@ -287,7 +287,7 @@ void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
   start_previous();
   switch_to(Serving::kPrevious);
-  ExpandableSetting::instance().take_back();
+  ExpandableSetting::instance().restore();
   for (int i = 0; i < device_count(); ++i) {
     with_torch_errors([&] { core_of(i)->empty_cache(); });
   }
@@ -306,7 +306,7 @@ void CudaAllocator::end_stretch(c10::DeviceIndex index, Serving grew) {
 void CudaAllocator::switch_to(Serving serving) {
   serving_.store(serving, std::memory_order_release);
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    follow_route(device(i), i);
+    update_route(device(i), i);
     apply_limit(i);
   }
 }
@@ -385,9 +385,9 @@ void* CudaAllocator::borrow_from_previous(Device& owner, c10::DeviceIndex index,
   if (!previous_lends_.load(std::memory_order_relaxed)) {
     return nullptr;
   }
-  let_grow(owner, index, Serving::kPrevious);
+  note_growth(owner, index, Serving::kPrevious);
   apply_limit_of_previous(owner, index);
-  const ExpandableSetting::AsBefore setting;
+  const ExpandableSetting::OriginalSetting setting;
   return previous_.try_allocate(index, bytes, reinterpret_cast<cudaStream_t>(stream));
 }
 

@@ -63,9 +63,9 @@ void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
   device(index).graphs.forget_capture(pool, capture);
 }
 
-AddressRanges CudaAllocator::given_to(c10::DeviceIndex index, const PoolId& pool,
-                                      std::uint64_t capture) const {
-  return device(index).graphs.given_to(pool, capture);
+AddressRanges CudaAllocator::addresses_of_capture(c10::DeviceIndex index, const PoolId& pool,
+                                                  std::uint64_t capture) const {
+  return device(index).graphs.addresses_of_capture(pool, capture);
 }
 
 void CudaAllocator::visit_live(const VisitBlock& visit) const {

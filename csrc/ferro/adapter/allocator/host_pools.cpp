@@ -30,7 +30,7 @@ void HostPools::hold(const PoolId& id) {
   held_.insert(id);
 }
 
-void HostPools::let_go(const PoolId& id) {
+void HostPools::release(const PoolId& id) {
   const MutexLock lock(mutex_);
   if (held_.erase(id) != 0) {
     host_allocator().release_pool(to_mempool_id(id));

@@ -21,7 +21,7 @@ class HostPools {
   // with nothing changed, if its last graph is destroyed and pinned memory of it is still in use.
   void hold(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // No-op for a pool that is not held.
-  void let_go(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  void release(const PoolId& id) FERRO_EXCLUDES(mutex_);
   // After a failed capture into the pool: ends and releases what PyTorch left. `is_ended`: PyTorch
   // has ended the capture for the device.
   static void settle_failed_capture(const PoolId& id, bool is_ended);

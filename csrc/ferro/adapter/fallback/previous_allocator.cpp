@@ -204,7 +204,7 @@ void* PreviousAllocator::try_allocate(c10::DeviceIndex device, std::size_t bytes
     }
     const MutexLock lock(moments_mutex_);
     moments_.push_back({began - kClockSlack, now() + kClockSlack});
-    if (moments_.size() > kMostMoments) {
+    if (moments_.size() > kMaxMoments) {
       moments_.pop_front();
     }
     return nullptr;

@@ -108,7 +108,7 @@ class PreviousAllocator {
     std::int64_t begin = 0;  // microseconds, as in a history
     std::int64_t end = 0;
   };
-  static constexpr std::size_t kMostMoments = 1000;
+  static constexpr std::size_t kMaxMoments = 1000;
   mutable Mutex moments_mutex_;
   std::deque<Moment> moments_ FERRO_GUARDED_BY(moments_mutex_);
 };

@@ -62,7 +62,7 @@ GraphUses::GraphUses(c10::DeviceIndex device, StreamId stream, std::size_t mark)
 void GraphUses::settle(const PoolId& pool) {
   CudaAllocator& allocator = *installed_allocator();
   WatchedBlocks& watched = allocator.watched_blocks();
-  given_ = allocator.given_to(device_, pool, capture_);
+  addresses_ = allocator.addresses_of_capture(device_, pool, capture_);
   std::set<DevicePtr> words(words_.begin(), words_.end());
   words_ = {};
   // Removes the words in a range. False if there were none.
@@ -91,9 +91,9 @@ void GraphUses::settle(const PoolId& pool) {
   }
   const std::unordered_set<const void*> known = workspaces();
   for (const WatchedBlocks::Handle& block : used) {
-    std::vector<Use>& uses = block->pool() != pool                    ? outside_
-                             : was_given(block->ptr(), block->size()) ? own_
-                                                                      : within_;
+    std::vector<Use>& uses = block->pool() != pool                        ? outside_
+                             : is_of_capture(block->ptr(), block->size()) ? own_
+                                                                          : within_;
     uses.push_back({block, known.contains(to_void_ptr(block->ptr()))});
   }
 }

@@ -38,7 +38,9 @@ class GraphUses {
   // Blocks that its own capture received: results, state, and scratch, which is freed.
   const std::vector<Use>& own() const { return own_; }
   // Whether the capture received any of these bytes.
-  bool was_given(DevicePtr ptr, std::size_t bytes) const { return given_.meets(ptr, bytes); }
+  bool is_of_capture(DevicePtr ptr, std::size_t bytes) const {
+    return addresses_.overlaps(ptr, bytes);
+  }
 
  private:
   const c10::DeviceIndex device_;
@@ -48,7 +50,7 @@ class GraphUses {
   std::vector<Use> outside_;
   std::vector<Use> within_;
   std::vector<Use> own_;
-  AddressRanges given_;
+  AddressRanges addresses_;
 };
 
 // While it exists, each operator of PyTorch in a capture begins on a stack without addresses of

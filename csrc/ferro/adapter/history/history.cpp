@@ -95,7 +95,7 @@ void History::record(const HistorySettings& settings) {
 }
 
 void History::observe() {
-  core_.set_observer(is_told() || tags_.load() != nullptr ? this : nullptr);
+  core_.set_observer(has_listeners() || tags_.load() != nullptr ? this : nullptr);
 }
 
 void History::attach_tracker(Tracker tracker) {
@@ -154,7 +154,7 @@ void History::on_event(const EventFacts& event) noexcept {
   if (TagSums* tags = tags_.load(std::memory_order_acquire)) {
     count(event, *tags);
   }
-  if (!is_told() || (is_skipped(action_of(event.what)) && !has_trackers())) {
+  if (!has_listeners() || (is_skipped(action_of(event.what)) && !has_trackers())) {
     return;
   }
   try {

@@ -99,7 +99,7 @@ class History final : public MemoryObserver {
 
  private:
   CallContext gather_now() const;
-  bool is_told() const { return enabled_.load(std::memory_order_relaxed) || has_trackers(); }
+  bool has_listeners() const { return enabled_.load(std::memory_order_relaxed) || has_trackers(); }
   bool is_skipped(TraceEntry::Action action) const;
   void observe() FERRO_REQUIRES(settings_mutex_);
   TraceRecord record_of(const EventFacts& event) const;

@@ -13,10 +13,10 @@ BlockTag TagNames::tag_of(std::string_view name) {
   if (const auto found = tags_.find(name); found != tags_.end()) {
     return found->second;
   }
-  if (names_.size() == kMost) {
-    return kMost;
+  if (names_.size() == kMaxTags) {
+    return kMaxTags;
   }
-  names_.emplace_back(names_.size() + 1 < kMost ? name : "(more tags)");
+  names_.emplace_back(names_.size() + 1 < kMaxTags ? name : "(more tags)");
   const auto tag = static_cast<BlockTag>(names_.size());
   tags_.emplace(names_.back(), tag);
   return tag;

@@ -22,7 +22,7 @@ namespace ferro {
 class TagNames {
  public:
   // Further tags share the last number, named "(more tags)".
-  static constexpr BlockTag kMost = 1023;
+  static constexpr BlockTag kMaxTags = 1023;
 
   // 0 for an empty name.
   BlockTag tag_of(std::string_view name) FERRO_EXCLUDES(mutex_);
@@ -62,7 +62,7 @@ class TagSums {
     sum.blocks.fetch_add(blocks, std::memory_order_relaxed);
   }
 
-  std::array<Sum, TagNames::kMost + 1> sums_;  // by number; number 0 stays empty
+  std::array<Sum, TagNames::kMaxTags + 1> sums_;  // by number; number 0 stays empty
 };
 
 }  // namespace ferro

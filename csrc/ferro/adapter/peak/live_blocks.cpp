@@ -6,8 +6,8 @@
 namespace ferro {
 
 BlockKind LiveBlock::kind(bool in_graph_pool) const {
-  if (said < BlockKind::kGraphs) {
-    return said;
+  if (declared < BlockKind::kGraphs) {
+    return declared;
   }
   if (in_graph_pool) {
     return BlockKind::kGraphs;
@@ -15,7 +15,7 @@ BlockKind LiveBlock::kind(bool in_graph_pool) const {
   if (made_with_gradients && !made_in_backward && freed_in_backward) {
     return BlockKind::kActivations;
   }
-  return !live && freed_phase == phase ? BlockKind::kTemporaries : said;
+  return !live && freed_phase == phase ? BlockKind::kTemporaries : declared;
 }
 
 void LiveBlocks::add(std::size_t address, LiveBlock block) {
@@ -49,9 +49,9 @@ std::shared_ptr<LiveBlock> LiveBlocks::remove(std::size_t address, c10::approx_t
   return block;
 }
 
-void LiveBlocks::say(std::size_t address, BlockKind kind) {
+void LiveBlocks::declare(std::size_t address, BlockKind kind) {
   if (const auto found = live_.find(address); found != live_.end()) {
-    found->second->said = std::min(found->second->said, kind);
+    found->second->declared = std::min(found->second->declared, kind);
   }
 }
 

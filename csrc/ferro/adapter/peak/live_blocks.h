@@ -39,7 +39,7 @@ struct LiveBlock {
   c10::approx_time_t made{};
   BlockTag tag = 0;
   c10::MempoolId_t pool{0, 0};
-  BlockKind said = BlockKind::kOther;
+  BlockKind declared = BlockKind::kOther;
   bool made_in_backward = false;
   bool made_with_gradients = false;  // autograd was recording
   bool live = true;
@@ -59,7 +59,7 @@ class LiveBlocks {
   std::shared_ptr<LiveBlock> remove(std::size_t address, c10::approx_time_t freed,
                                     std::uint32_t phase, bool in_backward);
   // Declares the kind of the live block that begins there, if there is one.
-  void say(std::size_t address, BlockKind kind);
+  void declare(std::size_t address, BlockKind kind);
 
   std::size_t live_bytes() const { return live_bytes_; }
   std::size_t peak_bytes() const { return peak_bytes_; }

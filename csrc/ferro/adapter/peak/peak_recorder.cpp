@@ -126,17 +126,17 @@ void PeakRecorder::stop() { state().on.store(false); }
 
 void PeakRecorder::begin_phase() { state().phase.fetch_add(1); }
 
-void PeakRecorder::say(c10::DeviceIndex device, const std::vector<std::size_t>& addresses,
-                       BlockKind kind) {
+void PeakRecorder::declare(c10::DeviceIndex device, const std::vector<std::size_t>& addresses,
+                           BlockKind kind) {
   State& all = state();
   const std::lock_guard guard(all.mutex);
   LiveBlocks& blocks = all.devices[device];
   for (const std::size_t address : addresses) {
-    blocks.say(address, kind);
+    blocks.declare(address, kind);
   }
 }
 
-void PeakRecorder::say_libraries() {
+void PeakRecorder::declare_libraries() {
   std::vector<std::pair<c10::DeviceIndex, std::size_t>> found;
   for (auto* workspaces : {&at::cuda::cublas_handle_stream_to_workspace(),
                            &at::cuda::cublaslt_handle_stream_to_workspace()}) {
@@ -149,7 +149,7 @@ void PeakRecorder::say_libraries() {
   State& all = state();
   const std::lock_guard guard(all.mutex);
   for (const auto& [device, address] : found) {
-    all.devices[device].say(address, BlockKind::kLibraries);
+    all.devices[device].declare(address, BlockKind::kLibraries);
   }
 }
 

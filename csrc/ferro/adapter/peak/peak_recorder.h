@@ -50,9 +50,9 @@ class PeakRecorder {
   // Begins a new phase of the program: a backward pass, an optimizer's step, or the work between.
   void begin_phase();
   // Declares the kind of the live blocks that begin at these addresses.
-  void say(c10::DeviceIndex device, const std::vector<std::size_t>& addresses, BlockKind kind);
+  void declare(c10::DeviceIndex device, const std::vector<std::size_t>& addresses, BlockKind kind);
   // Declares the workspaces of cuBLAS to be `kLibraries`.
-  void say_libraries();
+  void declare_libraries();
 
   // True once after the peak of some device has grown by a tenth.
   bool take_growth();

@@ -19,7 +19,7 @@ Mutex install_mutex;
 
 // Two registrations: one for tensors, one for torch.accelerator. PyTorch ignores a registration of
 // lower priority than the current one.
-void put_in_place(CUDAAllocator* allocator) {
+void register_allocator(CUDAAllocator* allocator) {
   constexpr std::uint8_t kHighestPriority = 255;
   c10::cuda::CUDACachingAllocator::allocator.store(allocator);
   c10::SetAllocator(c10::kCUDA, allocator, kHighestPriority);
@@ -129,7 +129,7 @@ void install(const Settings& config) {
   }
   watch_rank_messages();
   ours->start_serving();
-  put_in_place(ours);
+  register_allocator(ours);
 }
 
 void uninstall() {
@@ -147,8 +147,8 @@ void uninstall() {
   if (ours->initialized()) {
     ours->stop_serving();
   } else {
-    put_in_place(&ours->previous());  // nothing was allocated yet
-    ExpandableSetting::instance().take_back();
+    register_allocator(&ours->previous());  // nothing was allocated yet
+    ExpandableSetting::instance().restore();
   }
 }
 

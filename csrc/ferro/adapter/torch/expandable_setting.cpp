@@ -7,7 +7,7 @@ using c10::CachingAllocator::AcceleratorAllocatorConfig;
 
 constexpr const char* kKey = "expandable_segments";
 
-bool names_it(const std::string& settings) { return settings.find(kKey) != std::string::npos; }
+bool names_setting(const std::string& settings) { return settings.find(kKey) != std::string::npos; }
 
 }  // namespace
 
@@ -16,9 +16,9 @@ ExpandableSetting& ExpandableSetting::instance() {
   return setting;
 }
 
-bool ExpandableSetting::is_programs() const {
+bool ExpandableSetting::is_named_by_program() const {
   const std::string now = AcceleratorAllocatorConfig::last_allocator_settings();
-  return now != written_ && names_it(now);
+  return now != written_ && names_setting(now);
 }
 
 // Repeats the other settings, because PyTorch resets some of those that a text does not name.
@@ -32,38 +32,38 @@ void ExpandableSetting::write(bool expandable) {
   AcceleratorAllocatorConfig::instance().parseArgs(written_);
 }
 
-void ExpandableSetting::say(bool expandable) {
+void ExpandableSetting::set(bool expandable) {
   const MutexLock lock(mutex_);
-  if ((expandable && is_programs()) || memory_is_expandable() == expandable) {
+  if ((expandable && is_named_by_program()) || memory_is_expandable() == expandable) {
     return;
   }
-  if (!says_) {
+  if (!is_set_) {
     before_ = !expandable;
-    says_ = true;
+    is_set_ = true;
   }
   write(expandable);
 }
 
-void ExpandableSetting::take_back() {
+void ExpandableSetting::restore() {
   const MutexLock lock(mutex_);
-  if (says_ && !is_programs()) {
+  if (is_set_ && !is_named_by_program()) {
     write(before_);
   }
-  says_ = false;
+  is_set_ = false;
 }
 
-void ExpandableSetting::begin_as_before() {
+void ExpandableSetting::begin_original() {
   const MutexLock lock(mutex_);
-  if (as_before_++ == 0 && says_ && !is_programs() && !before_) {
+  if (originals_++ == 0 && is_set_ && !is_named_by_program() && !before_) {
     is_set_aside_.store(true);
     write(false);
   }
 }
 
-void ExpandableSetting::end_as_before() {
+void ExpandableSetting::end_original() {
   const MutexLock lock(mutex_);
-  if (--as_before_ == 0 && is_set_aside_.load()) {
-    if (!is_programs()) {
+  if (--originals_ == 0 && is_set_aside_.load()) {
+    if (!is_named_by_program()) {
       write(true);
     }
     is_set_aside_.store(false);

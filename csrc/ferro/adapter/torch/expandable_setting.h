@@ -18,7 +18,7 @@ namespace ferro {
 inline bool memory_is_expandable() {
   return c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
 }
-// The same, regardless of requests that another allocator now serves (ExpandableSetting::AsBefore).
+// The same, regardless of requests that another allocator now serves (OriginalSetting).
 bool requests_are_expandable();
 
 // Thread-safe, except while the program changes settings, which PyTorch does not order either.
@@ -28,35 +28,35 @@ class ExpandableSetting {
   static ExpandableSetting& instance();
 
   // Sets it. Does not switch it on if the program has named it.
-  void say(bool expandable) FERRO_EXCLUDES(mutex_);
-  // Restores the value before the first `say`, unless the program has named it since.
-  void take_back() FERRO_EXCLUDES(mutex_);
+  void set(bool expandable) FERRO_EXCLUDES(mutex_);
+  // Restores the value before the first `set`, unless the program has named it since.
+  void restore() FERRO_EXCLUDES(mutex_);
 
-  // While one exists, the setting is off if only `say` switched it on: for requests that another
+  // While one exists, the setting is off if only `set` switched it on: for requests that another
   // allocator serves.
-  class AsBefore {
+  class OriginalSetting {
    public:
-    AsBefore() { instance().begin_as_before(); }
-    ~AsBefore() { instance().end_as_before(); }
-    AsBefore(const AsBefore&) = delete;
-    AsBefore& operator=(const AsBefore&) = delete;
+    OriginalSetting() { instance().begin_original(); }
+    ~OriginalSetting() { instance().end_original(); }
+    OriginalSetting(const OriginalSetting&) = delete;
+    OriginalSetting& operator=(const OriginalSetting&) = delete;
   };
 
  private:
   ExpandableSetting() = default;
   // Whether the program named it in the current settings.
-  bool is_programs() const FERRO_REQUIRES(mutex_);
+  bool is_named_by_program() const FERRO_REQUIRES(mutex_);
   void write(bool expandable) FERRO_REQUIRES(mutex_);
-  void begin_as_before() FERRO_EXCLUDES(mutex_);
-  void end_as_before() FERRO_EXCLUDES(mutex_);
+  void begin_original() FERRO_EXCLUDES(mutex_);
+  void end_original() FERRO_EXCLUDES(mutex_);
   friend bool requests_are_expandable();
 
   Mutex mutex_;
-  bool says_ FERRO_GUARDED_BY(mutex_) = false;
+  bool is_set_ FERRO_GUARDED_BY(mutex_) = false;
   bool before_ FERRO_GUARDED_BY(mutex_) = false;
-  int as_before_ FERRO_GUARDED_BY(mutex_) = 0;       // number of `AsBefore`
-  std::atomic<bool> is_set_aside_{false};            // an `AsBefore` exists and has changed it
-  std::string written_ FERRO_GUARDED_BY(mutex_);     // the settings as last written here
+  int originals_ FERRO_GUARDED_BY(mutex_) = 0;    // number of `OriginalSetting`
+  std::atomic<bool> is_set_aside_{false};         // an `OriginalSetting` exists and has changed it
+  std::string written_ FERRO_GUARDED_BY(mutex_);  // the settings as last written here
   std::string of_program_ FERRO_GUARDED_BY(mutex_);  // the settings before that
 };
 

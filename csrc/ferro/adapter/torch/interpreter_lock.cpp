@@ -20,7 +20,7 @@ WithoutInterpreterLock::WithoutInterpreterLock()
 
 WithoutInterpreterLock::~WithoutInterpreterLock() {
   if (released_ != nullptr) {
-    known().take_back(released_);
+    known().acquire(released_);
   }
 }
 

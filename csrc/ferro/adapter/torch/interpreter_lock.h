@@ -8,8 +8,8 @@ namespace ferro {
 // Functions that release the GIL in this thread and take it again. Any thread may call them. Set
 // once, before any thread waits.
 struct InterpreterLock {
-  std::function<void*()> release;        // null when this thread does not have it
-  std::function<void(void*)> take_back;  // with the result of `release`, unless that was null
+  std::function<void*()> release;      // null when this thread does not have it
+  std::function<void(void*)> acquire;  // with the result of `release`, unless that was null
 };
 void set_interpreter_lock(InterpreterLock lock);
 

@@ -49,7 +49,7 @@ Span* BlockTiling::span_around(DevicePtr ptr) const {
 
 // Empties full bins, so that they accept the sizes that repeat now. Each free merges only some of
 // the blocks: merging all at once made one free in 20,000 take 4 ms.
-void BlockTiling::give_beyond_bins(Block* block) {
+void BlockTiling::insert_beyond_bins(Block* block) {
   prefetch(block->prev, block->next);
   if (block->size <= UnmergedBins::kMaxBlock) {
     unmerged_.close();

@@ -60,14 +60,14 @@ class BlockTiling {
   const FreeIndex& free_blocks() const { return free_; }
   // Frees a block that is in no index: keeps it unmerged for the next request of its size, or
   // merges it with its free neighbours.
-  void give(Block* block) {
+  void insert(Block* block) {
     if (unmerged_.accepts(block->size)) [[likely]] {
       unmerged_.push(block);
     } else {
-      give_beyond_bins(block);
+      insert_beyond_bins(block);
     }
   }
-  // Like `give`, but always merges. Returns the merged block.
+  // Like `insert`, but always merges. Returns the merged block.
   Block* insert_merged(Block* block);
   // Merges all unmerged blocks, at most UnmergedBins::kMaxBlocks.
   void merge_all();
@@ -160,7 +160,7 @@ class BlockTiling {
   static constexpr std::size_t kMaxCandidates = 64;
   static constexpr std::size_t kMergedTogether = 8;
 
-  void give_beyond_bins(Block* block);
+  void insert_beyond_bins(Block* block);
   void merge_some();
   Block* merge_neighbours(Block* block);
   void absorb_next(Block* block);

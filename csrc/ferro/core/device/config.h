@@ -49,7 +49,7 @@ struct AllocatorConfig {
 
   // Whether a stream may wait for another one while memory could grow: not if the program forbids
   // it, or while its work may wait for another rank.
-  bool may_wait_rather_than_grow() const {
+  bool may_wait_before_growth() const {
     return in_flight_share >= 0 && !(has_rank_messages && has_rank_messages());
   }
 };

@@ -53,10 +53,10 @@ void DeviceMemory::set_captures(int running, int announced) {
   if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
     // What is free now may go elsewhere also while the capture runs. Many captures in a row may be
     // announced before the device passes the first point: a few points are enough.
-    constexpr std::size_t kOutstandingAtMost = 2;
+    constexpr std::size_t kMaxOutstanding = 2;
     try {
       timeline_.update();
-      if (timeline_.points() < kOutstandingAtMost) {
+      if (timeline_.points() < kMaxOutstanding) {
         timeline_.record();
       }
     } catch (const DriverError&) {
@@ -161,8 +161,8 @@ void DeviceMemory::read_rejection_limit() {
 AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses) {
   ++counters_.ended_by(LadderStep::kOutOfMemory);
   ++counters_.out_of_memory;
-  // The memory that the steps gathered is of more use to other libraries. The facts follow, because the
-  // message has numbers of the driver from this moment too.
+  // The memory that the steps gathered is of more use to other libraries. The facts follow, because
+  // the message has numbers of the driver from this moment too.
   reclaimer_.trim(Reclaimer::kAllPages);
   auto failure = std::make_unique<OutOfMemoryFacts>(report_.facts_of_failure(wanted));
   failure->no_addresses = no_addresses;
@@ -171,10 +171,10 @@ AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses
 
 void DeviceMemory::forget_failure() {
   const RecursiveMutexLock lock(climb_mutex_);
-  const auto take_back = [](std::uint64_t& count) { count -= std::min<std::uint64_t>(count, 1); };
-  take_back(counters_.ended_by(LadderStep::kOutOfMemory));
-  take_back(counters_.out_of_memory);
-  take_back(counters_.retries);
+  const auto decrement = [](std::uint64_t& count) { count -= std::min<std::uint64_t>(count, 1); };
+  decrement(counters_.ended_by(LadderStep::kOutOfMemory));
+  decrement(counters_.out_of_memory);
+  decrement(counters_.retries);
 }
 
 AllocateResult DeviceMemory::reject(std::size_t wanted) {

@@ -1,15 +1,15 @@
 // The memory of one device: its pools, its page store, and the ladder that a request climbs when it
 // misses. An owner of parts: PoolTable, Ladder, Reclaimer and DeviceReport do the work.
 //
-// Thread-safe. Lock order: climb_mutex_ > the pool table's > a heap's >
-// locks of store, events and statistics. On a hit a thread takes one heap's lock and nothing else. A
-// miss releases it, takes climb_mutex_, and climbs; so at most one thread of a device maps memory at
-// a time, which costs nothing because the driver serialises these calls anyway. The host may wait
-// under climb_mutex_, and under no other lock.
+// Thread-safe. Lock order: climb_mutex_ > the pool table's > a heap's > locks of store, events and
+// statistics. On a hit a thread takes one heap's lock and nothing else. A miss releases it, takes
+// climb_mutex_, and climbs; so at most one thread of a device maps memory at a time, which costs
+// nothing because the driver serialises these calls anyway. The host may wait under climb_mutex_,
+// and under no other lock.
 //
-// Invariants: held pages == sum over heaps of pages behind their spans, but for borrowed ones + pages
-// of scratch sets + pages of the store; counters
-// of the device == sums over the heaps, of those that are gone too.
+// Invariants: held pages == sum over heaps of pages behind their spans, but for borrowed ones +
+// pages of scratch sets + pages of the store; counters of the device == sums over the heaps, of
+// those that are gone too.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -102,8 +102,8 @@ class DeviceMemory {
   }
 
   // How many captures run on this device, and how many are announced, which is before they begin
-  // (capture_count.h). While there are any, private pools give nothing back, and what is freed stays
-  // in its arena. For one thread at a time.
+  // (capture_count.h). While there are any, private pools give nothing back, and what is freed
+  // stays in its arena. For one thread at a time.
   void set_captures(int running, int announced);
   void set_captures(int count) { set_captures(count, count); }
 
@@ -116,12 +116,13 @@ class DeviceMemory {
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(climb_mutex_);
   // Shares a block with other processes (exports.h), as the handles that it lies on. `ptr` lies in
-  // `span`, a span of this device, and the block there lives meanwhile. Waits for nothing on the device.
+  // `span`, a span of this device, and the block there lives meanwhile. Waits for nothing on the
+  // device.
   ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)
       FERRO_EXCLUDES(climb_mutex_);
   // What lies behind a range of a span stays behind it until it was unpinned as often: handles do
-  // not leave, move or change, also while no block lies on them. False: some of the range is behind no
-  // memory.
+  // not leave, move or change, also while no block lies on them. False: some of the range is behind
+  // no memory.
   bool pin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   void unpin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   ExportTable& exports() { return exports_; }
@@ -130,8 +131,8 @@ class DeviceMemory {
   // access what comes later, and perhaps some of what there is.
   void add_peer(DeviceId peer) FERRO_EXCLUDES(climb_mutex_);
 
-  // Calls `function` under the climb lock, unless another thread has it. False: one has, and it was not
-  // called.
+  // Calls `function` under the climb lock, unless another thread has it. False: one has, and it was
+  // not called.
   template <typename Function>
   bool try_under_climb_lock(Function function) FERRO_NO_THREAD_SAFETY_ANALYSIS {
     const std::unique_lock lock(climb_mutex_, std::try_to_lock);

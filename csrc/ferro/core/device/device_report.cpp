@@ -81,7 +81,7 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
   parts_.timeline.record();
   parts_.timeline.update();
   Request asked = request;
-  asked.stream_may_wait = parts_.config.may_wait_rather_than_grow();
+  asked.stream_may_wait = parts_.config.may_wait_before_growth();
   const PageRequest wanted = heap.page_request(asked, heap.pages_missing_for(asked));
   std::size_t at_hand = parts_.store.available(wanted);
   parts_.pools.for_each_with_free_pages([&](Heap& giver) {
@@ -141,7 +141,7 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
 
 StatValue DeviceReport::occupied_by_small_blocks() {
   StatValue occupied = parts_.stats.read()[kActiveBytes][kSmall];
-  for (const Heap* heap : parts_.pools.heaps_apart()) {
+  for (const Heap* heap : parts_.pools.small_heaps()) {
     occupied.current -= heap->active_bytes(kSmall);
     if (heap->kind() == HeapKind::kSmallPages) {
       occupied.current += static_cast<std::int64_t>(heap->backed_bytes());

@@ -20,8 +20,8 @@ const std::array<Ladder::Step, 12> Ladder::kSteps = {{
     {LadderStep::kMovePages, &Ladder::move_pages},
     {LadderStep::kIdlePages, &Ladder::take_idle_pages},
     {LadderStep::kPassedPages, &Ladder::take_passed_pages},
-    {LadderStep::kStreamWait, &Ladder::wait_rather_than_grow},
-    {LadderStep::kTransfer, &Ladder::transfer_rather_than_grow},
+    {LadderStep::kStreamWait, &Ladder::stream_wait_before_growth},
+    {LadderStep::kTransfer, &Ladder::transfer_before_growth},
     {LadderStep::kGrow, &Ladder::grow},
     {LadderStep::kStreamWait, &Ladder::wait_on_stream},
     {LadderStep::kTransfer, &Ladder::transfer_pages},
@@ -35,7 +35,7 @@ DevicePtr Ladder::climb(Climb& climb) {
   Clock::time_point last = began;
   DevicePtr ptr = kNull;
   parts_.stale.remove_passed();
-  climb.request.stream_may_wait = parts_.config.may_wait_rather_than_grow();
+  climb.request.stream_may_wait = parts_.config.may_wait_before_growth();
   const auto pages_so_far = [&] {
     return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
@@ -177,14 +177,14 @@ bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request
   return prefers_stream_wait(view, parts_.config.in_flight_share);
 }
 
-DevicePtr Ladder::wait_rather_than_grow(Climb& climb) {
+DevicePtr Ladder::stream_wait_before_growth(Climb& climb) {
   const std::size_t pending = climb.heap.reclaimable_by_stream_wait();
   return pending != 0 && prefers_stream_wait_for(pending, climb.request)
              ? stream_wait_and_allocate(climb, climb.request.size)
              : kNull;
 }
 
-DevicePtr Ladder::transfer_rather_than_grow(Climb& climb) {
+DevicePtr Ladder::transfer_before_growth(Climb& climb) {
   // The search for pages visits other heaps, so it comes last.
   if (climb.heap.pool() != kDefaultPool ||
       !prefers_stream_wait_for(climb.request.size, climb.request) || !may_transfer()) {
@@ -332,7 +332,7 @@ DevicePtr Ladder::reclaim(Climb& climb) {
       return ptr;
     }
   }
-  return grow_from(parts_.pools.heaps_that_allow(), climb);
+  return grow_from(parts_.pools.reclaimable_heaps(), climb);
 }
 
 DevicePtr Ladder::wait_for_memory(Climb& climb) {
@@ -346,7 +346,7 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
   }
   // Without a point, memory freed meanwhile could not leave its place.
   if (!parts_.timeline.record()) {
-    parts_.timeline.wait_beside_captures();
+    parts_.timeline.wait_during_captures();
     if (const DevicePtr ptr = grow(climb); ptr != kNull) {
       return ptr;
     }

@@ -3,8 +3,8 @@
 // The device's climb lock guards it: one request climbs at a time. But a callback of step 7 may
 // climb again within it, so the state of a climb is only in its Climb.
 //
-// Cost: the steps up to the growth look at most at kMaxGivers other heaps. The later ones precede an
-// error, and look at all that may help.
+// Cost: the steps up to the growth look at most at kMaxGivers other heaps. The later ones precede
+// an error, and look at all that may help.
 #pragma once
 
 #include "ferro/core/device/device_parts.h"
@@ -48,8 +48,8 @@ class Ladder {
   DevicePtr move_pages(Climb& climb);
   DevicePtr take_idle_pages(Climb& climb);
   DevicePtr take_passed_pages(Climb& climb);
-  DevicePtr wait_rather_than_grow(Climb& climb);
-  DevicePtr transfer_rather_than_grow(Climb& climb);
+  DevicePtr stream_wait_before_growth(Climb& climb);
+  DevicePtr transfer_before_growth(Climb& climb);
   DevicePtr grow(Climb& climb);
   DevicePtr wait_on_stream(Climb& climb);
   DevicePtr transfer_pages(Climb& climb);

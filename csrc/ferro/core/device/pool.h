@@ -33,7 +33,7 @@ struct Pool {
   std::array<std::int64_t, kStatClasses> decreased_at_reset{};
   std::map<HeapKey, std::unique_ptr<Heap>> heaps;
 
-  bool gives_what_is_free() const { return use_count == 0 || use_on_oom; }
+  bool is_reclaimable() const { return use_count == 0 || use_on_oom; }
 };
 
 }  // namespace ferro

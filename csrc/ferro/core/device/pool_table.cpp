@@ -21,10 +21,10 @@ PoolTable::PoolTable() : serial_(next_serial()) {
 }
 
 void PoolTable::note_flags(const PoolId& id, const Pool& pool) {
-  if (id != kDefaultPool && pool.gives_what_is_free()) {
-    giving_.insert(id);
+  if (id != kDefaultPool && pool.is_reclaimable()) {
+    reclaimable_.insert(id);
   } else {
-    giving_.erase(id);
+    reclaimable_.erase(id);
   }
 }
 
@@ -45,14 +45,14 @@ void PoolTable::hold(const PoolId& id) {
   note_flags(id, pool);
 }
 
-std::optional<PoolTable::Unused> PoolTable::give_up(const PoolId& id) {
+std::optional<PoolTable::Unused> PoolTable::remove_unused(const PoolId& id) {
   const MutexLock lock(mutex_);
   const auto pool = pools_.find(id);
   if (id == kDefaultPool || pool == pools_.end() || !pool->second.heaps.empty()) {
     return std::nullopt;
   }
   const Unused unused{pool->second.use_count, pool->second.use_on_oom};
-  giving_.erase(id);
+  reclaimable_.erase(id);
   pools_.erase(pool);
   return unused;
 }
@@ -101,7 +101,7 @@ Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
     PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool.bytes;
     heap = std::make_unique<Heap>(*context_, id, key.stream, key.kind, bytes);
     if (key.kind != HeapKind::kPages && key.kind != HeapKind::kKeptPages) {
-      apart_.insert(heap.get());
+      small_heaps_.insert(heap.get());
     }
     heap->set_stream_lasts(streams_last_);
   }
@@ -135,9 +135,9 @@ std::vector<Heap*> PoolTable::heaps_of(const PoolId& id) {
   return heaps;
 }
 
-std::vector<Heap*> PoolTable::heaps_apart() {
+std::vector<Heap*> PoolTable::small_heaps() {
   const MutexLock lock(mutex_);
-  return {apart_.begin(), apart_.end()};
+  return {small_heaps_.begin(), small_heaps_.end()};
 }
 
 std::vector<Heap*> PoolTable::all_heaps() {
@@ -193,7 +193,7 @@ std::vector<Heap*> PoolTable::collect(Function accepts) {
   if (accepts(main)) {
     append(main);
   }
-  for (const PoolId& id : giving_) {
+  for (const PoolId& id : reclaimable_) {
     if (const Pool& pool = pools_[id]; accepts(pool)) {
       append(pool);
     }
@@ -201,8 +201,8 @@ std::vector<Heap*> PoolTable::collect(Function accepts) {
   return heaps;
 }
 
-std::vector<Heap*> PoolTable::heaps_that_allow() {
-  return collect([](const Pool& pool) { return pool.gives_what_is_free(); });
+std::vector<Heap*> PoolTable::reclaimable_heaps() {
+  return collect([](const Pool& pool) { return pool.is_reclaimable(); });
 }
 
 std::vector<Heap*> PoolTable::heaps_to_empty() {
@@ -218,7 +218,7 @@ void PoolTable::forget_heap(Heap* heap) {
   with_pending_.take_new(seen_with_pending_, links_of);
   std::erase(seen_with_free_pages_, heap);
   std::erase(seen_with_pending_, heap);
-  apart_.erase(heap);
+  small_heaps_.erase(heap);
 }
 
 // False if the pool is held or a heap of it is in use.
@@ -244,7 +244,7 @@ bool PoolTable::try_drop(std::map<PoolId, Pool>::iterator found) {
       gone_.erase(gone_.begin());
     }
   }
-  giving_.erase(found->first);
+  reclaimable_.erase(found->first);
   pools_.erase(found);
   return true;
 }
@@ -258,7 +258,7 @@ void PoolTable::drop_if_unused(const PoolId& id) {
 
 void PoolTable::drop_unused() {
   const MutexLock lock(mutex_);
-  const std::set<PoolId> giving = giving_;
+  const std::set<PoolId> giving = reclaimable_;
   for (const PoolId& id : giving) {
     try_drop(pools_.find(id));
   }

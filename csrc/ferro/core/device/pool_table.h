@@ -1,7 +1,8 @@
 // The pools of one device and their heaps. Finds the heap of a stream.
 //
-// Thread-safe. Only `drop_if_unused` and `drop_unused` destroy heaps. They are called under the device's climb lock; a caller that holds that lock, or
-// the pool, may keep a heap that it got here. Heaps of the default pool live as long as the table.
+// Thread-safe. Only `drop_if_unused` and `drop_unused` destroy heaps. They are called under the
+// device's climb lock; a caller that holds that lock, or the pool, may keep a heap that it got
+// here. Heaps of the default pool live as long as the table.
 //
 // Cost: a lookup on the hit path reads one thread-local entry. A function that returns a list is
 // O(its length), all others are O(log pools).
@@ -55,7 +56,7 @@ class PoolTable {
     int use_count = 0;
     bool use_on_oom = false;
   };
-  std::optional<Unused> give_up(const PoolId& id) FERRO_EXCLUDES(mutex_);
+  std::optional<Unused> remove_unused(const PoolId& id) FERRO_EXCLUDES(mutex_);
 
   // Heaps. Creates the heap if it is missing.
   Heap& arena(const PoolId& pool, StreamId stream, HeapKind kind) {
@@ -77,9 +78,9 @@ class PoolTable {
   // The first of them that have a heap in the default pool; returns their number. Allocates nothing.
   std::size_t copy_lasting_streams(std::span<StreamId> to) FERRO_EXCLUDES(mutex_);
   // The heaps that hold only small blocks, in no order.
-  std::vector<Heap*> heaps_apart() FERRO_EXCLUDES(mutex_);
+  std::vector<Heap*> small_heaps() FERRO_EXCLUDES(mutex_);
   // The heaps of pools that give their free memory before a request of the default pool fails.
-  std::vector<Heap*> heaps_that_allow() FERRO_EXCLUDES(mutex_);
+  std::vector<Heap*> reclaimable_heaps() FERRO_EXCLUDES(mutex_);
   // The heaps of the default pool and of pools that are not held.
   std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
 
@@ -159,8 +160,8 @@ class PoolTable {
   std::map<PoolId, Pool> pools_ FERRO_GUARDED_BY(mutex_);  // always contains the default pool
   // Flagged pools that do not exist yet.
   std::set<PoolId> early_use_on_oom_ FERRO_GUARDED_BY(mutex_);
-  std::set<Heap*> apart_ FERRO_GUARDED_BY(mutex_);
-  std::set<PoolId> giving_ FERRO_GUARDED_BY(mutex_);  // pools with gives_what_is_free, not default
+  std::set<Heap*> small_heaps_ FERRO_GUARDED_BY(mutex_);
+  std::set<PoolId> reclaimable_ FERRO_GUARDED_BY(mutex_);  // pools with is_reclaimable, not default
   std::map<PoolId, Numbers> gone_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> generation_{1};
 };

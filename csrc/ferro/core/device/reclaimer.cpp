@@ -39,11 +39,12 @@ void Reclaimer::empty_pool(const PoolId& id, const CallContext& context) {
   }
 }
 
-// A capture, also on another device or of a library, forbids points. Then memory freed since the last
-// point is returned after this wait, as by the native allocator. An unused device stays untouched.
+// A capture, also on another device or of a library, forbids points. Then memory freed since the
+// last point is returned after this wait, as by the native allocator. An unused device stays
+// untouched.
 void Reclaimer::wait_without_points() {
   if (parts_.driver.context_if_created() != nullptr && !parts_.timeline.record()) {
-    parts_.timeline.wait_beside_captures();
+    parts_.timeline.wait_during_captures();
   }
 }
 
@@ -63,7 +64,7 @@ std::size_t Reclaimer::empty_heap(Heap& heap, std::size_t pages, const CallConte
 
 std::size_t Reclaimer::release_pages_of(Heap& heap, std::size_t pages, const CallContext& context) {
   const bool may_leave = heap.pool() == kDefaultPool || !parts_.observer.is_within_climb();
-  if (!may_leave || (parts_.graphs != nullptr && !parts_.graphs->keep_written(heap.pool()))) {
+  if (!may_leave || (parts_.graphs != nullptr && !parts_.graphs->prepare_release(heap.pool()))) {
     return 0;
   }
   const std::size_t released = heap.release_pages(pages, ReleaseAfter::kHostWait, context);

@@ -1,4 +1,4 @@
-// Blocks that other processes map, and access for peers. See sharing/exports.h for the words.
+// Blocks that other processes map, and access for peers. ipc/exports.h defines the terms.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/heap.h"
 
@@ -7,7 +7,7 @@
 
 namespace ferro {
 
-// The handle behind an address that was not exported.
+// The handle behind an address that is in no exported unit.
 Heap::Unit Heap::unit_around(const Span& span, DevicePtr ptr) const {
   const std::size_t slot = span.page_slot(ptr);
   const std::size_t first = span.handle_begin(slot);
@@ -52,7 +52,7 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   if (!context_.driver.exports()) {
     return ExportResult::kNotExportable;
   }
-  // Handles leave in climbs alone, of which this is one.
+  // Without the lock: handles leave only in climbs, and the caller holds the climb lock.
   std::vector<PageHandle> handles;
   for (const Unit& unit : units) {
     if (unit.unit.id == 0) {
@@ -86,7 +86,7 @@ bool Heap::change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int
   for (Unit& unit : units) {
     unit.unit.pins += by;
     FERRO_CHECK(unit.unit.pins >= 0);
-    // Without a pin or an export it is a handle like others again.
+    // Without a pin or an export it is an ordinary handle again.
     if (unit.unit.pins == 0 && unit.unit.id == 0) {
       exported_.erase(unit.begin);
     } else {
@@ -134,7 +134,7 @@ void Heap::check_exports() {
     FERRO_CHECK(unit.id != 0 ? context_.exports.contains(unit.id) : unit.pins > 0);
     end = begin + unit.pages * page_bytes_;
   }
-  // A handle that was seen and left does not come again.
+  // Each handle backs one contiguous range.
   std::set<PageHandle> handles;
   for (const auto& [base, span] : tiling_.spans()) {
     PageHandle last = kNoPage;

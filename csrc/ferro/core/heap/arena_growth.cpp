@@ -1,4 +1,4 @@
-// How an arena grows: a gap gets pages. arena_release.cpp has the other direction.
+// Growth of an arena: a gap gets pages. arena_release.cpp has the other direction.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/scratch_folds.h"
@@ -35,7 +35,7 @@ GrowResult Heap::allocate_grown(const Request& request, GrowFrom from, DevicePtr
   return is_final ? roomier : GrowResult::kGapTooShort;
 }
 
-// In a gap with room for `spare` pages more than the request takes.
+// Grows in a gap with room for `spare` pages beyond the request.
 GrowResult Heap::grow(const Request& request, std::size_t spare, GrowFrom from, DevicePtr* out) {
   Span* added = nullptr;
   GrowResult result = GrowResult::kNoAddresses;
@@ -49,11 +49,11 @@ GrowResult Heap::grow(const Request& request, std::size_t spare, GrowFrom from, 
   return result;
 }
 
-// `*added`: a span that was reserved for it.
+// `*added`: a span that was reserved for the growth.
 GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom from, Span** added,
                            DevicePtr* out) {
-  // Another thread of the stream may have taken what the new pages were to complete; then there is
-  // another plan.
+  // Another thread of the stream may take the free memory beside the new pages. Then a new plan is
+  // needed.
   for (;;) {
     Growth growth;
     growth.hands_out = true;
@@ -64,7 +64,7 @@ GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom f
       begun = begin_growth(request, spare, from, growth);
     }
     if (begun == GrowResult::kNoAddresses && *added == nullptr) {
-      // Old mappings keep addresses.
+      // Old mappings occupy addresses.
       const std::size_t needed = request.size + spare * page_bytes_;
       if (is_short_of_addresses(needed) && context_.stale.remove_passed() != 0) {
         continue;
@@ -87,11 +87,10 @@ GrowResult Heap::grow_with(const Request& request, std::size_t spare, GrowFrom f
   }
 }
 
-// A growth uses free memory of the arena only if it was freed in this epoch or before. Other streams
-// may still use younger memory, and the native allocator never serves a request from a smaller free
-// block. Outside of captures the request's stream is behind the epoch, or waits for it. A capture uses
-// memory of its pool whose epoch has passed, and its own (kCaptured), while the stream's next work
-// depends on every node of the graph.
+// A growth uses free memory of the arena only if it was freed in this epoch or before: other
+// streams may still use younger memory. Outside of captures the request's stream is behind the
+// epoch, or waits for it. A capture uses memory of its pool whose epoch has passed, and memory that
+// it freed itself (kCaptured) if the stream's next work depends on every node of the graph.
 Epoch Heap::usable_until(const Request& request) {
   if (is_capturing()) {
     const bool is_ordered = pool_ == kDefaultPool || pending_.is_behind_capture();
@@ -100,7 +99,7 @@ Epoch Heap::usable_until(const Request& request) {
   return request.stream_may_wait ? std::max(behind(), context_.timeline.recorded()) : behind();
 }
 
-Epoch Heap::freed_beside(const Block& gap) {
+Epoch Heap::neighbours_freed(const Block& gap) {
   Epoch freed = kUnused;
   for (const Block* neighbour : {gap.prev, gap.next}) {
     if (neighbour != nullptr && neighbour->is_free()) {
@@ -110,8 +109,8 @@ Epoch Heap::freed_beside(const Block& gap) {
   return freed;
 }
 
-// Of a block with its free neighbours, what was freed in epoch `until` or before. Another thread of the
-// stream may have freed a neighbour after the growth was planned, and may have taken one.
+// The range of the block and its neighbours that were freed in epoch `until` or before. After the
+// growth was planned, another thread of the stream may have freed or taken a neighbour.
 Heap::FreeRange Heap::usable_around(const Block& block, Epoch until) {
   const auto is_usable = [until](const Block* neighbour) {
     return neighbour != nullptr && neighbour->is_free() && neighbour->freed <= until;
@@ -124,7 +123,7 @@ Heap::FreeRange Heap::usable_around(const Block& block, Epoch until) {
 std::optional<GrowthPlan> Heap::plan(const Request& request, std::size_t spare, Epoch until,
                                      std::vector<Block*>& gaps) {
   gaps = tiling_.growth_candidates(request.size, spare);
-  std::erase_if(gaps, [until](const Block* gap) { return freed_beside(*gap) > until; });
+  std::erase_if(gaps, [until](const Block* gap) { return neighbours_freed(*gap) > until; });
   std::vector<GapView> views;
   views.reserve(gaps.size());
   for (const Block* gap : gaps) {
@@ -133,8 +132,8 @@ std::optional<GrowthPlan> Heap::plan(const Request& request, std::size_t spare, 
   return plan_growth(views, request.size, page_bytes_, spare);
 }
 
-// Chooses a gap and own holes, and sets them aside. Nothing is changed unless the result is kGrown.
-// kNoAddresses: no gap has room.
+// Chooses a gap and own holes, and sets them aside. kNoAddresses: no gap has room. On any result
+// but kGrown nothing changed.
 GrowResult Heap::begin_growth(const Request& request, std::size_t spare, GrowFrom from,
                               Growth& growth) {
   const Epoch until = usable_until(request);
@@ -157,14 +156,15 @@ GrowResult Heap::begin_growth(const Request& request, std::size_t spare, GrowFro
   tiling_.take_gap(gap);
   gap->state = BlockState::kTransit;
   growth.own = set_aside(own);
-  growth.behind = std::max(growth.own.freed, freed_beside(*gap));
+  growth.behind = std::max(growth.own.freed, neighbours_freed(*gap));
   return GrowResult::kGrown;
 }
 
-// Whole free handles that may move to other addresses for a request, freed in epoch `until` or before.
+// Whole free handles that may move to other addresses for a request, freed in epoch `until` or
+// before.
 std::vector<Hole> Heap::movable(std::size_t wanted, const Block* gap, Epoch until) {
-  // Work that the stream captures may use memory of the default pool at its old addresses. Pages of
-  // the graph's own pool stay behind them.
+  // Captured work may use memory of the default pool at its old addresses, so its pages stay. Pages
+  // of the graph's own pool keep their old mapping.
   const bool is_default = pool_ == kDefaultPool;
   if (is_capturing() == is_default || !(is_default || moves_within_capture())) {
     return {};
@@ -172,7 +172,7 @@ std::vector<Hole> Heap::movable(std::size_t wanted, const Block* gap, Epoch unti
   return candidates(wanted, gap, until);
 }
 
-// Null when there are no addresses.
+// Null if no addresses are available.
 Span* Heap::add_span(std::size_t at_least) {
   const std::size_t least = least_span();
   const std::size_t shortest = align_up(at_least, least);
@@ -189,8 +189,7 @@ Span* Heap::add_span(std::size_t at_least) {
   return base ? add_span(*base, bytes) : nullptr;
 }
 
-// Of addresses that were just reserved. Null: the index has no room for them, and they are free
-// again.
+// Adds addresses that were just reserved. Null: the index has no room for them; they are released.
 Span* Heap::add_span(DevicePtr base, std::size_t bytes) {
   std::unique_ptr<Span> span;
   try {
@@ -232,7 +231,8 @@ TakeResult Heap::take_missing(const Request& request, std::size_t missing, GrowF
   if (from == GrowFrom::kOwnPages) {
     return TakeResult::kTooFew;
   }
-  // A graph replays on any stream, and a stream that captures waits for none.
+  // Private pools and captures do not wait: a graph replays on any stream, and a capturing stream
+  // cannot wait.
   PageRequest wanted;
   if (context_.stale.count() != 0 && !is_capturing()) {
     wanted = page_request(request, missing);
@@ -242,7 +242,8 @@ TakeResult Heap::take_missing(const Request& request, std::size_t missing, GrowF
   }
   wanted.pages = missing;
   wanted.fit = from == GrowFrom::kStore ? Fit::kExactly : Fit::kAtLeast;
-  // Shared by the handle later. In single pages any capture took 1.16 of native's time, not 1.04.
+  // Scratch is shared by whole handles. With single pages a capture took 1.16 times as long as with
+  // the native allocator, instead of 1.04.
   if (borrows()) {
     wanted.fit = Fit::kExactly;
     wanted.largest = largest_borrowed_handle(missing);
@@ -266,7 +267,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   const auto undo = [&] {
     context_.store.put(taken);
     if (is_lent) {
-      context_.graphs->take_back(pool_, lent);
+      context_.graphs->reclaim(pool_, lent);
     }
     undo_growth(growth);
   };
@@ -278,7 +279,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     growth.own_pages = growth.own.pages;
     std::size_t missing = growth.plan.pages - std::min(growth.plan.pages, growth.own_pages);
     if (borrows) {
-      // The rest of a larger handle would serve small blocks alone.
+      // The rest of a larger handle would serve only small blocks.
       const bool fits = from == GrowFrom::kStore || kind_ == HeapKind::kSmallPages;
       lent =
           context_.graphs->lend(pool_, stream_, missing, fits ? Loan::kBorrowFit : Loan::kBorrow);
@@ -309,7 +310,7 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
       return GrowResult::kOutOfMemory;
     }
   } catch (const InternalError&) {
-    // Some page may still be mapped: it must not be handed out again.
+    // Some page may still be mapped, so it must not be handed out again.
     throw;
   } catch (...) {
     undo();
@@ -368,18 +369,18 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     context_.graphs->on_mapped(pool_, grown, lent, std::span(handles).subspan(added));
   }
   notify_moved(std::move(aliased), grown);
-  hand_to_store(std::move(left), MovedHandles::kAreMapped);
+  hand_to_store(std::move(left), MovedHandles::kMapped);
   return GrowResult::kGrown;
 }
 
-// Maps handles one after the other from `begin` on, which nobody else touches. On failure nothing is
+// Maps handles one after the other from `begin` on; the range is in transit. On failure nothing is
 // mapped there.
 Status Heap::map(DevicePtr begin, std::span<const HandleRange> handles) {
   Driver& driver = context_.driver;
   std::size_t mapped = 0;
   const auto undo = [&] {
-    // A driver that refuses to remove what it has just mapped leaves pages that cannot be used
-    // again. There is no state to return to, so say it instead of handing them out twice.
+    // If the driver refuses to remove a new mapping, its pages cannot be used again, and there is
+    // no state to return to. Fails instead of handing them out twice.
     FERRO_CHECK(mapped == 0 || driver.unmap(begin, mapped),
                 "the driver refused to remove new mappings after a failed call");
   };
@@ -413,8 +414,7 @@ void Heap::undo_growth(Growth& growth) {
   tiling_.make_gap(growth.gap);
 }
 
-// Free memory beside the gap is used at once, as by the expandable segments that have this request
-// natively.
+// Uses free memory beside the gap at once, like the native expandable segments.
 BlockView Heap::allocate_at(DevicePtr ptr, const Request& request) {
   for (;;) {
     Growth growth;
@@ -433,7 +433,7 @@ BlockView Heap::allocate_at(DevicePtr ptr, const Request& request) {
         mark_live(block, request);
         return view_of(*block);
       }
-      // Free neighbours are merged, so what follows a free block is in use or a gap.
+      // Free neighbours are merged, so a free block is followed by a gap or a block in use.
       block = block->is_free() ? block->next : block;
       if (block == nullptr || block->state != BlockState::kGap || block->ptr >= end) {
         return {};

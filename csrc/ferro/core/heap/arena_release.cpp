@@ -1,4 +1,4 @@
-// Pages that leave their place in an arena: for another place in it, for the store, for the driver.
+// Pages that leave their addresses: for others in the arena, for the store, or for the driver.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/heap.h"
 #include "ferro/core/policy/span_sizes.h"
@@ -12,9 +12,9 @@ bool Heap::is_capturing() {
   return context_.driver.capture_info(stream_).status != CaptureStatus::kNone;
 }
 
-// Whole free handles that may move and were freed no later than in epoch `freed_by`, large holes
-// first until they are enough for `wanted` pages and some more to choose among; in order of address.
-// Not those beside `gap`, which growing there uses.
+// Whole free handles that may move and were freed in epoch `freed_by` or before, in order of
+// address: from the largest holes, until they have `wanted` pages, and up to kMaxCandidates more to
+// choose from. Skips those beside `gap`, which a growth there uses.
 std::vector<Hole> Heap::candidates(std::size_t wanted, const Block* gap, Epoch freed_by) {
   std::vector<Hole> found;
   std::size_t pages = 0;
@@ -63,7 +63,7 @@ std::vector<Hole> Heap::choose(const std::vector<Hole>& candidates, std::size_t 
   return chosen;
 }
 
-// The exported units that carry nothing but memory that was freed no later than in `freed_by`.
+// The exported units that are wholly free, since epoch `freed_by` or before.
 std::vector<Hole> Heap::free_exports(Epoch freed_by) {
   std::vector<Hole> found;
   if (!exported_.empty()) {
@@ -100,8 +100,8 @@ void Heap::restore(SetAside& aside) {
   aside = {};
 }
 
-// Histories are told before the mapping goes: who registered the range with a device must release
-// it while it is there.
+// Observers are notified before the mapping is removed: a library that registered the range with a
+// device must release it while it is mapped.
 Heap::Left Heap::leave(SetAside& aside, const char* reason, const CallContext& context) {
   Left left;
   for (const Hole& hole : aside.holes) {
@@ -156,7 +156,7 @@ void Heap::hand_to_store(Left left, MovedHandles moved) {
   for (StaleMappingRef& mapping : left.mappings) {
     context_.stale.add(std::move(mapping));
   }
-  if (moved == MovedHandles::kAreFree) {
+  if (moved == MovedHandles::kFree) {
     context_.store.put(left.handles);
   }
   for (const std::uint64_t id : left.exported_ids) {
@@ -167,7 +167,7 @@ void Heap::hand_to_store(Left left, MovedHandles moved) {
   }
 }
 
-// The latest epoch in which pages may have been freed so that they leave now; none: none may leave.
+// Pages that were freed in this epoch or before may leave now. None: no page may leave.
 std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   const DeviceTimeline& timeline = context_.timeline;
   if (after == ReleaseAfter::kHostWait) {
@@ -179,7 +179,7 @@ std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.recorded();
 }
 
-// False: a capture forbids it.
+// False: a capture forbids the wait.
 bool Heap::wait_for_release(Epoch freed) {
   if (!context_.timeline.has_passed(freed) && stream_lasts() && is_capturing()) {
     return false;
@@ -209,7 +209,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
     }
     aside = set_aside(choose(holes, wanted));
     if (pool_ != kDefaultPool) {
-      // Graphs have replayed on the pages since they were freed.
+      // Graphs may have replayed on the pages since they were freed.
       aside.freed = context_.timeline.now();
     }
   }
@@ -231,7 +231,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
     }
     left = leave(aside, after == ReleaseAfter::kHostWait ? "released" : "transferred", context);
   }
-  hand_to_store(std::move(left), MovedHandles::kAreFree);
+  hand_to_store(std::move(left), MovedHandles::kFree);
   return pages;
 }
 
@@ -258,7 +258,7 @@ std::size_t Heap::free_pages() {
   return pages + pages_of(free_exports());
 }
 
-// Out of all indexes, if nothing is behind it nor in transit in it; else null.
+// Removes the span from all indexes if it is one gap; else null.
 std::unique_ptr<Span> Heap::detach_if_empty(Span& span) {
   Block* block = span.first;
   if (block->state != BlockState::kGap || block->next != nullptr) {

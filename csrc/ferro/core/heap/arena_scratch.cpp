@@ -1,4 +1,3 @@
-// Scratch of graphs: what a capture borrowed and does not hold, and what graphs have let go.
 #include "ferro/core/heap/arena_scratch.h"
 
 #include "ferro/driver/error.h"
@@ -18,7 +17,7 @@ bool ArenaScratch::is_all_free(const Span& span, DevicePtr begin, DevicePtr end)
   return true;
 }
 
-// Where the driver does not say what is over, it stays pending until somebody asks again.
+// If the driver's query fails, blocks stay pending until the next collection.
 void ArenaScratch::collect_locked() {
   try {
     heap_.collect_locked();
@@ -59,7 +58,7 @@ bool ArenaScratch::is_borrowed(const Span& span, DevicePtr ptr, std::size_t byte
   return false;
 }
 
-// In order of address, within a block each.
+// In order of address. A run lies within one block.
 std::vector<ArenaScratch::Run> ArenaScratch::free_borrowed_runs(std::span<const Handle> borrowed) {
   collect_locked();
   heap_.tiling_.merge_all();
@@ -184,7 +183,7 @@ void ArenaScratch::retire_free(const AddressRanges& written) {
   }
 }
 
-// Own handles without a live byte that blocks of these states touch, in order of address.
+// Own handles that are wholly free or retired and overlap an accepted block, in order of address.
 template <typename Accepts>
 std::vector<ArenaScratch::Handle> ArenaScratch::handles_under(Accepts accepts) {
   std::vector<Handle> handles;
@@ -217,7 +216,7 @@ std::vector<ArenaScratch::Handle> ArenaScratch::free_handles_outside(
   heap_.tiling_.merge_all();
   std::vector<Handle> handles = handles_under([](const Block& block) { return block.is_free(); });
   std::erase_if(handles, [&](const Handle& handle) {
-    return ranges.meets(handle.begin, handle.range.pages * heap_.page_bytes_) ||
+    return ranges.overlaps(handle.begin, handle.range.pages * heap_.page_bytes_) ||
            but.contains(handle.range.handle);
   });
   return handles;

@@ -1,6 +1,6 @@
-// Scratch of graphs in one arena: what a capture borrowed and does not hold, and what graphs have let
-// go. A view of the heap, whose lock each function takes. Under the climb lock; what for is in
-// graph/graph_memory.h.
+// Scratch of graphs in one arena: borrowed handles without live bytes, and memory that graphs have
+// freed. A view of the heap, whose lock each function takes; the caller holds the climb lock. For
+// the purpose see graph/graph_memory.h.
 #pragma once
 
 #include "ferro/core/heap/heap.h"
@@ -18,10 +18,10 @@ class ArenaScratch {
  public:
   explicit ArenaScratch(Heap& heap) : heap_(heap) {}
 
-  // The whole borrowed handles that carry nothing but free memory become aliased blocks.
+  // Turns borrowed handles that are wholly free into aliased blocks.
   std::vector<AliasedBlock> alias_borrowed();
-  // Of accepted ones as many pages as are wanted, from the shortest runs of them, give or take a handle; none that
-  // touch memory which is about to grow.
+  // The same for accepted handles, from the shortest runs on, until they have `wanted` pages; the
+  // last handle may exceed them. Skips runs beside a gap that is growing.
   std::vector<AliasedBlock> alias_some_borrowed(std::size_t wanted,
                                                 const std::function<bool(PageHandle)>& accepts);
   struct Handle {
@@ -31,36 +31,35 @@ class ArenaScratch {
   // The borrowed handles.
   std::vector<Handle> borrowed();
   bool is_borrowed(const Span& span, DevicePtr ptr, std::size_t bytes);
-  // The heap owns the borrowed handle at `begin`.
+  // Makes the heap the owner of the borrowed handle at `begin`.
   void keep_borrowed(DevicePtr begin);
-  // Maps others behind whole handles, at the same addresses. Contents are lost, so nothing may use
-  // them. On failure, also when it throws, the old ones are there; the driver that refuses that has
-  // left no state to return to.
+  // Replaces the mapped handles by `fresh` at the same addresses. The contents are lost, so no work
+  // may use them. On failure, also when it throws, the old handles are mapped again. InternalError:
+  // the driver refused that.
   Status remap(DevicePtr begin, std::span<const HandleRange> old,
                std::span<const HandleRange> fresh);
-  // Says so of the handle at `begin`: `fresh` are the heap's own.
+  // Records such a replacement of the borrowed handle at `begin`; the heap owns `fresh`.
   void exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh);
   // Heap::undo_allocation.
   void undo_allocation(Span& span, DevicePtr ptr) { heap_.undo_allocation(span, ptr); }
-  // What is free of these addresses is retired.
+  // Retires the free memory of these addresses.
   void retire_free(const AddressRanges& written);
   AddressRanges backed_ranges();
-  // Own whole handles with retired bytes, and none that are live or pending, become aliased blocks.
-  // They are the caller's. Here and below: none of those in `but`.
+  // Turns own handles that are wholly free, and some of whose bytes are retired, into aliased
+  // blocks. The caller owns the handles. Here and below, handles in `but` are skipped.
   std::vector<AliasedBlock> alias_retired(const std::set<PageHandle>& but = {});
-  // Own whole handles that carry nothing but free memory outside of these ranges become aliased
-  // blocks. They are the caller's.
+  // The same for own handles that are wholly free and outside of these ranges.
   std::vector<AliasedBlock> alias_free_outside(const AddressRanges& ranges,
                                                const std::set<PageHandle>& but);
-  // The pages of the handles that `alias_free_outside` would find; those of a run lie side by side.
+  // The pages of the handles that `alias_free_outside` would find, as runs of adjacent handles.
   HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but);
-  // Own handles; those that are whole and carry nothing but free or retired memory.
   std::set<PageHandle> own_handles();
+  // Own handles with only free or retired memory.
   std::set<PageHandle> free_handles();
-  // What is retired may be handed out.
+  // Makes all retired memory free again.
   void unretire_all();
-  // Unmaps an aliased block, which nobody uses any more. False: the driver refused, and some of it
-  // is still there.
+  // Unmaps an aliased block that no graph uses any more. False: the driver refused, and some of it
+  // is still mapped.
   bool remove_alias(Block* block);
 
  private:

@@ -1,4 +1,4 @@
-// What is mapped behind the addresses of graphs: other handles, or nothing any more.
+// Changes of the mappings behind addresses of graphs: other handles, or none.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/arena_scratch.h"
 #include "ferro/driver/error.h"
@@ -15,7 +15,7 @@ Status ArenaScratch::remap(DevicePtr begin, std::span<const HandleRange> old,
     Status status = Status::kOutOfMemory;
     try {
       status = heap_.map(begin, old);
-    } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the check says it
+    } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the check reports it
     }
     FERRO_CHECK(status == Status::kOk, "the driver refused to map the pages of a graph again");
   };

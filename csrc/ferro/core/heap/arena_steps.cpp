@@ -1,5 +1,4 @@
-// Steps of a climb that need no new pages: what is complete, what is unmerged, what other streams
-// are done with.
+// Steps of a climb that need no new pages: complete frees, merges, waits for other streams.
 #include "ferro/core/heap/heap.h"
 
 #include <algorithm>
@@ -26,14 +25,13 @@ DevicePtr Heap::allocate_merged(const Request& request) {
   return take_best_fit(request);
 }
 
-// In the default pool alone: a graph replays on the memory of its pool on any stream, and that one
-// did not wait.
+// Only in the default pool: a graph replays on any stream, which did not wait.
 std::size_t Heap::reclaimable_by_stream_wait() {
   const HeapLock lock(mutex_);
   return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
 }
 
-// The uses may be of another device, which points of this one cover through the wait alone: so the
+// The uses may be on another device. Points of this device cover them only after the wait, so the
 // blocks are stamped after it.
 bool Heap::order_behind_uses(std::size_t size, std::vector<Block*>& ready) {
   const bool ordered = pending_.stream_wait_for_one(size, ready);

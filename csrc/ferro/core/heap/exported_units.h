@@ -1,10 +1,10 @@
 // The handles of an arena that stay behind their addresses: those that other processes may map
-// (sharing/exports.h), and those that the program pinned. Belongs to the heap's lock.
+// (ipc/exports.h), and those that the program pinned. Belongs to the heap's lock.
 #pragma once
 
 #include "ferro/base/bytes.h"
+#include "ferro/core/ipc/exports.h"
 #include "ferro/core/policy/whole_pages.h"
-#include "ferro/core/sharing/exports.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
@@ -36,8 +36,8 @@ class ExportedUnits {
     --unit;
     return ptr < end_of(unit) ? unit : units_.end();
   }
-  // Calls `visit(PageRun)` for the parts of a run of whole handles that are no exported unit, in
-  // order of address.
+  // Calls `visit(PageRun)` for the parts of a run of whole handles outside all units, in order of
+  // address.
   template <typename Visit>
   void for_each_unpinned(const PageRun& run, Visit visit) const {
     DevicePtr begin = run.begin;
@@ -52,7 +52,7 @@ class ExportedUnits {
       visit(PageRun{begin, distance(begin, end)});
     }
   }
-  // Calls `visit(PageRun)` for the units that lie wholly in a range, but for those that are pinned.
+  // Calls `visit(PageRun)` for the unpinned units that lie wholly in a range.
   template <typename Visit>
   void for_each_inside(DevicePtr begin, DevicePtr end, Visit visit) const {
     for (auto unit = units_.lower_bound(begin); unit != units_.end() && end_of(unit) <= end;

@@ -60,24 +60,24 @@ FreeResult Heap::free(Span& span, DevicePtr ptr, const CallContext& context) {
   context_.stats.note_activity(&stats_, claim_countdown_);
   block->freed = pool_ == kDefaultPool ? context_.timeline.now() : stamp_of_free(*block);
   if (block->extra != nullptr || is_observed()) [[unlikely]] {
-    return free_unusually(block, context);
+    return free_slow(block, context);
   }
   const std::size_t size = block->size;
   stats_.on_free(static_cast<std::int64_t>(size), static_cast<std::int64_t>(block->requested));
-  give(block);
+  insert_free(block);
   return {FreeError::kNone, size};
 }
 
-// In a private pool. Memory that was handed out and freed within one capture is used by that graph
-// alone, in the graph's order, so no work that the device was given uses it. An epoch begins at the
-// announcement of a capture and at its end.
+// For blocks of a private pool. Memory that was handed out and freed within one capture is used
+// only by that graph, in the graph's order, so no submitted work uses it. An epoch begins when a
+// capture is announced and when it ends.
 Epoch Heap::stamp_of_free(const Block& block) {
   const Epoch now = context_.timeline.now();
   if (block.freed != now || context_.captures.load() == 0 || !stream_lasts()) {
     return now;
   }
   try {
-    // Without an id it is the legacy stream beside the capture of a blocking one.
+    // Without an id it is the legacy stream while a blocking stream captures.
     const CaptureInfo capture = context_.driver.capture_info(stream_);
     return capture.status == CaptureStatus::kActive && capture.id != 0 ? kCaptured : now;
   } catch (const DriverError&) {
@@ -96,7 +96,7 @@ void Heap::undo_allocation(Span& span, DevicePtr ptr) {
   complete_free(block, nullptr);
 }
 
-FreeResult Heap::free_unusually(Block* block, const CallContext& context) {
+FreeResult Heap::free_slow(Block* block, const CallContext& context) {
   const std::size_t size = block->size;
   notify(*block, MemoryEvent::kFreeRequested, context);
   bool waits = false;
@@ -142,12 +142,12 @@ void Heap::notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
 void Heap::complete_free(Block* block, const CallContext& context) {
   notify(*block, MemoryEvent::kFreeCompleted, context);
   delete std::exchange(block->extra, nullptr);
-  give(block);
+  insert_free(block);
 }
 
-void Heap::give(Block* block) {
+void Heap::insert_free(Block* block) {
   block->requested = 0;
-  tiling_.give(block);
+  tiling_.insert(block);
   if (tiling_.was_page_freed()) [[unlikely]] {
     list_free_pages();
   }
@@ -278,7 +278,7 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
     complete_free(block, nullptr);
   }
   tiling_.merge_all();
-  // Everything backed is free now and merged, so each recorded block lies inside one free block.
+  // All backed memory is free and merged now, so each recorded block lies inside one free block.
   for (const BlockView& view : live) {
     const Span* span = tiling_.span_around(view.ptr);
     FERRO_CHECK(span != nullptr);

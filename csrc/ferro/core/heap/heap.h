@@ -1,30 +1,29 @@
-// The blocks of one (pool, stream, size class) of one device: an arena of addresses, whose pages come
-// from the device's store and may leave again.
+// The blocks of one (pool, stream, size class) of one device: an arena of addresses, whose pages
+// come from the device's store and may leave again.
 //
-// There is one way for a page to leave. Whole free handles are set aside: their blocks are in
-// transit, so no request gets them. Then they are released: the store has the handles, the mapping
-// stays until the epoch in which they were freed has passed (StaleMappings), and then the addresses
-// are a gap. Until the release, setting aside can be undone.
+// A page leaves in two steps. Whole free handles are set aside: their blocks are in transit, so no
+// request gets them; this can be undone. Then they are released: the store has the handles, the
+// mapping stays until the epoch in which they were freed has passed (StaleMappings), and afterwards
+// the addresses are a gap.
 //
-// Thread-safe: every public function takes the heap's lock itself, and waits for nothing while it
-// holds it. Mappings are made and removed without it. There are three kinds:
-//  - the hit path (`allocate_hit`, `free`) never talks to the driver, except to free a block that
-//    other streams use, and takes host memory only in chunks, for many blocks at a time;
+// Thread-safe: every public function takes the heap's lock, and waits for nothing while it holds
+// it. Mappings are made and removed without it. There are three kinds of functions:
+//  - the hit path (`allocate_hit`, `free`) calls the driver only to free a block that other streams
+//    use, and takes host memory only in chunks, for many blocks at a time;
 //  - steps of a climb. The device runs them one at a time;
-//  - the rest looks.
+//  - queries.
 //
 // Invariants (check_invariants recounts them, between climbs):
 //  * those of BlockTiling;
-//  * a block is a gap, in transit or aliased exactly when no handle of the heap, or that it borrowed,
-//    is behind any of its bytes, all others are backed wholly; of those that are not backed none is
-//    handed out;
+//  * a block that is a gap, in transit or aliased is backed by no own or borrowed handle of the
+//    heap; every other block is backed wholly. Only backed blocks are handed out;
 //  * backed bytes == live + pending + free + unmerged + retired bytes;
 //  * the counters equal the recount of the blocks;
-//  * a handle is behind addresses of one heap, or in the store, or one of a scratch set, and those may
-//    be behind several; those of an exported unit are behind its addresses, and no other handle was
+//  * a handle backs addresses of one heap, or is in the store, or is of a scratch set and may back
+//    several addresses. The handles of an exported unit back its addresses; no other handle was
 //    exported;
-//  * reserved bytes <= address_budget(most bytes mapped at one time), but for spans that one request
-//    needed or that live blocks keep (policy/span_sizes.h).
+//  * reserved bytes <= address_budget(most bytes mapped at one time), except for spans that one
+//    request needed or that live blocks keep (policy/span_sizes.h).
 #pragma once
 
 #include "ferro/base/biased_mutex.h"
@@ -51,16 +50,17 @@ namespace ferro {
 
 using HeapLock = BiasedSpinLock;
 
-// Own pages are whole free handles elsewhere in the same arena.
+// The pages with which an arena grows. Own pages are whole free handles elsewhere in the same
+// arena.
 enum class GrowFrom {
   kOwnPages,
   kIdlePages,    // and those of the store that are ready
   kAnyPages,     // and new ones
   kWaitedPages,  // and, before new ones, those for whose epochs this heap's stream can wait
-  kStore,        // of the store and new ones, exactly as many as it takes; none of its own
+  kStore,        // of the store and new ones, exactly as many as needed; no own pages
 };
-// kGapTooShort: where the request fits there is no room for the handles at hand, and elsewhere not
-// enough of them. kNoAddresses: no range of addresses is to be had.
+// kGapTooShort: the gaps that fit the request have no room for the handles at hand, and other gaps
+// would need more handles. kNoAddresses: no range of addresses is available.
 enum class [[nodiscard]] GrowResult{kGrown,       kTooFewPages, kOverLimit,  kRejected,
                                     kOutOfMemory, kGapTooShort, kNoAddresses};
 
@@ -76,7 +76,7 @@ class Heap final : public MappingOwner {
   // `pool_bytes` counts what the pool holds and outlives the heap; null: nothing is counted.
   Heap(const HeapContext& context, PoolId pool, StreamId stream, HeapKind kind = HeapKind::kPages,
        PoolBytes* pool_bytes = nullptr);
-  // Only when `is_empty()`. Gives the addresses back.
+  // Requires `is_empty()`. Releases the addresses.
   ~Heap();
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
@@ -85,8 +85,8 @@ class Heap final : public MappingOwner {
   PoolId pool() const { return pool_; }
   HeapKind kind() const { return kind_; }
   DeviceId device() const { return context_.driver.device(); }
-  // Until it is known that the stream lasts as long as the process, nobody but its own requests may
-  // touch it: it may have been destroyed.
+  // Whether the stream is known to last as long as the process. Otherwise only its own requests may
+  // touch it, because it may have been destroyed.
   bool stream_lasts() const { return stream_lasts_.load(std::memory_order_relaxed); }
   void set_stream_lasts(bool lasts) { stream_lasts_.store(lasts, std::memory_order_relaxed); }
 
@@ -94,55 +94,56 @@ class Heap final : public MappingOwner {
   // changed.
   FreeResult free(Span& span, DevicePtr ptr, const CallContext& context = nullptr)
       FERRO_EXCLUDES(mutex_);
-  // A use of a live block by another stream; its memory is not reused before that stream is done.
-  // The heap's own stream needs no record. False: no live block starts at `ptr`.
+  // Records that another stream uses a live block; its memory is not reused before that stream is
+  // done. No-op for the heap's own stream. False: no live block starts at `ptr`.
   bool record_stream(Span& span, DevicePtr ptr, StreamId stream) FERRO_EXCLUDES(mutex_);
-  // Frees what is complete (asks the driver, does not wait). True when something was freed.
+  // Frees pending blocks whose uses are complete. Queries the driver, does not wait. True if some
+  // block was freed.
   bool collect_pending() FERRO_EXCLUDES(mutex_);
-  // The host waits until nothing is pending but what running captures defer.
+  // The host waits until only blocks that running captures defer are pending.
   void wait_for_pending() FERRO_EXCLUDES(mutex_);
   bool has_pending() FERRO_EXCLUDES(mutex_);
 
-  // For checkpoints. `live` is in order of address, as `live_blocks_of` gave it. Can it be restored:
-  // is nothing pending, and every range of it still backed here?
+  // For checkpoints. `live` is in order of address, as from `live_blocks_of`. Whether it can be
+  // restored: nothing is pending, and every range of it is still backed here.
   bool can_restore(const std::vector<BlockView>& live) FERRO_EXCLUDES(mutex_);
-  // Frees every live block, which go to `freed`, and then makes exactly `live` live again, at the
-  // same addresses. Only after can_restore(live), with no other call in between.
+  // Frees every live block and appends it to `freed`; then makes exactly `live` live again, at the
+  // same addresses. Called right after can_restore(live) returned true.
   void restore_live(const std::vector<BlockView>& live, std::vector<BlockView>* freed)
       FERRO_EXCLUDES(mutex_);
-  // Some live block is used by another stream, outside of any capture.
+  // Whether another stream uses some live block outside of captures.
   bool has_recorded_uses() FERRO_EXCLUDES(mutex_);
   // No block is live or pending.
   bool is_unused() FERRO_EXCLUDES(mutex_);
-  // Of blocks of one class that are live or pending, as of a moment ago.
+  // The bytes of live and pending blocks of one class; a recent value.
   std::int64_t active_bytes(StatClass cls) const {
     return stats_.current(&ClassStats::bytes, cls) +
            stats_.current(&ClassStats::pending_bytes, cls);
   }
-  // By handles of its own. Under the climb lock, under which alone it changes.
+  // The bytes that own handles back. Changes only under the climb lock, which the caller holds.
   std::size_t backed_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
     return (tiling_.backed_pages() - tiling_.scratch().borrowed_pages) * page_bytes_;
   }
-  // Unused, and nothing is behind the addresses, nor an old mapping left.
+  // Whether it is unused, has no pages and has no old mapping.
   bool is_empty() FERRO_EXCLUDES(mutex_);
 
   // The live block that starts at `ptr`, or that contains it, if any.
   std::optional<BlockView> live_block_at(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   std::optional<BlockView> live_block_around(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
-  // O(blocks), as what they give.
+  // O(blocks).
   std::vector<SegmentView> segments() FERRO_EXCLUDES(mutex_);
   void visit_live(const VisitLive& visit) FERRO_EXCLUDES(mutex_);
-  // Merges what is unmerged; else O(log blocks).
+  // Merges the unmerged blocks; apart from that O(log blocks).
   HeapView view() FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation. O(blocks).
   void check_invariants() FERRO_EXCLUDES(mutex_);
 
   HeapList::Links& links() { return links_; }
-  // Leaves a list if what it is for does not apply any more. True: it has left.
+  // Leaves the list if its condition does not hold any more. True: it has left.
   bool leave_list_of_pending() FERRO_EXCLUDES(mutex_);
   bool leave_list_of_free_pages() FERRO_EXCLUDES(mutex_);
 
-  // Hit path. kNull: no free block fits as things are.
+  // Hit path. kNull: no free block fits without a step of the ladder.
   DevicePtr allocate_hit(std::size_t size, std::size_t requested, const CallContext& context)
       FERRO_EXCLUDES(mutex_) {
     const HeapLock lock(mutex_);
@@ -158,39 +159,38 @@ class Heap final : public MappingOwner {
   // Steps of a climb. kNull: the step did not help. DriverError: nothing is lost.
   DevicePtr allocate_collected(const Request& request) FERRO_EXCLUDES(mutex_);
   DevicePtr allocate_merged(const Request& request) FERRO_EXCLUDES(mutex_);
-  // Puts pages behind a gap. Without success the arena is as it was, but for whole free handles that
-  // may have gone to the store. Own pages move only when their epoch has passed or the heap's stream is
+  // Backs a gap with pages. On failure the arena is unchanged, except that whole free handles may
+  // have gone to the store. Own pages move only if their epoch has passed or the heap's stream is
   // ordered behind it. `*out` is written on kGrown only.
   GrowResult allocate_grown(const Request& request, GrowFrom from, DevicePtr* out)
       FERRO_EXCLUDES(mutex_);
-  // The heap's stream waits for the uses of one pending block after the other, searching again after
-  // each: of one that is large enough, else, from the one that was freed first, of at most
-  // `at_most` bytes of blocks, give or take one. The host does not wait.
+  // The heap's stream waits for the uses of pending blocks one by one, and the search is repeated
+  // after each: first those that are large enough, then all in the order of their frees. Stops
+  // after `at_most` bytes; the last block may exceed them. The host does not wait.
   DevicePtr allocate_after_stream_wait(const Request& request, std::size_t at_most)
       FERRO_EXCLUDES(mutex_);
-  // The host waits for one pending event after the other, searching again after each.
+  // The host waits for pending events one by one, and the search is repeated after each.
   DevicePtr allocate_waited(const Request& request) FERRO_EXCLUDES(mutex_);
-  // At exactly `ptr`. A null `ptr` in the result: some byte is in use or not of this heap, or there
-  // is no memory to put there; nothing is allocated. Where pages have left the arena, others come
-  // from the store. Where its addresses went, they are reserved again, if they are still free.
+  // Allocates at exactly `ptr`. Gaps get pages from the store. A null `ptr` in the result: some
+  // byte is in use or not of this heap, or memory is short; nothing is allocated.
   BlockView allocate_at(DevicePtr ptr, const Request& request) FERRO_EXCLUDES(mutex_);
 
-  // Reserves the addresses of a range of which no heap has any. False: some are taken.
+  // Reserves the addresses of a range that overlaps no heap. False: some are taken.
   bool try_reserve_at(DevicePtr ptr, std::size_t bytes) FERRO_EXCLUDES(mutex_);
 
-  // Of pending blocks that a stream wait would free; 0 in private pools.
+  // The bytes of pending blocks that a stream wait would free; 0 in private pools.
   std::size_t reclaimable_by_stream_wait() FERRO_EXCLUDES(mutex_);
-  // This heap's stream waits for the uses of all its pending blocks; the host does not. Not where
-  // the stream may be gone. True: some are free now.
+  // This heap's stream waits for the uses of all its pending blocks; the host does not. Does not
+  // wait if the stream may be gone. True: some are free now.
   bool stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
 
-  // May its free pages go to other heaps without a wait of the host? Those of a private pool stay,
-  // because graphs replay on them.
+  // Whether free pages may go to other heaps without a wait of the host. Those of a private pool
+  // stay, because graphs replay on them.
   bool may_transfer_pages() const { return pool_ == kDefaultPool; }
-  // Can its stream wait for others? Not while it captures.
+  // Whether its stream can wait for others: not while it captures.
   bool may_wait_for_streams() { return !is_capturing(); }
-  // Its stream waits for the epoch; what was freed by then may come here. The host does not wait.
-  // False: a capture forbids that. Only while the stream exists: it lasts, or the program asks for
+  // Makes its stream wait for the epoch, so that memory freed by then may move here. The host does
+  // not wait. False: a capture forbids it. The stream must exist: it lasts, or the program requests
   // memory on it.
   bool order_behind(Epoch epoch) {
     const bool ordered = context_.timeline.order_before(epoch, stream_);
@@ -199,8 +199,8 @@ class Heap final : public MappingOwner {
     }
     return ordered;
   }
-  // Asks the store for pages for a request of this arena. The stream waits only for pages that left
-  // this arena, and only if the request allows it.
+  // What this arena requests from the store. The stream waits only for pages that left this arena,
+  // and only if the request allows it.
   PageRequest page_request(const Request& request, std::size_t pages) const {
     PageRequest wanted;
     wanted.pages = pages;
@@ -211,35 +211,35 @@ class Heap final : public MappingOwner {
     }
     return wanted;
   }
-  // Releases whole free pages to the store, `wanted` or what the last handle brings beyond them; how
-  // many. None while a capture forbids the point that has to be waited for; without a wait of the
-  // host none unless `may_transfer_pages()`. After a wait of the host exported units that are free go
+  // Releases at least `wanted` whole free pages to the store, as far as there are; the last handle
+  // may exceed them. Returns their number. 0 while a capture forbids the wait, and without a wait
+  // of the host unless `may_transfer_pages()`. After a wait of the host, free exported units go
   // too, to the driver. DriverError: nothing was released.
   std::size_t release_pages(std::size_t wanted, ReleaseAfter after,
                             const CallContext& context = nullptr) FERRO_EXCLUDES(mutex_);
-  // How many pages that would be, looking no further than `at_most`.
+  // The number of pages that `release_pages` would release. The search ends at `at_most`.
   std::size_t releasable_pages(std::size_t at_most, ReleaseAfter after) FERRO_EXCLUDES(mutex_);
   // Pages of whole free handles. O(free blocks of a page and more).
   std::size_t free_pages() FERRO_EXCLUDES(mutex_);
-  // How many pages a request would take from the store or the driver, if it came now.
+  // The number of pages that a request would take from the store or the driver now.
   std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
-  // On the arena, since construction.
+  // Pages moved within the arena since construction.
   std::uint64_t pages_moved() const { return pages_moved_.load(std::memory_order_relaxed); }
-  // Gives spans back that nothing is behind; how many bytes of addresses.
+  // Releases spans without pages. Returns their bytes of addresses.
   std::size_t release_empty_spans() FERRO_EXCLUDES(mutex_);
 
-  // The handles behind the live block that contains `ptr`, for another process. They stay as they are
-  // until nothing lies on them. Waits for nothing. `*out` is written on kOk only. DriverError: nothing
-  // changed.
+  // Exports the handles behind the live block that contains `ptr` to other processes. They stay in
+  // place while any block lies on them. Does not wait. `*out` is written on kOk only. DriverError:
+  // nothing changed.
   ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out) FERRO_EXCLUDES(mutex_);
 
-  // Pins, by 1, or unpins, by -1, the handles behind a range of addresses. They stay, whatever
-  // becomes of the blocks on it, until they have been unpinned as often. O(handles behind the range).
-  // False: no page is behind some of it, and nothing was changed.
+  // Pins (`by` 1) or unpins (-1) the handles behind a range of addresses. Pinned handles stay, even
+  // without blocks, until they are unpinned as often. O(handles behind the range). False: some of
+  // the range has no page; nothing changed.
   bool change_pins(const Span& span, DevicePtr begin, std::size_t bytes, int by)
       FERRO_EXCLUDES(mutex_);
 
-  // Gives a peer access to all pages that are behind the arena now.
+  // Grants a peer access to all pages that the arena has now.
   void grant(DeviceId to) FERRO_EXCLUDES(mutex_);
 
   void on_mapping_removed(Block* block) override FERRO_EXCLUDES(mutex_);
@@ -247,7 +247,7 @@ class Heap final : public MappingOwner {
  private:
   friend class ArenaScratch;
 
-  // Takes back what was just handed out: it counts as no allocation. Observers see both.
+  // Undoes an allocation that was just made, which does not count then. Observers see both.
   void undo_allocation(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   DevicePtr take_best_fit(std::size_t size, std::size_t requested, const CallContext& context)
       FERRO_REQUIRES(mutex_);
@@ -274,8 +274,8 @@ class Heap final : public MappingOwner {
     return mark_live(block, request.requested, request.context);
   }
   bool collect_locked() FERRO_REQUIRES(mutex_);
-  // For waits without the lock: frees what needs no wait; the event to wait for next, if any.
-  // `*progress`: something was freed.
+  // For waits without the lock: frees blocks that need no wait, and returns the event to wait for
+  // next, if any. `*progress`: some block was freed.
   std::optional<EventId> next_event(bool* progress) FERRO_REQUIRES(mutex_);
   template <typename Step>
   bool complete_ready(Step step) FERRO_REQUIRES(mutex_);
@@ -292,7 +292,7 @@ class Heap final : public MappingOwner {
       pool_bytes_->change(cls, change);
     }
   }
-  // What mapped a range, for views.
+  // Remembers the call that mapped a range, for views.
   void remember_mapping(DevicePtr begin, const CallContext& context) FERRO_REQUIRES(mutex_);
   void forget_mapping(DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);
   static BlockView view_of(const Block& block);
@@ -301,10 +301,10 @@ class Heap final : public MappingOwner {
   Epoch stamp_of_free(const Block& block) FERRO_REQUIRES(mutex_);
   void complete_free(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
   void complete_pending(const std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
-  FreeResult free_unusually(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
-  void give(Block* block) FERRO_REQUIRES(mutex_);
+  FreeResult free_slow(Block* block, const CallContext& context) FERRO_REQUIRES(mutex_);
+  void insert_free(Block* block) FERRO_REQUIRES(mutex_);
 
-  // More holes than this, beyond those that are enough, are not looked at for one request.
+  // The most holes considered for one request beyond those that suffice.
   static constexpr std::size_t kMaxCandidates = 64;
   static constexpr Epoch kAnyEpoch = ~Epoch{0};
 
@@ -315,14 +315,14 @@ class Heap final : public MappingOwner {
     std::size_t pages = 0;  // of the handles
     Epoch freed = kUnused;  // the latest of the blocks
   };
-  // A gap in transit that is to get pages.
+  // A gap in transit that will get pages.
   struct Growth {
     Block* gap = nullptr;
     GrowthPlan plan;
     SetAside own;
-    std::size_t own_pages = 0;  // of `own`, which is empty at the end
+    std::size_t own_pages = 0;  // of `own`, which is emptied
     Epoch behind = kUnused;  // the stream must be behind it, to use `own` and the gap's neighbours
-    bool hands_out = false;  // the request is served where the gap was
+    bool hands_out = false;  // serve the request from there
     DevicePtr taken = kNull;
   };
   struct FreeRange {
@@ -338,7 +338,7 @@ class Heap final : public MappingOwner {
   GrowResult begin_growth(const Request& request, std::size_t spare, GrowFrom from, Growth& growth)
       FERRO_REQUIRES(mutex_);
   Epoch usable_until(const Request& request) FERRO_REQUIRES(mutex_);
-  static Epoch freed_beside(const Block& gap);
+  static Epoch neighbours_freed(const Block& gap);
   static FreeRange usable_around(const Block& block, Epoch until);
   std::optional<GrowthPlan> plan(const Request& request, std::size_t spare, Epoch until,
                                  std::vector<Block*>& gaps) FERRO_REQUIRES(mutex_);
@@ -348,12 +348,12 @@ class Heap final : public MappingOwner {
   TakeResult take_missing(const Request& request, std::size_t missing, GrowFrom from,
                           std::vector<StoredHandle>& out) FERRO_EXCLUDES(mutex_);
   Status map(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
-  // What is expected to be kept has pages of its own.
+  // Memory that is expected to survive its capture gets own pages.
   bool borrows() const { return kind_ != HeapKind::kKeptPages && is_captured_into(); }
   bool is_captured_into() const {
     return context_.graphs != nullptr && context_.graphs->borrows(pool_);
   }
-  // May own pages serve the capture that runs, at other addresses too?
+  // Whether own pages may serve the running capture at further addresses.
   bool moves_within_capture() const {
     return context_.graphs != nullptr && context_.graphs->moves_within(pool_);
   }
@@ -383,7 +383,7 @@ class Heap final : public MappingOwner {
   std::vector<Hole> free_exports(Epoch freed_by = kAnyEpoch) FERRO_REQUIRES(mutex_);
   SetAside set_aside(const std::vector<Hole>& chosen) FERRO_REQUIRES(mutex_);
   void restore(SetAside& aside) FERRO_REQUIRES(mutex_);
-  // What goes to the store, with the mappings that stay behind; `hand_to_store` follows, without the
+  // Handles for the store, and the mappings that stay for now. `hand_to_store` follows, without the
   // lock.
   struct Left {
     std::vector<StoredHandle> handles;
@@ -393,10 +393,10 @@ class Heap final : public MappingOwner {
   };
   Left leave(SetAside& aside, const char* reason, const CallContext& context)
       FERRO_REQUIRES(mutex_);
-  // The pages are at other addresses too, from `to` on, and stay mapped here.
+  // The pages serve at other addresses too, and stay mapped here.
   std::vector<AliasedBlock> alias(SetAside& aside) FERRO_REQUIRES(mutex_);
   void notify_moved(std::vector<AliasedBlock> all, DevicePtr to) FERRO_EXCLUDES(mutex_);
-  enum class MovedHandles { kAreFree, kAreMapped };  // elsewhere already
+  enum class MovedHandles { kFree, kMapped };  // elsewhere already
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
   bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
@@ -412,7 +412,7 @@ class Heap final : public MappingOwner {
   // The first and the last may reach beyond it.
   std::vector<Unit> units_of(const Span& span, DevicePtr begin, std::size_t bytes)
       FERRO_REQUIRES(mutex_);
-  // Does a capture lend some of them? Another handle may come there at its end.
+  // Whether some are borrowed. A borrowed handle may be replaced when the capture ends.
   static bool is_any_borrowed(const Span& span, std::span<const Unit> units);
   void check_exports() FERRO_REQUIRES(mutex_);
 
@@ -430,17 +430,17 @@ class Heap final : public MappingOwner {
   PoolBytes* const pool_bytes_;  // changes while the device's climb lock is held
   HeapList::Links links_;
   std::size_t used_outside_captures_ FERRO_GUARDED_BY(mutex_) = 0;  // live blocks
-  // Where ranges were mapped by a call with a context.
+  // Ranges that a call with a context mapped, by their first address.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
   Epoch ordered_behind_ = kUnused;             // of its stream; under the climb lock
 };
 
-// In order of address. O(blocks).
+// The live blocks in order of address. O(blocks).
 std::vector<BlockView> live_blocks_of(Heap& heap);
 
-// Frees what `step` appends to its argument, also what it had appended when it threw.
+// Frees the blocks that `step` appends to its argument, even if it throws.
 template <typename Step>
 bool Heap::complete_ready(Step step) {
   std::vector<Block*> ready;

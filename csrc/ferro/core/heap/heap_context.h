@@ -1,12 +1,12 @@
-// What a heap shares with the others of its device.
+// The parts of a device that its heaps share.
 #pragma once
 
 #include "ferro/core/blocks/address_index.h"
 #include "ferro/core/heap/heap_list.h"
+#include "ferro/core/ipc/exports.h"
 #include "ferro/core/pages/graph_pages.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/pages/stale_mappings.h"
-#include "ferro/core/sharing/exports.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"
@@ -39,11 +39,11 @@ struct HeapContext {
 
 struct Request {
   std::size_t size = 0;       // bytes of the block: a positive multiple of kBlockAlignment
-  std::size_t requested = 0;  // bytes the program asked for
+  std::size_t requested = 0;  // bytes that the program requested
   CallContext context = nullptr;
-  LadderStep step = LadderStep::kGrow;  // that makes room for it
-  // A growth may make the request's stream wait for the last uses of the free memory that it takes.
-  // The host never waits.
+  LadderStep step = LadderStep::kGrow;  // the step that serves it
+  // Whether a growth may make the request's stream wait for the last uses of the free memory that
+  // it takes. The host never waits.
   bool stream_may_wait = false;
 };
 

@@ -1,7 +1,7 @@
-// The heaps of a device to which something applies, so that nobody has to ask all of them.
+// The heaps of a device that meet a condition, so that a climb need not visit all heaps.
 //
-// A heap enters under its own lock, without another one; who reads takes the list as it is and keeps
-// what still applies. Thread-safe for `add`; `take_new` is for one reader at a time.
+// A heap enters under its own lock only. The reader detaches the list and keeps the heaps that
+// still meet the condition. `add` is thread-safe; `take_new` is for one reader at a time.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ class Heap;
 
 class HeapList {
  public:
-  // Which link of a heap belongs to this list.
+  // The link of a heap that belongs to this list.
   enum Which : std::size_t { kWithFreePages, kWithPending, kLists };
   struct Links {
     std::array<Heap*, kLists> next{};
@@ -26,7 +26,7 @@ class HeapList {
   HeapList(const HeapList&) = delete;
   HeapList& operator=(const HeapList&) = delete;
 
-  // Under the heap's lock; nothing when it is listed already.
+  // Under the heap's lock. No-op if it is listed.
   void add(Heap* heap, Links& links) {
     if (links.listed[which_]) {
       return;
@@ -38,10 +38,10 @@ class HeapList {
     } while (!first_.compare_exchange_weak(first, heap, std::memory_order_release,
                                            std::memory_order_relaxed));
   }
-  // Under the heap's lock, when the reader has dropped it.
+  // Under the heap's lock, after the reader has removed it.
   void drop(Links& links) const { links.listed[which_] = false; }
 
-  // Appends those that were added since the last call. `links_of(Heap*)`.
+  // Appends the heaps that were added since the last call. `links_of(Heap*)` returns their links.
   template <typename LinksOf>
   void take_new(std::vector<Heap*>& heaps, LinksOf links_of) {
     Heap* heap = first_.exchange(nullptr, std::memory_order_acquire);

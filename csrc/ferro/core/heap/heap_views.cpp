@@ -1,4 +1,4 @@
-// The parts of Heap that only look: views for snapshots and reports, and the recount of invariants.
+// The queries of Heap: views for snapshots and reports, and the recount of invariants.
 #include "ferro/base/check.h"
 #include "ferro/core/heap/heap.h"
 
@@ -57,7 +57,7 @@ bool Heap::is_empty() {
       tiling_.backed_pages() != 0) {
     return false;
   }
-  // Without pages there are gaps, transit and aliased blocks alone, and gaps are merged.
+  // Without pages only gaps, blocks in transit and aliased blocks are left, and gaps are merged.
   return std::ranges::all_of(tiling_.spans(), [](const auto& entry) {
     const Block* first = entry.second->first;
     return first->state == BlockState::kGap && first->next == nullptr;
@@ -84,7 +84,7 @@ std::optional<BlockView> Heap::live_block_around(Span& span, DevicePtr ptr) {
 
 std::vector<SegmentView> Heap::segments() {
   const HeapLock lock(mutex_);
-  // What a reader sees must not depend on what happened to be kept unmerged.
+  // The view must not depend on which blocks happen to be unmerged.
   tiling_.merge_all();
   std::vector<SegmentView> segments;
   const auto first_context = [this](const SegmentView& segment) FERRO_REQUIRES(mutex_) {

@@ -1,5 +1,4 @@
-// What a heap shows of itself: for snapshots, checkpoints and reports. Copies, true when they were
-// taken.
+// Copies of a heap's state at one moment, for snapshots, checkpoints and reports.
 #pragma once
 
 #include "ferro/core/types/block.h"
@@ -21,7 +20,7 @@ struct BlockView {
   std::size_t requested = 0;
   BlockState state = BlockState::kFree;
   CallContext context = nullptr;  // of the allocation, of a live or pending block
-  std::uint64_t span_number = 0;  // as in SegmentView; 0 where nobody asks
+  std::uint64_t span_number = 0;  // as in SegmentView; 0 where it is not needed
   BlockTag tag = 0;
 };
 
@@ -32,7 +31,7 @@ struct SegmentView {
   StreamId stream{};
   PoolId pool{};
   HeapKind kind = HeapKind::kPages;
-  std::uint64_t span_number = 0;  // ascending in the order in which spans came to be
+  std::uint64_t span_number = 0;  // ascends in the order of creation
   CallContext context = nullptr;  // of the first mapping in it, by address
   std::vector<BlockView> blocks;
 };
@@ -40,7 +39,7 @@ struct SegmentView {
 // Called under the lock of a heap.
 using VisitLive = std::function<void(const BlockView& block)>;
 
-// Sums that the heap keeps, so that a view costs the same however many blocks there are.
+// Sums that the heap maintains, so a view's cost does not depend on the number of blocks.
 struct HeapView {
   std::size_t backed_bytes = 0;
   std::size_t free_bytes = 0;  // free and unmerged

@@ -41,7 +41,7 @@ class GraphPages {
   virtual void on_mapped(const PoolId& pool, DevicePtr begin, std::span<const HandleRange> lent,
                          std::span<const HandleRange> added) = 0;
   // What `lend` gave was not mapped.
-  virtual void take_back(const PoolId& pool, std::span<const HandleRange> lent) = 0;
+  virtual void reclaim(const PoolId& pool, std::span<const HandleRange> lent) = 0;
   // Where a capture does not borrow: may free pages of the pool serve it at other addresses too?
   // The old addresses stay mapped, because earlier kernels of the capture write there.
   virtual bool moves_within(const PoolId& pool) const = 0;
@@ -53,7 +53,7 @@ class GraphPages {
   virtual void collect() = 0;
   // Before pages of the pool leave: retires free memory that its graphs may write. False: no page
   // of the pool may leave.
-  virtual bool keep_written(const PoolId& pool) = 0;
+  virtual bool prepare_release(const PoolId& pool) = 0;
   // Pages of sets that the pool takes into account, and those of all pools.
   virtual std::size_t pages_of(const PoolId& pool) const = 0;
   virtual std::size_t pages() const = 0;

@@ -11,7 +11,7 @@ TakeResult PageStore::take(const PageRequest& request, std::vector<StoredHandle>
   std::size_t usable = cached_pages_;
   std::size_t too_large = 0;
   if (request.fit == Fit::kExactly) {
-    const std::size_t fitting = bring_to_end(request.pages, request.largest);
+    const std::size_t fitting = move_to_end(request.pages, request.largest);
     too_large = cached_.size() - fitting;
     usable = pages_in(std::span(cached_).subspan(too_large));
   }
@@ -182,7 +182,7 @@ TakeResult PageStore::create(std::size_t count, std::size_t largest) {
 
 // Moves handles with at most `count` pages in all, and at most `largest` each, to the end of the
 // cached ones. Returns their number.
-std::size_t PageStore::bring_to_end(std::size_t count, std::size_t largest) {
+std::size_t PageStore::move_to_end(std::size_t count, std::size_t largest) {
   std::vector<HandleRange> others;
   std::vector<HandleRange> fitting;
   for (auto range = cached_.rbegin(); range != cached_.rend(); ++range) {

@@ -142,7 +142,7 @@ class PageStore {
   bool try_release(const HandleRange& handle) FERRO_REQUIRES(mutex_);
   void release_down_to(std::size_t cached_left) FERRO_REQUIRES(mutex_);
   TakeResult create(std::size_t count, std::size_t largest) FERRO_REQUIRES(mutex_);
-  std::size_t bring_to_end(std::size_t count, std::size_t largest) FERRO_REQUIRES(mutex_);
+  std::size_t move_to_end(std::size_t count, std::size_t largest) FERRO_REQUIRES(mutex_);
   std::size_t release_first(std::size_t handles) FERRO_REQUIRES(mutex_);
   void take_last(std::size_t count, std::vector<StoredHandle>& out) FERRO_REQUIRES(mutex_);
 

@@ -13,7 +13,7 @@
 
 namespace ferro {
 
-enum class Lifetime { kUnknown, kDies, kIsKept };
+enum class Lifetime { kUnknown, kDies, kSurvives };
 
 // Of one pool. Not thread-safe.
 class CaptureLifetimes {
@@ -24,7 +24,7 @@ class CaptureLifetimes {
     if (number >= lived_.size()) {
       return Lifetime::kUnknown;
     }
-    return lived_[number] ? Lifetime::kIsKept : Lifetime::kDies;
+    return lived_[number] ? Lifetime::kSurvives : Lifetime::kDies;
   }
   // Learns from the capture that ends. `given`: its allocations, in order, each with a `ptr`;
   // `lives(DevicePtr)`: is a block there? O(n log n).

@@ -5,8 +5,8 @@
 // replay), when it ended, or in a checkpoint is *carried*: graphs and the program find it there
 // whatever ran in between. All else that a capture was given is scratch of its graph alone.
 //
-// What lives at the end of a recording but not in its checkpoint, as a library's workspace does, was
-// let go by the recording itself, and is not carried.
+// What lives at the end of a recording but not in its checkpoint, as a library's workspace does,
+// was let go by the recording itself, and is not carried.
 #pragma once
 
 #include "ferro/core/types/address_ranges.h"
@@ -27,9 +27,9 @@ class CarriedMemory {
     return is_known_;
   }
 
-  // A capture begins, and ends. `live()`: AddressRanges of what lives; only called where it is asked
-  // for. A pool into which another capture begins without a checkpoint is not a tree's, and costs
-  // nothing more.
+  // A capture begins, and ends. `live()`: AddressRanges of what lives; only called where it is
+  // asked for. A pool into which another capture begins without a checkpoint is not a tree's, and
+  // costs nothing more.
   template <typename Live>
   void begin(Live live) {
     if (at_end_ && !is_of_tree_) {

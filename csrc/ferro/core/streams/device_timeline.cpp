@@ -80,7 +80,7 @@ bool DeviceTimeline::wait(Epoch epoch) {
     if (has_points() || captures_.load() != 0) {
       return false;
     }
-    wait_beside_captures();
+    wait_during_captures();
     return true;
   }
   std::optional<Point> point;
@@ -109,7 +109,7 @@ void DeviceTimeline::wait_for(const Point& point) {
   note_passed(point.epoch);
 }
 
-void DeviceTimeline::wait_beside_captures() {
+void DeviceTimeline::wait_during_captures() {
   // Later frees get a later stamp, so the wait covers all work before the frees of this epoch.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   driver_.wait_for_device();

@@ -12,7 +12,7 @@
 // detected on a blocking or a known stream. A refused point shows that a library captures
 // unannounced on its own streams; from then on, and with drivers before CUDA 12.5, there are no
 // points. Then epochs pass only by waits of the host, which captures survive
-// (`wait_beside_captures`).
+// (`wait_during_captures`).
 //
 // Thread-safe. Lock order: captures > mutex_ > events. Waits of the host hold no lock.
 //
@@ -80,7 +80,7 @@ class DeviceTimeline {
   bool wait_for_all() { return wait(now()); }
   // The same without a point: ends the current epoch and waits until it has passed. Captures
   // survive this last resort. Throws DriverError; the epoch has then ended but not passed.
-  void wait_beside_captures() FERRO_EXCLUDES(mutex_);
+  void wait_during_captures() FERRO_EXCLUDES(mutex_);
   // Later work of `stream` waits for a `recorded` epoch; the host does not. False if the stream
   // captures or no point covers the epoch. Throws DriverError. Callable under the store's lock.
   bool order_before(Epoch epoch, StreamId stream) FERRO_EXCLUDES(mutex_);

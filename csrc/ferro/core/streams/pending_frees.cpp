@@ -13,7 +13,7 @@ bool PendingFrees::add(Block* block) {
   std::optional<Driver::Session> session;
   try {
     session.emplace(driver_);
-    start = start_waiting(block, Ask::kWhereNeeded);
+    start = start_waiting(block, Query::kWhereNeeded);
   } catch (const DriverError&) {
     // A free never fails. The block stays unused until the driver responds again.
   }
@@ -49,10 +49,10 @@ std::optional<CaptureMark> PendingFrees::captured_uses(const Block& block) {
 
 // EventPool::record detects a stream that captures, and disturbs no capture. So a stream is queried
 // before only if the block is deferred, because it most likely waits for a capture that still runs.
-PendingFrees::Start PendingFrees::start_waiting(Block* block, Ask ask) {
+PendingFrees::Start PendingFrees::start_waiting(Block* block, Query query) {
   std::vector<StreamId> streams;
   for (const StreamUse& use : block->extra->uses) {
-    if (ask == Ask::kWhereNeeded && use.capture_id == 0) {
+    if (query == Query::kWhereNeeded && use.capture_id == 0) {
       streams.push_back(use.stream);
       continue;
     }
@@ -110,7 +110,7 @@ void PendingFrees::retry_deferred(std::vector<Block*>& ready) {
     Start start = Start::kDeferred;
     try {
       const bool ordered = one.uses && order_.is_behind(*one.uses);
-      start = ordered ? Start::kNothingToWaitFor : start_waiting(block, Ask::kAlways);
+      start = ordered ? Start::kNothingToWaitFor : start_waiting(block, Query::kAlways);
     } catch (const DriverError&) {
       // Its stream may no longer exist. That must not fail requests that do not depend on it.
     }

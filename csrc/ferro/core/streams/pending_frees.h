@@ -83,8 +83,8 @@ class PendingFrees {
 
   enum class Start { kWaiting, kDeferred, kNothingToWaitFor };
   // Whether streams are queried for captures before events are recorded on them.
-  enum class Ask { kWhereNeeded, kAlways };
-  Start start_waiting(Block* block, Ask ask);
+  enum class Query { kWhereNeeded, kAlways };
+  Start start_waiting(Block* block, Query query);
   std::optional<CaptureMark> captured_uses(const Block& block);
   void retry_deferred(std::vector<Block*>& ready);
   void pop_complete(std::deque<Entry>& queue, std::vector<Block*>& ready);

@@ -33,7 +33,7 @@ class AddressRanges {
       visit(DevicePtr{first}, std::min(end, next->second) - first);
     }
   }
-  bool meets(DevicePtr ptr, std::size_t bytes) const {
+  bool overlaps(DevicePtr ptr, std::size_t bytes) const {
     bool found = false;
     for_each_inside(ptr, bytes, [&](DevicePtr, std::size_t) { found = true; });
     return found;

@@ -30,7 +30,8 @@ enum class MemoryEvent : std::uint8_t {
 // Facts about pages that were mapped to a range or unmapped from it.
 struct RangeFacts {
   // Static text. For mapped pages, the ladder step that obtained them. For unmapped pages, their
-  // fate: moved, transferred or released. "put_back" for pages that a failure put back in their place.
+  // fate: moved, transferred or released. "put_back" for pages that a failure put back in their
+  // place.
   const char* reason = nullptr;
   std::size_t pages_moved = 0;    // mapped pages that came from elsewhere in the same heap
   std::uint64_t nanoseconds = 0;  // of the host, to obtain and map them

@@ -1,4 +1,5 @@
-// How a cuBLAS function becomes work on a stream: a kernel whose launch says how much it would do.
+// Turns a cuBLAS function into work on a stream: a kernel whose launch has the size of the
+// operation.
 #pragma once
 
 #include "sim/streams/durations.h"

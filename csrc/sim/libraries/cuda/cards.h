@@ -1,5 +1,5 @@
-// What a tool that watches the cards is told, NVML's way: of all processes that share them, and
-// without a driver call that is counted. In libcuda.so.1. Thread-safe; also in a child of fork().
+// The state of the cards for NVML: of all processes that share them, without a counted driver call.
+// In libcuda.so.1. Thread-safe; also in a child of fork().
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// What a library needs whose operations move bytes between ranks: a place in the order of a stream
-// where it may wait, and device memory as it is then.
+// Functions for libraries that move bytes between ranks: a waiting function in the order of a
+// stream, and access to device memory from it.
 //
-// In libcuda.so.1. Thread-safe, also within a function that waits. Bytes are unknown where nothing
-// computed what a GPU would have there.
+// In libcuda.so.1. Thread-safe, also within a function that waits. Bytes that a GPU would have
+// computed are unknown.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ struct FerroSimRange {
 };
 
 extern "C" {
-// Like cuLaunchHostFunc, for a function that may wait for other processes or threads, in a stream of
-// the current context. In eager time it has ended when this returns. Gives a CUresult.
+// Like cuLaunchHostFunc, for a function that may wait for other processes or threads, in a stream
+// of the current context. In eager time it has ended when this returns. Gives a CUresult.
 int ferro_sim_wait_in_order(void* stream, void (*function)(void*), void* argument);
 // Does device memory keep its contents?
 int ferro_sim_has_contents();
 // Writes at most `room` unknown ranges and gives how many there are; -1: not all is mapped.
 std::int64_t ferro_sim_unknown(std::uint64_t address, std::size_t bytes, FerroSimRange* ranges,
                                std::size_t room);
-// 0, or -1 where not all is mapped. A null source writes zeros, or with `keep` leaves the bytes; all
-// are known afterwards but for those in the ranges.
+// 0, or -1 where not all is mapped. A null source writes zeros, or with `keep` leaves the bytes;
+// all are known afterwards but for those in the ranges.
 int ferro_sim_take(std::uint64_t address, void* destination, std::size_t bytes);
 int ferro_sim_put(std::uint64_t address, const void* source, std::size_t bytes, int keep,
                   const FerroSimRange* unknown, std::size_t ranges);

@@ -1,8 +1,8 @@
-// A connection between each two ranks of a communicator, and a thread that receives.
+// The connections between all ranks of a communicator, and a thread that receives.
 //
-// The ranks are of one host: their sockets have abstract names, made of the communicator's and the
-// rank, which vanish with them. Received messages are handed over at once, so sending never waits
-// for an operation of the receiver. A rank that ends, however it ends, is told as lost. Thread-safe.
+// The ranks are of one host: their sockets have abstract names, made of the communicator's name and
+// the rank. Received messages are delivered at once, so a send never waits for an operation of the
+// receiver. A rank that has ended is reported as lost. Thread-safe.
 #pragma once
 
 #include "sim/libraries/nccl/failure.h"

@@ -1,4 +1,4 @@
-// What ranks tell each other: a message for each operation and receiver.
+// The messages between ranks: one for each operation and receiver.
 #pragma once
 
 #include "sim/libraries/cuda/transfers.h"
@@ -25,9 +25,9 @@ enum class Call : std::int32_t {
   kSplit,
 };
 
-// Which operation a message is of. Operations of a channel are counted where they are called, which
-// all ranks do in the same order; one that a graph replays is told by its count in the capture and
-// by how often it has run.
+// Identifies the operation of a message. Operations of a channel are numbered by their calls, which
+// all ranks make in the same order; one that a graph replays by its number in the capture and its
+// number of runs.
 struct Place {
   enum Channel : std::int32_t { kCollective, kPointToPoint, kSplitting };
   std::int32_t from = 0;
@@ -38,7 +38,7 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-// What both sides have to agree about. `reduction` and `root` are -1 where there is none.
+// The terms that both sides must agree on. `reduction` and `root` are -1 if there is none.
 struct Terms {
   Call call = Call::kSplit;
   std::int32_t type = 0;

@@ -1,7 +1,8 @@
-// An operation of a communicator: what this rank gives to whom, and what it makes of what it gets.
+// An operation of a communicator: the messages that this rank sends, and its result from those that
+// it receives.
 //
-// It runs in two parts, each in the order of its stream. Of a group all first parts come before all
-// second ones, so ranks that one thread serves do not wait for each other.
+// It runs in two parts, each in the order of its stream. In a group all first parts precede all
+// second parts, so ranks of one thread do not wait for each other.
 #pragma once
 
 #include "sim/libraries/nccl/communicator.h"
@@ -10,8 +11,8 @@
 
 namespace ferro::sim::nccl {
 
-// Up to so many bytes for each receiver move whatever they are, and up to so many if all of them are
-// known. What is larger is unknown at the receiver (ADR 29).
+// The most bytes for each receiver that always move, and that move if all of them are known. Larger
+// messages are unknown at the receiver (ADR 29).
 constexpr std::size_t kMovedBytes = std::size_t{4} << 20;
 constexpr std::size_t kMovedKnownBytes = std::size_t{32} << 20;
 

@@ -62,7 +62,7 @@ TEST_F(BiasedMutexTest, TheFirstTryGetsItToo) {
   EXPECT_TRUE(mutex_.is_biased());
 }
 
-TEST_F(BiasedMutexTest, AnotherThreadRevokesItForGood) {
+TEST_F(BiasedMutexTest, AnotherThreadRevokesItPermanently) {
   lock_and_unlock(mutex_);
   on_another_thread([&] { lock_and_unlock(mutex_); });
   EXPECT_FALSE(mutex_.is_biased());
@@ -215,7 +215,7 @@ struct SingleStep {
 };
 
 // The other thread comes behind each instruction of the owner's way in, one after the other.
-TEST_F(BiasedMutexTest, AnOwnerThatIsStoppedOnItsWayInMeetsNobody) {
+TEST_F(BiasedMutexTest, AnOwnerStoppedWhileEnteringExcludesOthers) {
   struct sigaction action {};
   action.sa_sigaction = &SingleStep::on_trap;
   action.sa_flags = SA_SIGINFO;

@@ -110,7 +110,7 @@ class HolesTest : public ::testing::Test {
   Block* block_ = nullptr;
 };
 
-TEST_F(HolesTest, AHandleThatIsFreeInPartIsNone) {
+TEST_F(HolesTest, APartlyFreeHandleIsNoHole) {
   free(1, 3);
   EXPECT_EQ(holes(), Runs{});
   free(4, 7);

@@ -61,7 +61,7 @@ TEST_F(CaptureOrderTest, WorkIsBehindOnceItsStreamIsJoined) {
   EXPECT_TRUE(is_behind(mark)) << "what came before stays before";
 }
 
-TEST_F(CaptureOrderTest, LaterWorkOfAJoinedStreamIsNot) {
+TEST_F(CaptureOrderTest, LaterWorkOfAJoinedStreamIsNotOrdered) {
   SimGpu::begin_capture(stream_);
   SimGpu::fork(stream_, side_);
   work(side_);
@@ -89,7 +89,7 @@ TEST_F(CaptureOrderTest, EveryStreamMustBeJoined) {
   EXPECT_TRUE(is_behind(mark));
 }
 
-TEST_F(CaptureOrderTest, ANodeWithManyBeforeItIsSeenWhole) {
+TEST_F(CaptureOrderTest, AllPredecessorsOfANodeAreRead) {
   SimGpu::begin_capture(stream_);
   std::vector<StreamId> streams;
   for (int i = 0; i < 20; ++i) {
@@ -168,7 +168,7 @@ TEST_F(CaptureOrderTest, ANodeOfAnEarlierCaptureIsForgotten) {
   EXPECT_FALSE(order.is_behind(*of_the_first));
 }
 
-TEST_F(CaptureOrderTest, ALookThatFailsIsMadeUpForByTheNext) {
+TEST_F(CaptureOrderTest, AFailedQueryIsRepeatedByTheNext) {
   SimGpu::begin_capture(stream_);
   for (int i = 0; i < 4; ++i) {
     work(stream_);
@@ -187,7 +187,7 @@ TEST_F(CaptureOrderTest, ALookThatFailsIsMadeUpForByTheNext) {
   FaultyApi::reset();
 }
 
-TEST_F(CaptureOrderTest, EachNodeIsLookedAtOnce) {
+TEST_F(CaptureOrderTest, EachNodeIsQueriedOnce) {
   SimGpu::begin_capture(stream_);
   for (int i = 0; i < 10; ++i) {
     work(stream_);

@@ -140,7 +140,7 @@ TEST_F(SizeBinsTest, ABlockLeavesFromAnyPlaceOfItsBin) {
   EXPECT_EQ(first_from(1), nullptr);
 }
 
-TEST_F(SizeBinsTest, TheDescentEndsWhereItIsTold) {
+TEST_F(SizeBinsTest, TheDescentEndsWhenTheVisitorReturnsFalse) {
   Block* small = push(1);
   Block* large = push(kLastBin);
   Block* medium = push(200);

@@ -100,7 +100,7 @@ TEST(AddressIndex, ForgetsExactlyTheRemovedSpan) {
   EXPECT_EQ(index.find(kBase + 2 * kGiB), &neighbour);
 }
 
-TEST(AddressIndex, RefusesWhatIsBeyondItsReach) {
+TEST(AddressIndex, RefusesAddressesBeyondItsRange) {
   constexpr std::uint64_t kEnd = std::uint64_t{1} << AddressIndex::kAddressBits;
   AddressIndex index;
   Span last(DevicePtr{kEnd - kGiB}, kGiB, kPage, nullptr);

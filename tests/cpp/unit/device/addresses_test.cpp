@@ -54,7 +54,7 @@ TEST_F(AddressesTest, ThousandsOfPoolsLiveSideBySideAndLeaveNothing) {
   device_->report().check_invariants();
 }
 
-TEST_F(AddressesTest, AnExactAddressMayBeOneThatWentWithTheCache) {
+TEST_F(AddressesTest, AnExactAddressMayHaveBeenReleasedWithTheCache) {
   const DevicePtr a = allocate(6 * kPageBytes);
   free(a);
   device_->empty_cache();
@@ -74,7 +74,7 @@ TEST_F(AddressesTest, AnExactAddressMayBeOneThatWentWithTheCache) {
   free(a);
 }
 
-TEST_F(AddressesTest, AnExactAddressThatIsNotToBeHadLeavesNothing) {
+TEST_F(AddressesTest, AnUnavailableExactAddressLeavesNothing) {
   const DevicePtr a = allocate(kPageBytes);
   free(a);
   device_->empty_cache();
@@ -103,7 +103,7 @@ TEST_F(AddressesTest, AnExactAddressThatIsNotToBeHadLeavesNothing) {
   }
 }
 
-TEST_F(AddressesTest, ASpanThatNothingIsBehindGoesWhenAnotherOneIsThere) {
+TEST_F(AddressesTest, AnEmptySpanIsReleasedWhenAnotherOneExists) {
   const std::size_t pages_of_span = kSpanAlignment / kPageBytes;
   const DevicePtr a = allocate(pages_of_span * kPageBytes);
   const DevicePtr b = allocate(8 * kPageBytes);
@@ -147,7 +147,7 @@ class ShortOfAddressesTest : public testing::DeviceFixture {
 
 bool ShortOfAddressesTest::short_ = false;
 
-TEST_F(ShortOfAddressesTest, RangesThatNothingIsBehindComeBackForARequest) {
+TEST_F(ShortOfAddressesTest, EmptySpansAreReleasedForARequest) {
   const DevicePtr a = own_.allocate(kDefaultPool, side_, bytes(512)).ptr;
   Heap& arena = *span_of(a).heap();
   free_own(a);
@@ -167,7 +167,7 @@ TEST_F(ShortOfAddressesTest, RangesThatNothingIsBehindComeBackForARequest) {
   own_.empty_cache();
 }
 
-TEST_F(AddressesTest, WithoutAddressesTheVerdictSaysSo) {
+TEST_F(AddressesTest, AShortageOfAddressesIsTheVerdict) {
   const DevicePtr a = allocate(kPageBytes);
   FaultyApi::fail_only("cuMemAddressReserve", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_NE(allocate(kPageBytes, side_), kNull) << "a shorter range is to be had";

@@ -63,7 +63,7 @@ class CallbacksTest : public ::testing::Test {
   std::set<std::string> asked_;
 };
 
-TEST_F(CallbacksTest, ARequestThatIsShortAsksInTheProgramsSurroundings) {
+TEST_F(CallbacksTest, CallbacksRunInTheProgramsContext) {
   EXPECT_EQ(device_->allocate(kDefaultPool, side_, bytes(8 * kPageBytes)).ptr, kNull);
   EXPECT_EQ(asked_, (std::set<std::string>{"rejection limit", "shortage", "stream lasts"}));
 }

@@ -21,8 +21,8 @@ using testing::SimGpu;
 
 using Lines = std::vector<std::string>;
 
-// Queues, as the adapter does for trace trackers. Its code of the program asks for `nested` bytes on
-// the stream of each event and frees them.
+// Queues, as the adapter does for trace trackers. Its code of the program asks for `nested` bytes
+// on the stream of each event and frees them.
 class Tracker final : public MemoryObserver {
  public:
   explicit Tracker(DeviceMemory& device, AddressIndex& addresses)
@@ -131,7 +131,7 @@ TEST_F(DeliveryTest, AClimbDeliversBeforeItReturnsAndAHitLeavesThatToTheCaller) 
   EXPECT_EQ(tracker_.take(), (Lines{"free_requested 1024", "free_completed 1024"}));
 }
 
-TEST_F(DeliveryTest, MemoryGoesAfterItWasHeardOf) {
+TEST_F(DeliveryTest, UnmapEventsAreDeliveredBeforeTheUnmap) {
   give(take(kPageBytes));
   tracker_.take();
   device_->empty_cache();

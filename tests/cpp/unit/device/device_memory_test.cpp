@@ -102,7 +102,7 @@ TEST_F(DeviceMemoryTest, RandomOrderInAWarmHeapMakesNoDriverCall) {
   device_->report().check_invariants();
 }
 
-TEST_F(DeviceMemoryTest, EmptyCacheReturnsWhatCarriesNoLiveByte) {
+TEST_F(DeviceMemoryTest, EmptyCacheReturnsPagesWithoutLiveBytes) {
   free(allocate(6 * kPageBytes));
   const DevicePtr a = allocate(512);
   allocate(512, side_);
@@ -156,7 +156,7 @@ TEST_F(DeviceMemoryTest, EmptyCacheWaitsForWhatOtherStreamsUse) {
   EXPECT_EQ(ferro_sim_pending(), 0U);
 }
 
-TEST_F(DeviceMemoryTest, CollectPendingAsksAndDoesNotWait) {
+TEST_F(DeviceMemoryTest, CollectPendingQueriesAndDoesNotWait) {
   const DevicePtr a = allocate(2 * kPageBytes);
   free_used_by(a, side_);
   device_->collect_pending();

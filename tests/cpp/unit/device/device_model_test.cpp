@@ -16,7 +16,7 @@ Program random_program(unsigned seed) {
 
 class DeviceModelTest : public ::testing::TestWithParam<unsigned> {};
 
-TEST_P(DeviceModelTest, WorkCompletesWhenTold) {
+TEST_P(DeviceModelTest, WorkCompletesAtExplicitSteps) {
   ASSERT_NO_THROW(run_program(random_program(GetParam())));
 }
 

@@ -25,7 +25,7 @@ class FoundTest : public testing::DeviceFixture {
 };
 
 // It is: what the nested request was told stays, and is told to the outer one too.
-TEST_F(FoundTest, NoRequestIsRejectedForWhatACallbackAskedFor) {
+TEST_F(FoundTest, ARejectionInACallbackDoesNotRejectTheRequest) {
   rejection_limit_ = 40 * kPageBytes;
   bool nested = false;
   on_shortage_ = [&] {
@@ -43,8 +43,8 @@ TEST_F(FoundTest, NoRequestIsRejectedForWhatACallbackAskedFor) {
   on_shortage_ = nullptr;
 }
 
-// It is rejected for what its try before said, although a pool has given up pages since.
-TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
+// It was rejected for the result of its earlier attempt, although a pool had released pages since.
+TEST_F(FoundTest, ARequestMayFitAfterACallbackRaisedTheLimit) {
   device_->pools().hold(kGraphPool);
   free(allocate(10 * kPageBytes, stream_, kGraphPool));
   EXPECT_TRUE(device_->pools().release(kGraphPool));
@@ -60,8 +60,8 @@ TEST_F(FoundTest, NoRequestIsRejectedForWhatWasSoBefore) {
   on_shortage_ = nullptr;
 }
 
-// It is refused: what was shared went to the driver when memory was short, and was not tried.
-TEST_F(FoundTest, WhatWasSharedMakesRoomUnderACapture) {
+// It was refused: exported pages went to the driver in the shortage, and no attempt followed.
+TEST_F(FoundTest, ExportedPagesAreReleasedDuringACapture) {
   device_->pools().hold(kGraphPool);
   device_->store().set_limit(30 * kPageBytes);
   PageHandle handle{};
@@ -108,7 +108,7 @@ TEST_F(FoundTest, APeerIsNotLostWhenItIsAddedAgain) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
-TEST_F(FoundTest, APeerThatCouldNotBeAddedIsNone) {
+TEST_F(FoundTest, AFailedAdditionLeavesNoPeer) {
   allocate(kPageBytes);
   FaultyApi::fail_only("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_THROW(device_->add_peer(1), DriverError);
@@ -120,7 +120,7 @@ TEST_F(FoundTest, APeerThatCouldNotBeAddedIsNone) {
 
 // Its heap goes while its own request climbs, which then uses it: the address sanitizer stops
 // there, and without it the request may come back with a block that no pool has, or not at all.
-TEST_F(FoundTest, APoolThatNobodyHoldsOutlivesItsRequest) {
+TEST_F(FoundTest, AnUnheldPoolOutlivesItsRequest) {
   on_shortage_ = [this] {
     device_->empty_cache();
     return true;
@@ -146,7 +146,7 @@ class FoundOnGoneStreamTest : public testing::GoneStreamFixture {
 };
 
 // It is asked whether it captures.
-TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsShared) {
+TEST_F(FoundOnGoneStreamTest, ADestroyedStreamIsNotQueriedByAnExport) {
   const DevicePtr block = allocate(20 * kPageBytes, gone_);
   lose_stream();
   SharedRange range;
@@ -156,7 +156,7 @@ TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsShared) {
 }
 
 // It is asked for its place in the capture that uses the block.
-TEST_F(FoundOnGoneStreamTest, NobodyAsksItWhenItsBlockIsFreedInACapture) {
+TEST_F(FoundOnGoneStreamTest, ADestroyedStreamIsNotQueriedByAFreeInACapture) {
   const DevicePtr block = allocate(kPageBytes, gone_);
   lose_stream();
   SimGpu::begin_capture(side_, CU_STREAM_CAPTURE_MODE_RELAXED);

@@ -438,7 +438,7 @@ TEST_F(LadderTest, NothingIsTransferredInACaptureOrToAPool) {
 
 using GoneStreamTest = testing::GoneStreamFixture;
 
-TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
+TEST_F(GoneStreamTest, MemoryOfADestroyedStreamIsReused) {
   const DevicePtr a = allocate(10 * kPageBytes, gone_);
   const DevicePtr b = allocate(2 * kPageBytes, gone_);
   SimGpu::fill(gone_, b, 1, 1);
@@ -455,7 +455,7 @@ TEST_F(GoneStreamTest, ItsMemoryIsNotLost) {
   EXPECT_EQ(pages().held, 5U);
 }
 
-TEST_F(GoneStreamTest, WhatOthersStillUsedIsNotLostEither) {
+TEST_F(GoneStreamTest, PendingMemoryOfADestroyedStreamIsReused) {
   const DevicePtr a = allocate(10 * kPageBytes, gone_);
   free_used_by(a, side_);
   SimGpu::destroy_stream(gone_);
@@ -494,7 +494,7 @@ TEST_F(LadderTest, MoreThanTheDeviceHasCostsNoCachedMemory) {
   EXPECT_EQ(facts->free_default, 4 * kPageBytes);
 }
 
-TEST_F(LadderTest, WhatWasGatheredInVainGoesToTheDriver) {
+TEST_F(LadderTest, UnusedReleasedPagesGoToTheDriver) {
   allocate(kPageBytes / 2);
   allocate(kPageBytes / 2, side_);
   free(allocate(10 * kPageBytes));

@@ -10,7 +10,7 @@ using testing::kPageBytes;
 
 class PoolTableTest : public testing::DeviceFixture {};
 
-TEST_F(PoolTableTest, OfPoolsThatAreGoneTheNumbersOfTheLastStay) {
+TEST_F(PoolTableTest, NumbersOfTheLastRemovedPoolsStay) {
   constexpr std::uint64_t kPools = 300;
   for (std::uint64_t number = 1; number <= kPools; ++number) {
     const PoolId pool{0, number};
@@ -25,13 +25,13 @@ TEST_F(PoolTableTest, OfPoolsThatAreGoneTheNumbersOfTheLastStay) {
   EXPECT_FALSE(known.contains({0, 1}));
 }
 
-TEST_F(PoolTableTest, HeapsOfAPoolThatIsGoneAreNotAskedForTheirSmallBlocks) {
+TEST_F(PoolTableTest, ARemovedPoolHasNoSmallHeaps) {
   device_->pools().hold(kGraphPool);
   free(allocate(512, stream_, kGraphPool));
-  EXPECT_EQ(device_->pools().heaps_apart().size(), 1U);
+  EXPECT_EQ(device_->pools().small_heaps().size(), 1U);
   ASSERT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
-  EXPECT_TRUE(device_->pools().heaps_apart().empty());
+  EXPECT_TRUE(device_->pools().small_heaps().empty());
 }
 
 TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
@@ -40,26 +40,26 @@ TEST_F(PoolTableTest, FlagsWaitForTheirPool) {
   device_->empty_cache();
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_EQ(device_->pools().heaps_that_allow().size(), 1U);
+  EXPECT_EQ(device_->pools().reclaimable_heaps().size(), 1U);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
   device_->empty_cache();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().heaps_that_allow().empty()) << "they went with it";
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty()) << "they went with it";
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, AFlagMayBeTakenBackBeforeThePoolExists) {
+TEST_F(PoolTableTest, AFlagMayBeClearedBeforeThePoolExists) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().set_use_on_oom(kGraphPool, false);
   device_->pools().hold(kGraphPool);
   free(allocate(4 * kMiB, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().heaps_that_allow().empty());
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty());
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
+TEST_F(PoolTableTest, AFlagMayBeSetBeforeThePoolIsHeld) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().hold(kGraphPool);
   free(allocate(16 * kPageBytes, stream_, kGraphPool));
@@ -67,38 +67,38 @@ TEST_F(PoolTableTest, APoolMayAllowUseOnShortageBeforeAnybodyHoldsIt) {
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, AnUnknownPoolIsNotGivenUp) {
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+TEST_F(PoolTableTest, AnUnknownPoolIsNotRemoved) {
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   device_->pools().set_use_on_oom(kGraphPool, true);
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value()) << "a flag makes no pool";
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value()) << "a flag makes no pool";
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
 }
 
-TEST_F(PoolTableTest, APoolThatNeverHadAHeapIsGivenUpWithItsHoldsAndFlag) {
+TEST_F(PoolTableTest, APoolWithoutHeapsIsRemovedWithItsHoldsAndFlag) {
   device_->pools().set_use_on_oom(kGraphPool, true);
   device_->pools().hold(kGraphPool);
   device_->pools().hold(kGraphPool);
-  const auto unused = device_->pools().give_up(kGraphPool);
+  const auto unused = device_->pools().remove_unused(kGraphPool);
   ASSERT_TRUE(unused.has_value());
   EXPECT_EQ(unused->use_count, 2);
   EXPECT_TRUE(unused->use_on_oom);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), -1);
   EXPECT_FALSE(device_->pools().release(kGraphPool));
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   // One of that name starts anew.
   device_->pools().hold(kGraphPool);
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   free(allocate(kPageBytes, stream_, kGraphPool));
-  EXPECT_TRUE(device_->pools().heaps_that_allow().empty());
+  EXPECT_TRUE(device_->pools().reclaimable_heaps().empty());
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }
 
-TEST_F(PoolTableTest, APoolWithAHeapIsNotGivenUp) {
+TEST_F(PoolTableTest, APoolWithAHeapIsNotRemoved) {
   device_->pools().hold(kGraphPool);
   const DevicePtr ptr = allocate(kPageBytes, stream_, kGraphPool);
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value());
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value());
   free(ptr);
-  EXPECT_FALSE(device_->pools().give_up(kGraphPool).has_value()) << "the heap is still there";
+  EXPECT_FALSE(device_->pools().remove_unused(kGraphPool).has_value()) << "the heap is still there";
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
   EXPECT_TRUE(device_->pools().release(kGraphPool));
 }

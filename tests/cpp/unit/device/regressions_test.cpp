@@ -1,5 +1,5 @@
-// Small programs for faults that were planted once and that only random programs noticed, or nothing
-// at all. Each test was seen to fail under the fault that its comment names.
+// Small programs for faults that were planted once and that only random programs noticed, or
+// nothing at all. Each test was seen to fail under the fault that its comment names.
 #include "ferro/core/streams/pending_frees.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
@@ -230,7 +230,7 @@ class PendingRegressionsTest : public ::testing::Test {
 using Blocks = std::vector<Block*>;
 
 // It said that there was nothing to wait for, and requests failed beside what it had just freed.
-TEST_F(PendingRegressionsTest, AWaitThatNeedsNoEventSaysThatItHelped) {
+TEST_F(PendingRegressionsTest, AWaitWithoutAnEventReportsProgress) {
   SimGpu::begin_capture(a_);
   Block* block = add({captured(a_)});
   Blocks ready;
@@ -243,7 +243,7 @@ TEST_F(PendingRegressionsTest, AWaitThatNeedsNoEventSaysThatItHelped) {
 }
 
 // A use before the capture was taken to be ordered by the graph.
-TEST_F(PendingRegressionsTest, TheOrderOfAGraphSaysNothingOfUsesOutsideOfIt) {
+TEST_F(PendingRegressionsTest, TheOrderOfAGraphDoesNotCoverUsesOutsideOfIt) {
   SimGpu::begin_capture(own_);
   SimGpu::fork(own_, b_);
   Block* block = add({{a_, 0}, captured(b_)});

@@ -82,7 +82,7 @@ TEST_F(ForeignStreamsTest, AShortageWaitsForThem) {
   EXPECT_EQ(allocate(16 * kPageBytes), block);
 }
 
-TEST_F(ForeignStreamsTest, TheirContextIsTheirs) {
+TEST_F(ForeignStreamsTest, EventsUseTheContextOfTheStreamsDevice) {
   Driver& driver = device_->driver();
   EXPECT_EQ(driver.context_of(stream_), driver.own_context());
   EXPECT_EQ(driver.context_of(StreamId{0}), driver.own_context());

@@ -155,7 +155,7 @@ TEST_F(HandleTraitsTest, WhereDescriptorsAreForbiddenNetworkCardsStillReachIt) {
   }
 }
 
-TEST_F(HandleTraitsTest, WhereNothingIsKeptPagesDoWithout) {
+TEST_F(HandleTraitsTest, WithoutWorkingTraitsPagesHaveNone) {
   kept_ = {};
   create_one();
   EXPECT_EQ(asked().back(), Traits{});
@@ -169,7 +169,7 @@ TEST_F(HandleTraitsTest, ADriverThatKnowsNoFabricsIsNotAskedForThem) {
   EXPECT_EQ(asked(), (std::vector<Traits>{{true, false, true}}));
 }
 
-TEST_F(HandleTraitsTest, AFullDeviceSettlesNothing) {
+TEST_F(HandleTraitsTest, OutOfMemoryLeavesTheTraitsUndecided) {
   kept_ = {};
   refusal_ = CUDA_ERROR_OUT_OF_MEMORY;
   EXPECT_FALSE(driver_.create(kPageBytes).has_value());

@@ -87,7 +87,7 @@ TEST_F(PoolRegistryTest, KnowsWhatWasOpened) {
   EXPECT_EQ(registry_.count(), 1U);
 }
 
-TEST_F(PoolRegistryTest, ClosingForgetsWhatNobodyHoldsAndDoesNothingTwice) {
+TEST_F(PoolRegistryTest, ClosingForgetsUnheldPoolsOnce) {
   std::vector<int> gone;
   registry_.open(kPool, "")->record_buffer(numbered(1, gone));
   registry_.close(kPool, nobody);
@@ -128,12 +128,12 @@ TEST_F(PoolRegistryTest, AHandleThatIsOpenedAgainKeepsThePool) {
   EXPECT_EQ(registry_.find(kPool), pool);
 }
 
-TEST_F(PoolRegistryTest, NobodyIsAskedWhileAllHandlesAreOpen) {
+TEST_F(PoolRegistryTest, HoldsAreNotQueriedWhileAllHandlesAreOpen) {
   registry_.open(kPool, "");
   registry_.on_release(kPool, [](const PoolId&) -> bool { throw std::runtime_error("asked"); });
 }
 
-TEST_F(PoolRegistryTest, OneReleaseAsksOnceHoweverManyPoolsThereAre) {
+TEST_F(PoolRegistryTest, AReleaseQueriesOnePool) {
   for (std::uint64_t i = 0; i < 100; ++i) {
     registry_.open({0, 100 + i}, "");
     registry_.close({0, 100 + i}, somebody);

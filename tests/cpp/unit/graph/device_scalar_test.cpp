@@ -45,7 +45,7 @@ class DeviceScalarTest : public ::testing::Test {
   DevicePtr target_;
 };
 
-TEST_F(DeviceScalarTest, EverySizeIsWrittenWholeAndNothingBeside) {
+TEST_F(DeviceScalarTest, EverySizeIsWrittenExactly) {
   SimGpu::fill(stream_, target_, 0xee, 16);
   DeviceScalar(driver_, target_ + 8, 8).update(std::int64_t{-5}, stream_);
   DeviceScalar(driver_, target_ + 4, 4).update(1.5F, stream_);

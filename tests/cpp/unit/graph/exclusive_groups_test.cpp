@@ -93,7 +93,7 @@ class ExclusiveGroupsTest : public testing::DeviceFixture {
   }
   std::size_t set_pages() { return graphs_->bytes_of(kGroup).set / kPageBytes; }
   std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
-  void let_go(const PoolId& pool) {
+  void release_pool(const PoolId& pool) {
     ASSERT_TRUE(device_->pools().release(pool));
     graphs_->on_last_release(pool);
     device_->pools().hold(pool);
@@ -183,7 +183,7 @@ TEST_F(ExclusiveGroupsTest, AFailedCaptureLeavesNothing) {
   replay(a, 1);
   EXPECT_EQ(SimGpu::peek(kept), 9);
   free(kept);
-  let_go(kPools[1]);
+  release_pool(kPools[1]);
   device_->empty_cache();
   EXPECT_LE(held(), before + 2);
 }
@@ -325,7 +325,7 @@ TEST_F(UnsettledTest, WhatItLetsGoServesNobody) {
 // Pages of the other graph went to the store with it.
 TEST_F(UnsettledTest, NothingIsLeftOfAPoolThatNobodyHolds) {
   free(kept_);
-  let_go(kPools[1]);
+  release_pool(kPools[1]);
   ASSERT_TRUE(device_->pools().release(kPools[1]));
   device_->empty_cache();
   device_->report().check_invariants();
@@ -340,7 +340,7 @@ TEST_F(ExclusiveGroupsTest, AFailedCaptureWaitsForNobody) {
   join_all();
   const Graph a = capture(kPools[0], {8 * kPageBytes, kPageBytes});
   free(a.results[0].ptr);
-  let_go(kPools[0]);
+  release_pool(kPools[0]);
   SimGpu::fill(stream_, a.writes[0].ptr, 1, 8 * kPageBytes);
   ASSERT_EQ(graphs_->begin_capture(kPools[0]), SharingResult::kOk);
   const std::uint64_t unmaps = SimGpu::calls("cuMemUnmap");
@@ -418,7 +418,7 @@ TEST_P(ExclusiveGroupsRandom, ResultsAreWhatTheirGraphsWrote) {
         }
       }
       std::erase_if(graphs, [&](const Known& known) { return known.graph.pool == pool; });
-      let_go(pool);
+      release_pool(pool);
     } else if (what < 8) {
       device_->empty_cache();
     } else if (!graphs.empty()) {

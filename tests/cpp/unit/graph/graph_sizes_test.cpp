@@ -95,12 +95,12 @@ class GivenTest : public testing::DeviceFixture {
     EXPECT_EQ(graphs_->begin_capture(pool), SharingResult::kOk);
     const DevicePtr ptr =
         graphs_->allocate(pool, stream_, bytes(size), GraphMemory::InCapture::kYes).ptr;
-    EXPECT_EQ(graphs_->given_to(pool, id).bytes(), size);
+    EXPECT_EQ(graphs_->addresses_of_capture(pool, id).bytes(), size);
     free(ptr);
     EXPECT_EQ(graphs_->end_capture(pool, GraphMemory::Outcome::kSucceeded), SharingResult::kOk);
     SimGpu::abandon_capture(stream_);
     device_->set_captures(0);
-    EXPECT_EQ(graphs_->given_to(pool, id).bytes(), size);
+    EXPECT_EQ(graphs_->addresses_of_capture(pool, id).bytes(), size);
     return id;
   }
 };
@@ -118,7 +118,7 @@ TEST_F(GivenTest, AGraphThatIsForgottenSharesNothing) {
   EXPECT_EQ(graphs_->sizes_of(kGraphPool, first, {}).private_bytes, 0U);
   ASSERT_TRUE(device_->pools().release(kOther));
   graphs_->on_last_release(kOther);
-  EXPECT_EQ(graphs_->given_to(kOther, other).bytes(), 0U);
+  EXPECT_EQ(graphs_->addresses_of_capture(kOther, other).bytes(), 0U);
 }
 
 TEST_F(GivenTest, TheBytesAskedForCountAndNotThoseOfTheBlock) {
@@ -132,10 +132,10 @@ TEST_F(GivenTest, MemoryOfAnotherAllocatorCounts) {
   const std::uint64_t id = device_->driver().capture_info(stream_).id;
   graphs_->note_foreign(unknown, stream_, DevicePtr{512}, 512);
   SimGpu::abandon_capture(stream_);
-  EXPECT_EQ(graphs_->given_to(unknown, id).bytes(), 512U);
+  EXPECT_EQ(graphs_->addresses_of_capture(unknown, id).bytes(), 512U);
   EXPECT_EQ(graphs_->shared_bytes(unknown), 0U);
   graphs_->on_last_release(unknown);
-  EXPECT_EQ(graphs_->given_to(unknown, id).bytes(), 0U);
+  EXPECT_EQ(graphs_->addresses_of_capture(unknown, id).bytes(), 0U);
 }
 
 }  // namespace graph_sizes_test

@@ -1,5 +1,5 @@
-// Free pages of a pool that is in no group serve its captures at other addresses, and stay behind the
-// old ones, where graphs write.
+// Free pages of a pool that is in no group serve its captures at other addresses, and stay behind
+// the old ones, where graphs write.
 #include "ferro/driver/error.h"
 #include "ferro/graph/checkpoint.h"
 #include "ferro/graph/graph_memory.h"
@@ -48,7 +48,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
   ~MovesInCapturesTest() override {
     for (const PoolId& pool : {kPool, kOther}) {
       if (device_->pools().use_count(pool) > 0) {
-        let_go(pool);
+        release_pool(pool);
       }
     }
   }
@@ -64,7 +64,7 @@ class MovesInCapturesTest : public testing::DeviceFixture {
     device_->set_captures(0);
     device_->report().check_invariants();
   }
-  void let_go(const PoolId& pool) {
+  void release_pool(const PoolId& pool) {
     device_->pools().release(pool);
     graphs_->on_last_release(pool);
   }
@@ -188,7 +188,7 @@ TEST_F(MovesInCapturesTest, MemoryThatEagerWorkMayStillUseDoesNotMove) {
   end();
 }
 
-TEST_F(MovesInCapturesTest, NorWhereTheCaptureFreesIt) {
+TEST_F(MovesInCapturesTest, MemoryThatTheCaptureFreesDoesNotMoveWhileEagerWorkUsesIt) {
   const Range result = leave_result_in_use();
   begin();
   free(result.ptr);
@@ -258,7 +258,7 @@ TEST_F(MovesInCapturesTest, EagerRequestsBesideACaptureAreServedWhereMemoryIsSho
   }
 }
 
-TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
+TEST_F(MovesInCapturesTest, AllPagesReturnAfterTheLastRelease) {
   const Graph graph = capture();
   for (const Range& range : graph.kept) {
     free(range.ptr);
@@ -267,7 +267,7 @@ TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
   device_->empty_cache();
   EXPECT_EQ(held(), kDead + kAlive);
   const std::uint64_t unmapped = device_->driver().calls().unmap;
-  let_go(kPool);
+  release_pool(kPool);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
   EXPECT_EQ(SimGpu::used_pages(), 0U);
@@ -278,7 +278,7 @@ TEST_F(MovesInCapturesTest, AllComesBackWhenNobodyHoldsThePool) {
 TEST_F(MovesInCapturesTest, ACaptureForbidsToRemoveThem) {
   capture();
   free_everything();
-  let_go(kPool);
+  release_pool(kPool);
   begin(kOther);
   device_->empty_cache();
   end(kOther);
@@ -299,7 +299,7 @@ TEST_F(MovesInCapturesTest, AFailedCaptureLeavesAddressesToEarlierGraphs) {
   expect_kept(first, 1);
 }
 
-TEST_F(MovesInCapturesTest, WhatWaitsForAnotherStreamDoesNotMove) {
+TEST_F(MovesInCapturesTest, PendingMemoryDoesNotMove) {
   begin();
   Graph graph;
   make_holes(graph);
@@ -380,13 +380,13 @@ TEST_F(MovesInCapturesTest, AMemberWithLessScratchGetsTheirs) {
   free(other.ptr);
   end(kOther);
   free_everything();
-  let_go(kPool);
-  let_go(kOther);
+  release_pool(kPool);
+  release_pool(kOther);
   device_->empty_cache();
   EXPECT_EQ(held(), 0U);
 }
 
-TEST_F(MovesInCapturesTest, WhatLivesThereIsSharedWithNobody) {
+TEST_F(MovesInCapturesTest, LiveMemoryIsNotShared) {
   const Graph graph = capture();
   EXPECT_EQ(graphs_->bytes_if_joined({{kPool}}).set, 0U);
   ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
@@ -435,7 +435,7 @@ TEST_F(MovesInCapturesTest, ADriverThatRefusesToFoldLeavesEachGraphItsOwn) {
       }
       free_everything();
       for (const PoolId& pool : {kPool, kOther}) {
-        let_go(pool);
+        release_pool(pool);
         device_->empty_cache();
         device_->pools().hold(pool);
       }

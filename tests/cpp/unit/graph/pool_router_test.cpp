@@ -43,7 +43,7 @@ TEST_F(PoolRouterTest, WithoutOneTheDefaultPoolServes) {
   EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
 }
 
-TEST_F(PoolRouterTest, OneOfAStreamSendsThatStreamToThePool) {
+TEST_F(PoolRouterTest, ADiversionOfAStreamServesThatStream) {
   ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
   EXPECT_TRUE(router_.any());
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
@@ -62,7 +62,9 @@ TEST_F(PoolRouterTest, APoolIsDivertedToOnce) {
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
 }
 
-TEST_F(PoolRouterTest, EndingWhatNeverBeganSaysSo) { EXPECT_FALSE(router_.end(kGraphPool)); }
+TEST_F(PoolRouterTest, EndingAnUnknownDiversionReturnsFalse) {
+  EXPECT_FALSE(router_.end(kGraphPool));
+}
 
 TEST_F(PoolRouterTest, TheInnermostServes) {
   ASSERT_TRUE(router_.begin(kGraphPool, only(stream_), stream_));
@@ -123,12 +125,12 @@ TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAllocates) {
 TEST_F(PoolRouterTest, AnAbandonedCaptureIsDroppedWhenItsThreadAsksForThat) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "it runs";
   SimGpu::abandon_capture(stream_);
-  on_another_thread([this] { router_.let_go_of_failed_captures(); });
+  on_another_thread([this] { router_.release_failed_captures(); });
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
   EXPECT_FALSE(router_.any());
 }
@@ -187,7 +189,7 @@ TEST_F(PoolRouterTest, TheSamePoolCanBeginAgainAfterAFailedCapture) {
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1);
 }
 
-TEST_F(PoolRouterTest, AFailedCaptureOfAThreadThatIsGoneIsAnybodysToDrop) {
+TEST_F(PoolRouterTest, AnyThreadDropsAFailedCaptureOfAnEndedThread) {
   for (const bool begins_again : {true, false}) {
     on_another_thread([this] {
       ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
@@ -201,20 +203,20 @@ TEST_F(PoolRouterTest, AFailedCaptureOfAThreadThatIsGoneIsAnybodysToDrop) {
       EXPECT_TRUE(router_.end(kGraphPool));
       device_->pools().release(kGraphPool);
     } else {
-      router_.let_go_of_failed_captures();
+      router_.release_failed_captures();
     }
     EXPECT_EQ(device_->pools().use_count(kGraphPool), 0);
     EXPECT_FALSE(router_.any());
   }
 }
 
-TEST_F(PoolRouterTest, ARunningCaptureOfAThreadThatIsGoneIsNotDropped) {
+TEST_F(PoolRouterTest, ARunningCaptureOfAnEndedThreadIsNotDropped) {
   on_another_thread([this] {
     ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
     SimGpu::begin_capture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED);
   });
   EXPECT_FALSE(router_.begin(kGraphPool, captured_with(side_), side_));
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(router_.pool_for(stream_), kGraphPool);
   SimGpu::end_capture(stream_);
 }
@@ -267,7 +269,7 @@ TEST_F(DiversionOfGoneStreamTest, NobodyAsksAboutIt) {
   begin_and_abandon();
   SimGpu::destroy_stream(gone_);
   EXPECT_EQ(router_.pool_for(stream_), kDefaultPool);
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(device_->pools().use_count(kGraphPool), 1) << "it could still be capturing";
 }
 
@@ -297,8 +299,8 @@ TEST_F(MarkedCapturesTest, WithoutMarksACaptureCountsFromItsDiversionOn) {
   EXPECT_FALSE(captures_count());
 }
 
-// Memory leaves behind points, which an announced capture forbids from its diversion on: a mark comes
-// after the capture has begun.
+// Memory leaves behind points, which an announced capture forbids from its diversion on: a mark
+// comes after the capture has begun.
 TEST_F(MarkedCapturesTest, ACaptureIsAnnouncedBeforeItIsMarked) {
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
@@ -340,7 +342,7 @@ TEST_F(PoolRouterTest, AFailedCaptureThatOnlyEndsItsDiversionLosesItsPool) {
 }
 
 // What else belongs to its end was refused.
-TEST_F(PoolRouterTest, ACaptureThatIsOverCountsNoMoreAndGoesAsAFailedOne) {
+TEST_F(PoolRouterTest, AnEndedCaptureDoesNotCountAndIsDroppedLikeAFailedOne) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   SimGpu::begin_capture(stream_);
   EXPECT_TRUE(router_.has_captures());
@@ -366,14 +368,14 @@ TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
   EXPECT_TRUE(diversions.end(kOther));
 }
 
-TEST_F(PoolRouterTest, TellsWhichPoolsItReleased) {
+TEST_F(PoolRouterTest, ReturnsTheReleasedPools) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(router_.end(kGraphPool));
   EXPECT_TRUE(router_.take_released().empty()) << "the pool stays held";
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(router_.end(kGraphPool, EndOfCapture::kFailed));
   ASSERT_TRUE(router_.begin(kOther, captured_with(side_), side_));
-  router_.let_go_of_failed_captures();
+  router_.release_failed_captures();
   EXPECT_EQ(router_.take_released(),
             (std::vector<PoolRouter::Released>{{kGraphPool, PoolHold::kHere, true},
                                                {kOther, PoolHold::kHere, false}}));

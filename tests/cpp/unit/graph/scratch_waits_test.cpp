@@ -61,8 +61,8 @@ class ScratchWaitsTest : public testing::DeviceFixture {
   void replay(const Range& range, unsigned char value) {
     SimGpu::fill(stream_, range.ptr, value, range.size);
   }
-  // Work on `range` is queued. Counts the mappings that go from now on, of which the first must find
-  // it done.
+  // Work on `range` is queued. Counts the mappings that go from now on, of which the first must
+  // find it done.
   void expect_work_before_unmapping(const Range& range) {
     static constexpr unsigned char kValue = 7;
     replay(range, kValue);
@@ -197,7 +197,7 @@ TEST_F(ScratchWaitsTest, APoolThatCannotLeaveHasThePagesThatItHad) {
 
 // A graph's block that waited for another stream, on pages of the group, is free when the cache is
 // emptied for what the capture lacks. Its addresses went with the cache, under the graph.
-TEST_F(ScratchWaitsTest, WhatDiesWhileTheEndOfACaptureIsTriedAgainIsTheGraphs) {
+TEST_F(ScratchWaitsTest, MemoryFreedBeforeARetriedEndIsTheGraphs) {
   join(kPools[0]);
   capture(kPools[0], 2, 1);
   const DevicePtr eager = allocate(512);  // for which emptying the cache waits

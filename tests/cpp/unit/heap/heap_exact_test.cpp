@@ -45,7 +45,7 @@ TEST_F(HeapExactTest, TheMiddleOfAFreeBlockLeavesBothSidesFree) {
   EXPECT_EQ(layout_of(heap_), "L1024 L2048 L2094080");
 }
 
-TEST_F(HeapExactTest, WhatOverlapsALiveBlockIsRefused) {
+TEST_F(HeapExactTest, ARangeThatOverlapsALiveBlockIsRefused) {
   const DevicePtr a = grow(heap_, kPageBytes);
   free(heap_, a);
   ASSERT_EQ(place(a + 4096, 4096), a + 4096);

@@ -1,5 +1,5 @@
 // Blocks that other processes map: which handles they are shared as, and how these stay and go.
-#include "ferro/core/sharing/imports.h"
+#include "ferro/core/ipc/imports.h"
 #include "ferro/driver/error.h"
 #include "support/descriptor_limit.h"
 #include "support/heap_fixture.h"
@@ -72,7 +72,7 @@ TEST_F(HeapExportsTest, ABlockIsSharedAsTheHandlesThatItLiesOn) {
   }
 }
 
-TEST_F(HeapExportsTest, TheSecondTimeNothingIsDone) {
+TEST_F(HeapExportsTest, ASecondExportMakesNoDriverCall) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   const SharedRange first = share(block);
   const DriverCalls before = driver_.calls();
@@ -89,8 +89,8 @@ TEST_F(HeapExportsTest, TheSecondTimeNothingIsDone) {
   EXPECT_EQ(after.event_wait, before.event_wait);
 }
 
-// Their bytes were copied behind another handle, after a wait for the device. What other threads gave
-// the device meanwhile was lost, or had no memory.
+// Their bytes were copied behind another handle, after a wait for the device. What other threads
+// gave the device meanwhile was lost, or had no memory.
 TEST_F(HeapExportsTest, WorkOnABlockThatIsSharedGoesOn) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   SimGpu::fill(stream_, block, 11, 20 * kPageBytes);
@@ -152,7 +152,7 @@ TEST_F(HeapExportsTest, MoreHandlesThanDescriptorsAreSharedWithoutAny) {
   EXPECT_EQ(driver_.calls().exported - exported, 100U);
 }
 
-TEST_F(HeapExportsTest, HandlesAtTheEdgesAreSharedWithWhatElseLiesOnThem) {
+TEST_F(HeapExportsTest, HandlesAtTheEdgesAreExportedWhole) {
   const DevicePtr before = grow(heap_, kPageBytes / 2);
   const DevicePtr block = allocate(heap_, 20 * kPageBytes);
   const DevicePtr after = allocate(heap_, kPageBytes / 4);

@@ -171,7 +171,7 @@ TEST_F(HeapPagesTest, APrivatePoolWaitsForTheWholeDevice) {
   EXPECT_EQ(ferro_sim_pending(), 0U);
 }
 
-TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
+TEST_F(HeapPagesTest, AReleaseOfNothingNeedsNoPoint) {
   const DevicePtr a = grow(heap_, 512);
   const std::uint64_t records = driver_.calls().event_record;
   EXPECT_EQ(release_pages(kAll), 0U);
@@ -179,7 +179,7 @@ TEST_F(HeapPagesTest, NothingToGiveNeedsNoFence) {
   static_cast<void>(a);
 }
 
-TEST_F(HeapPagesTest, ACapturingStreamGivesNothingBack) {
+TEST_F(HeapPagesTest, ACapturingStreamReleasesNothing) {
   free(heap_, grow(heap_, 2 * kPageBytes));
   captures_.set(1);
   SimGpu::begin_capture(stream_);
@@ -227,7 +227,7 @@ TEST_F(HeapPagesTest, APageGivenBackServesAnotherHeap) {
   EXPECT_EQ(release(other, kAll), 2U);
 }
 
-TEST_F(HeapPagesTest, AHeapThatGoesGivesItsAddressesBack) {
+TEST_F(HeapPagesTest, ADestroyedHeapReleasesItsAddresses) {
   DevicePtr ptr = kNull;
   {
     Heap other(context_, kDefaultPool, side_);
@@ -271,7 +271,7 @@ TEST_F(LongArenaTest, ARequestLongerThanTheUsualSpanGetsOneOfItsLength) {
   EXPECT_EQ(addresses_.find(a + kSpanAlignment), addresses_.find(a));
 }
 
-TEST_F(LongArenaTest, AFailedGrowthIntoANewSpanGivesTheSpanUp) {
+TEST_F(LongArenaTest, AFailedGrowthReleasesItsNewSpan) {
   const DevicePtr a = grow(heap_, (kSpanPages - 1) * kPageBytes);
   const std::uint64_t before = driver_.calls().unreserve;
   EXPECT_EQ(try_grow(3 * kSpanPages * kPageBytes), GrowResult::kOutOfMemory);

@@ -19,7 +19,7 @@ class HeapTest : public testing::HeapFixture {
   Heap heap_{context_, kDefaultPool, stream_};
 };
 
-TEST_F(HeapTest, AnEmptyHeapHitsNothingAndAsksNothing) {
+TEST_F(HeapTest, AnEmptyHeapMissesWithoutADriverCall) {
   const std::uint64_t before = FaultyApi::calls();
   EXPECT_EQ(heap_.allocate_hit(bytes(512)), kNull);
   EXPECT_EQ(heap_.allocate_collected(bytes(512)), kNull);

@@ -59,7 +59,7 @@ class ObserverTest : public testing::DeviceFixture {
   Recorder recorder_;
 };
 
-TEST_F(ObserverTest, MemoryComesBeforeTheBlockAndSizesAreThoseAskedFor) {
+TEST_F(ObserverTest, MapEventsPrecedeTheBlocksAndSizesAreRequested) {
   const DevicePtr ptr = allocate_at(1024, here("a"));
   EXPECT_EQ(recorder_.take(), (Lines{"mapped 2097152 a", "alloc 1023 a"}));
   free_at(ptr, here("b"));
@@ -83,7 +83,7 @@ TEST_F(ObserverTest, AFreeThatWaitsCompletesLater) {
   EXPECT_EQ(recorder_.take(), (Lines{"free_completed 1023 a"}));
 }
 
-TEST_F(ObserverTest, MemoryGoesAfterItWasSaid) {
+TEST_F(ObserverTest, UnmapEventsPrecedeTheUnmap) {
   free_at(allocate_at(kPageBytes, nullptr), nullptr);
   recorder_.take();
   device_->empty_cache(here("empty"));
@@ -92,7 +92,7 @@ TEST_F(ObserverTest, MemoryGoesAfterItWasSaid) {
   EXPECT_EQ(SimGpu::used_pages(), 0U);
 }
 
-TEST_F(ObserverTest, ARefusedRemovalIsTriedAgainWithoutAWord) {
+TEST_F(ObserverTest, ARetriedUnmapIsNotNotifiedAgain) {
   free_at(allocate_at(kPageBytes, nullptr), nullptr);
   recorder_.take();
   FaultyApi::fail_only("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
@@ -116,7 +116,7 @@ TEST_F(ObserverTest, MovedPagesLeaveOneRangeForTheOther) {
   EXPECT_TRUE(recorder_.all_took_time);
 }
 
-TEST_F(ObserverTest, RangesSayWhichStepMappedThemAndWhatBecameOfThem) {
+TEST_F(ObserverTest, RangesHaveTheirStepAndTheReasonOfTheirRemoval) {
   const DevicePtr first = allocate_at(2 * kPageBytes, nullptr);
   const DevicePtr wall = allocate_at(kPageBytes, nullptr);
   const DevicePtr last = allocate_at(2 * kPageBytes, nullptr);
@@ -198,7 +198,7 @@ TEST_F(ObserverTest, ACheckpointBringsTagsBack) {
   EXPECT_EQ(device_->report().live_blocks(kDefaultPool).front().tag, 0);
 }
 
-TEST_F(ObserverTest, NobodyWatchingKeepsNoContext) {
+TEST_F(ObserverTest, WithoutAnObserverNoContextIsKept) {
   device_->set_observer(nullptr);
   allocate_at(1024, here("a"));
   EXPECT_EQ(device_->report().segments(nullptr).front().blocks.front().context, nullptr);

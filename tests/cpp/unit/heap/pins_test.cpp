@@ -49,7 +49,7 @@ TEST_F(PinsTest, PinnedPagesStayWithoutABlock) {
   EXPECT_EQ(release_all(), 3U);
 }
 
-TEST_F(PinsTest, TheyStayUntilTheyAreUnpinnedAsOften) {
+TEST_F(PinsTest, PagesStayUntilAllPinsAreRemoved) {
   const DevicePtr block = grow(heap_, 4 * kPageBytes);
   ASSERT_TRUE(pin(block, 4 * kPageBytes));
   ASSERT_TRUE(pin(block, kPageBytes));
@@ -69,7 +69,7 @@ TEST_F(PinsTest, AByteOfAPagePinsThePage) {
   EXPECT_EQ(release_all(), 1U);
 }
 
-TEST_F(PinsTest, TheyServeTheNextBlock) {
+TEST_F(PinsTest, PinnedPagesServeTheNextBlock) {
   const DevicePtr block = grow(heap_, 2 * kPageBytes);
   ASSERT_TRUE(pin(block, 2 * kPageBytes));
   free(heap_, block);
@@ -77,7 +77,7 @@ TEST_F(PinsTest, TheyServeTheNextBlock) {
   unpin(block, 2 * kPageBytes);
 }
 
-TEST_F(PinsTest, WhatHasNoPagesCannotBePinned) {
+TEST_F(PinsTest, ARangeWithoutPagesCannotBePinned) {
   const DevicePtr block = grow(heap_, 4 * kPageBytes);
   const DevicePtr behind = block + 4 * kPageBytes;
   EXPECT_FALSE(pin(block, span(block).bytes()));
@@ -86,7 +86,7 @@ TEST_F(PinsTest, WhatHasNoPagesCannotBePinned) {
   EXPECT_EQ(release_all(), 4U) << "nothing was pinned";
 }
 
-TEST_F(PinsTest, TheyAreSharedAsTheyAre) {
+TEST_F(PinsTest, PinnedPagesAreExportedInPlace) {
   const DevicePtr block = grow(heap_, 20 * kPageBytes);
   ASSERT_TRUE(pin(block + kPageBytes, 512));
   const SharedRange range = share(block);

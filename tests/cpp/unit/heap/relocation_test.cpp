@@ -312,7 +312,7 @@ TEST_F(LargeHandlesTest, AHandleMovesAsAWhole) {
   EXPECT_EQ(heap_.pages_moved(), 8U) << "five more than it takes";
 }
 
-TEST_F(LargeHandlesTest, WhatIsUsedInPartStays) {
+TEST_F(LargeHandlesTest, PartlyUsedHandlesStay) {
   const DevicePtr a = grow_pages(16);
   free(heap_, a);
   ASSERT_EQ(allocate(heap_, 512), a);
@@ -346,7 +346,7 @@ TEST_F(LargeHandlesTest, AGapThatIsTooShortIsLeftAlone) {
   EXPECT_EQ(layout_of(heap_), "L1p | L1p L1p F7p");
 }
 
-TEST_F(LargeHandlesTest, AnAddressGetsNoMorePagesThanItTakes) {
+TEST_F(LargeHandlesTest, AnExactAddressGetsOnlyTheNeededPages) {
   const DevicePtr a = grow_pages(16);
   free(heap_, a);
   SimGpu::finish_all();

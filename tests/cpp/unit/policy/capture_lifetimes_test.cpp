@@ -18,16 +18,16 @@ void capture(CaptureLifetimes& lifetimes, const std::vector<Given>& given,
   lifetimes.learn(given, [&](DevicePtr ptr) { return live.contains(ptr); });
 }
 
-TEST(CaptureLifetimesTest, NothingIsKnownOfTheFirstCapture) {
+TEST(CaptureLifetimesTest, TheFirstCaptureHasNoPrediction) {
   EXPECT_EQ(CaptureLifetimes().of(0), Lifetime::kUnknown);
 }
 
-TEST(CaptureLifetimesTest, AnAllocationDoesAsTheOneWithItsNumberDid) {
+TEST(CaptureLifetimesTest, ThePredictionIsTheLifetimeOfTheSameNumber) {
   CaptureLifetimes lifetimes;
   capture(lifetimes, {{DevicePtr{512}}, {DevicePtr{1024}}, {DevicePtr{512}}}, {DevicePtr{512}});
   EXPECT_EQ(lifetimes.of(0), Lifetime::kDies);  // at the address of the third, which lives
   EXPECT_EQ(lifetimes.of(1), Lifetime::kDies);
-  EXPECT_EQ(lifetimes.of(2), Lifetime::kIsKept);
+  EXPECT_EQ(lifetimes.of(2), Lifetime::kSurvives);
   EXPECT_EQ(lifetimes.of(3), Lifetime::kUnknown);
 }
 

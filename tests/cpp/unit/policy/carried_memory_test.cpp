@@ -24,7 +24,7 @@ void capture(CarriedMemory& memory, const AddressRanges& before, const AddressRa
   memory.end(true, [&] { return after; });
 }
 
-bool carries(CarriedMemory& memory, DevicePtr ptr) { return memory.ranges().meets(ptr, kSize); }
+bool carries(CarriedMemory& memory, DevicePtr ptr) { return memory.ranges().overlaps(ptr, kSize); }
 
 TEST(CarriedMemoryTest, InputsAndWhatIsInTheCheckpoint) {
   CarriedMemory memory;
@@ -45,7 +45,7 @@ TEST(CarriedMemoryTest, WithoutACheckpointAllThatLivedAtTheEnd) {
   EXPECT_TRUE(carries(memory, kWorkspace));
 }
 
-TEST(CarriedMemoryTest, AWayBackLetsGoOfNothing) {
+TEST(CarriedMemoryTest, ARestorationReleasesNothing) {
   CarriedMemory memory;
   EXPECT_TRUE(memory.expect_checkpoints());
   capture(memory, {}, ranges_of({kResult}));
@@ -64,7 +64,7 @@ TEST(CarriedMemoryTest, ACaptureThatFailsKeepsNothing) {
   EXPECT_FALSE(carries(memory, kResult));
 }
 
-TEST(CarriedMemoryTest, APoolThatIsNotATreesIsNotLookedThrough) {
+TEST(CarriedMemoryTest, APoolOutsideOfTreesIsNotScanned) {
   CarriedMemory memory;
   capture(memory, {}, {});  // with which trees begin
   capture(memory, ranges_of({kInput}), ranges_of({kResult}));

@@ -63,7 +63,7 @@ TEST(PagesWhenFolded, NoHandleServesAUserTwice) {
   EXPECT_EQ(pages_when_folded({{{1, 4}}, {{1}, {1}}}), 6U);
 }
 
-TEST(PagesWhenFolded, WhatDoesNotFitStays) {
+TEST(PagesWhenFolded, HandlesThatDoNotFitStay) {
   EXPECT_EQ(pages_when_folded({{{4, 4}}, {{2, 1}}, {{2}}}), 11U);
 }
 

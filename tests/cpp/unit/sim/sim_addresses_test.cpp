@@ -143,7 +143,7 @@ TEST(SimAddresses, EndWhereThoseOfTheProcessDo) {
 }
 
 // The machine itself takes no more than the GiB that was written to, whatever its cards hold.
-TEST(SimAddresses, MemoryThatNobodyWroteTakesNone) {
+TEST(SimAddresses, UnwrittenMemoryTakesNoHostMemory) {
   if (kThreadSanitizer || kAddressSanitizer) {
     GTEST_SKIP() << "sanitizers map and unmap on their own";
   }

@@ -118,7 +118,7 @@ class CapturedWords : public ::testing::Test {
   const StreamId stream_ = SimGpu::make_stream();
 };
 
-TEST_F(CapturedWords, AreThoseOfArgumentsCopiesAndFills) {
+TEST_F(CapturedWords, ArgumentsCopiesAndFillsGiveWords) {
   const SmallCubin cubin(kParameters);
   const CUfunction function = kernel(cubin);
   const DevicePtr memory = SimGpu::allocate(kPageBytes);
@@ -147,7 +147,7 @@ TEST_F(CapturedWords, AreThoseOfArgumentsCopiesAndFills) {
   SimGpu::free(memory);
 }
 
-TEST_F(CapturedWords, AreNoneOfAKernelWhoseParametersAreUnknown) {
+TEST_F(CapturedWords, UnknownParametersGiveNoWords) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;
   SimGpu::expect(cuModuleLoadData(&module, ".version 9.0"));
@@ -160,7 +160,7 @@ TEST_F(CapturedWords, AreNoneOfAKernelWhoseParametersAreUnknown) {
   SimGpu::end_capture(stream_);
 }
 
-TEST_F(CapturedWords, AreNoneOfKernelsWhereTheDriverIsOlder) {
+TEST_F(CapturedWords, AnOlderDriverGivesNoWordsOfKernels) {
   CudaApi old = SimGpu::api();
   old.func_get_param_info = nullptr;
   Driver driver(old, 0);

@@ -204,7 +204,7 @@ TEST_F(SimInstruments, StartingAnewForgetsEverything) {
   EXPECT_EQ(env.api.mem_alloc(&at, kMiB), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_F(SimInstruments, ChildOfForkIsToldNo) {
+TEST_F(SimInstruments, ChildOfForkIsRefused) {
   const pid_t child = fork();
   if (child == 0) {
     CUdeviceptr at = 0;

@@ -145,7 +145,7 @@ TEST(SimPhysicalMemory, CopiesOntoZerosExactlyWhatWasWritten) {
   }
 }
 
-TEST(SimPhysicalMemory, CopyingOntoZerosTakesNoHostMemoryForWhatNobodyWrote) {
+TEST(SimPhysicalMemory, CopyingUnwrittenMemoryOntoZerosTakesNoHostMemory) {
   PhysicalMemory source(kGiB, true);
   PhysicalMemory target(kGiB, true);
   const std::size_t from = *source.allocate(256 * kMiB);

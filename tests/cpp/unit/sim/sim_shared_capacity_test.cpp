@@ -85,7 +85,7 @@ TEST(SimSharedCapacity, CountsWhatAllProcessesHold) {
   EXPECT_EQ(holders[1].bytes, 6U);
 }
 
-TEST(SimSharedCapacity, WhoeverIsGoneHoldsNothing) {
+TEST(SimSharedCapacity, AnEndedProcessHoldsNothing) {
   const auto cards = SharedCapacity::create();
   ASSERT_NE(cards, nullptr);
   for (int round = 0; round < 3; ++round) {

@@ -43,8 +43,9 @@ TEST(ByteRanges, AgreesWithAListOfBytes) {
     const std::size_t at = random() % kBytes;
     const std::size_t more = random() % (kBytes - at + 1);
     const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at);
-    ASSERT_EQ(ranges.meets(at, more), std::find(from, from + static_cast<std::ptrdiff_t>(more),
-                                                true) != from + static_cast<std::ptrdiff_t>(more));
+    ASSERT_EQ(ranges.overlaps(at, more),
+              std::find(from, from + static_cast<std::ptrdiff_t>(more), true) !=
+                  from + static_cast<std::ptrdiff_t>(more));
     std::size_t runs = 0;
     for (std::size_t i = 0; i < kBytes; ++i) {
       runs += bytes[i] && (i == 0 || !bytes[i - 1]) ? 1 : 0;

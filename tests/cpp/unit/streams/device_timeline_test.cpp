@@ -103,7 +103,7 @@ TEST_F(DeviceTimelineTest, NoPointIsRecordedWhileACaptureIsAnnounced) {
   EXPECT_TRUE(timeline_.wait(during));
 }
 
-TEST_F(DeviceTimelineTest, ASilentCaptureOfAKnownStreamLivesOn) {
+TEST_F(DeviceTimelineTest, AnUnannouncedCaptureOfAKnownStreamSurvives) {
   known_ = {other_};
   SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(timeline_.record());
@@ -112,7 +112,7 @@ TEST_F(DeviceTimelineTest, ASilentCaptureOfAKnownStreamLivesOn) {
   EXPECT_TRUE(timeline_.has_points());
 }
 
-TEST_F(DeviceTimelineTest, ASilentCaptureOfAnUnknownStreamIsEndedOnceAndNeverAgain) {
+TEST_F(DeviceTimelineTest, OnlyTheFirstUnannouncedCaptureOfAnUnknownStreamFails) {
   SimGpu::begin_capture(other_, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(timeline_.record());
   SimGpu::abandon_capture(other_);
@@ -136,7 +136,7 @@ TEST_F(DeviceTimelineTest, AWaitBesideCapturesCoversStreamsThatWereNeverNamed) {
   work_on(unknown);
   const Epoch freed = timeline_.now();
   EXPECT_FALSE(timeline_.wait(freed));
-  timeline_.wait_beside_captures();
+  timeline_.wait_during_captures();
   EXPECT_TRUE(timeline_.has_passed(freed));
   EXPECT_FALSE(timeline_.has_passed(timeline_.now()));
   EXPECT_EQ(timeline_.last_waitable(), freed);
@@ -153,11 +153,11 @@ TEST_F(DeviceTimelineTest, ARefusedWaitBesideCapturesLeavesTheEpochOpen) {
   const Epoch freed = timeline_.now();
   for (const char* call : {"cuMemHostAlloc", "cuMemFreeHost"}) {
     FaultyApi::fail_only(call, 1, CUDA_ERROR_UNKNOWN);
-    EXPECT_THROW(timeline_.wait_beside_captures(), DriverError) << call;
+    EXPECT_THROW(timeline_.wait_during_captures(), DriverError) << call;
     FaultyApi::reset();
     EXPECT_FALSE(timeline_.has_passed(freed));
   }
-  timeline_.wait_beside_captures();
+  timeline_.wait_during_captures();
   EXPECT_TRUE(timeline_.has_passed(freed));
 }
 
