@@ -1,4 +1,4 @@
-// Captures: what members lend them, and what becomes of it.
+// Captures: the handles that they borrow, and their end.
 #include "ferro/base/check.h"
 #include "ferro/driver/error.h"
 #include "ferro/graph/graph_memory.h"
@@ -29,7 +29,7 @@ void GraphMemory::retire_written(GraphPool& pool) {
   }
 }
 
-// Whole borrowed handles without a live byte. True: others are left.
+// Shares whole borrowed handles without a live byte. True: others are left.
 bool GraphMemory::share_dead_borrowed(GraphPool& pool, std::vector<ScratchUse>& to,
                                       Folding folding) {
   bool any_lives = false;
@@ -40,7 +40,7 @@ bool GraphMemory::share_dead_borrowed(GraphPool& pool, std::vector<ScratchUse>& 
   return any_lives;
 }
 
-// Whole handles of what was free when the capture began, and may be written by graphs.
+// Shares whole handles that were free when the capture began and that graphs may write.
 void GraphMemory::share_what_died(GraphPool& pool) {
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
     ArenaScratch(*heap).retire_free(pool.written);
@@ -50,7 +50,7 @@ void GraphMemory::share_what_died(GraphPool& pool) {
   pool.set->settle_accounts();
 }
 
-// The capture goes on as another user of what it had, which serves it again.
+// Makes memory that the capture freed available to it again. The capture goes on as another user.
 void GraphMemory::share_what_died_on(StreamId stream, GraphPool& pool, std::size_t pages,
                                      Died which) {
   ScratchSet& set = *pool.set;
@@ -153,7 +153,7 @@ void GraphMemory::reclaim(const PoolId& id, std::span<const HandleRange> lent) {
   pool.set->settle_accounts();
 }
 
-// Trees rely on what is free at which addresses.
+// Trees rely on the addresses of free memory.
 bool GraphMemory::moves_within(const PoolId& id) const {
   const GraphPool* pool = find(id);
   return pool != nullptr && pool->carried.is_captured_into() && !pool->is_of_tree() &&
@@ -196,7 +196,7 @@ SharingResult GraphMemory::begin_capture(const PoolId& id) {
   return SharingResult::kOk;
 }
 
-// Nothing where no pages were given.
+// No-op if the capture got no pages.
 void GraphMemory::end_first_capture(GraphPool& pool) {
   const bool has_pages = std::ranges::any_of(
       parts_.pools.heaps_of(pool.id), [](Heap* heap) { return heap->view().backed_bytes != 0; });
@@ -204,14 +204,14 @@ void GraphMemory::end_first_capture(GraphPool& pool) {
     return;
   }
   pool.first = GraphPool::First::kEnded;
-  for (const GraphPool::Given& each : pool.given) {
-    pool.written.add(each.ptr, each.bytes);
-  }
-  learn_lifetimes(pool);
+  learn_capture(pool);
   close_order(pool);
 }
 
-void GraphMemory::learn_lifetimes(GraphPool& pool) {
+void GraphMemory::learn_capture(GraphPool& pool) {
+  for (const GraphPool::Given& each : pool.given) {
+    pool.written.add(each.ptr, each.bytes);
+  }
   std::set<DevicePtr> live;
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
     for (const BlockView& block : live_blocks_of(*heap)) {
@@ -242,7 +242,7 @@ SharingResult GraphMemory::end_capture(const PoolId& id, Outcome outcome) {
   }
   SharingResult result = end_loan(*pool, outcome);
   if (result == SharingResult::kOutOfMemory) {
-    // `collect` leaves what has died since, because the graph writes there.
+    // `collect` leaves memory that was freed since, because the graph writes there.
     pool->loan->is_ending = true;
     try {
       device_.reclaimer().empty_cache(nullptr);
@@ -259,12 +259,11 @@ SharingResult GraphMemory::end_loan(GraphPool& pool, Outcome outcome) {
   const bool succeeded = outcome == Outcome::kSucceeded;
   CaptureLoan& loan = *pool.loan;
   loan.is_running = false;
-  // What a graph has twice would not be its own where others come behind some of it.
+  // A handle that one graph has at two addresses must not be replaced at only one of them.
   const Folding folding = loan.users.size() == 1 ? Folding::kMayFold : Folding::kMayNot;
   share_dead_borrowed(pool, pool.uses, folding);
   if (!succeeded) {
-    // Without a graph nothing writes there, and nothing has. Not of std::ranges, whose result clang
-    // 14 cannot compile.
+    // No graph writes there. Clang 14 cannot compile the result of std::ranges::partition.
     const auto first =
         std::partition(pool.uses.begin(), pool.uses.end(),
                        [&](const ScratchUse& use) { return !loan.users.contains(use.user); });
@@ -276,11 +275,8 @@ SharingResult GraphMemory::end_loan(GraphPool& pool, Outcome outcome) {
   }
   pool.set->settle_accounts();
   if (succeeded) {
-    for (const GraphPool::Given& each : pool.given) {
-      pool.written.add(each.ptr, each.bytes);
-    }
+    learn_capture(pool);
     pool.written.unite(loan.kept);
-    learn_lifetimes(pool);
   }
   loan.kept.clear();
   loan.died_on.clear();
@@ -292,7 +288,7 @@ SharingResult GraphMemory::end_loan(GraphPool& pool, Outcome outcome) {
   return result;
 }
 
-// What an earlier call of `end_loan` could not do.
+// Completes an earlier `end_loan` that failed.
 SharingResult GraphMemory::end_loan_again(GraphPool& pool, Outcome outcome) {
   pool.loan->is_ending = false;
   share_dead_borrowed(pool, outcome == Outcome::kSucceeded ? pool.uses : pool.gone,
@@ -304,7 +300,7 @@ SharingResult GraphMemory::end_loan_again(GraphPool& pool, Outcome outcome) {
   return result;
 }
 
-// What lives on borrowed handles gets handles that no other graph has.
+// Backs live memory on borrowed handles by handles that no other graph has.
 SharingResult GraphMemory::settle(GraphPool& pool) {
   ScratchSet& set = *pool.set;
   const CaptureLoan& loan = *pool.loan;
@@ -313,7 +309,7 @@ SharingResult GraphMemory::settle(GraphPool& pool) {
     for (const ArenaScratch::Handle& borrowed : ArenaScratch(*heap).borrowed()) {
       ScratchSet::Shared& shared = set.at(borrowed.range.handle);
       if (shared.is_used_by(loan.users)) {
-        // The graph's alone; what it let go there it writes before.
+        // Only this graph uses it, and writes the memory that it freed there earlier.
         shared.users.erase(loan.user);
         shared.kept_by = pool.id;
         if (!shared.users.empty()) {
@@ -334,7 +330,7 @@ SharingResult GraphMemory::settle(GraphPool& pool) {
   return all ? SharingResult::kOk : SharingResult::kOutOfMemory;
 }
 
-// Maps handles of the heap's own at the addresses of a borrowed one. False: there is no memory.
+// Maps own handles of the heap at the addresses of a borrowed one. False: memory is short.
 bool GraphMemory::exchange_borrowed(Heap& heap, const ArenaScratch::Handle& borrowed) {
   std::vector<StoredHandle> taken;
   PageRequest wanted;

@@ -156,8 +156,8 @@ bool GraphMemory::record(const PoolId& id, StreamId stream, const AllocateResult
   return true;
 }
 
-// False: a graph of the pool may write there, or, outside of a capture, it is on pages of a set,
-// which an earlier capture has let go. It is retired.
+// False: a graph of the pool may write there, or, outside of a capture, the block is on pages of a
+// set that an earlier capture has freed. The block is retired.
 bool GraphMemory::may_have(const GraphPool& pool, Span& span, const BlockView& block) {
   if (!pool.loan) {
     return true;

@@ -180,7 +180,8 @@ class GraphMemory final : public GraphPages {
   CapturedRanges captured_of(const PoolId& id, Places places);
 
   void end_first_capture(GraphPool& pool);
-  void learn_lifetimes(GraphPool& pool);
+  // Records the allocations of the capture that has ended: its graph writes them.
+  void learn_capture(GraphPool& pool);
   SharingResult end_loan(GraphPool& pool, Outcome outcome);
   SharingResult end_loan_again(GraphPool& pool, Outcome outcome);
   SharingResult settle(GraphPool& pool);

@@ -1,7 +1,7 @@
 // Pages of one pool that serve its captures at several addresses (ADR 35), and the old addresses.
 //
-// A graph that was captured before a handle moved writes at the old addresses, and the next part of
-// the capture at the new ones. So both stay mapped for as long as there may be graphs.
+// A graph that was captured before a handle moved writes at the old addresses, later work of the
+// capture at the new ones. So both stay mapped while the pool may have graphs.
 //
 // Under the climb lock of the device. Invariant: the old addresses are aliased blocks, and
 // bytes of the block == pages of its handles * page size.
@@ -20,7 +20,7 @@ namespace ferro {
 
 class MovedPages {
  public:
-  // `from` is aliased from now on, and its pages serve from `to` on.
+  // Adds an aliased block whose pages now serve from `to` on.
   void add(AliasedBlock from, DevicePtr to) { moves_.push_back({std::move(from), to}); }
   bool any() const { return !moves_.empty(); }
   // The handles that cannot be shared, because one that moved with them is not in `free`.
@@ -31,16 +31,15 @@ class MovedPages {
   std::vector<std::size_t> pages_except(const std::set<PageHandle>& staying) const;
   // Removes and returns the old addresses of the handles that are not in `staying`.
   std::vector<AliasedBlock> take_except(const std::set<PageHandle>& staying);
-  // `ranges` with old addresses replaced by those at which their pages serve now. O(moves log
-  // ranges).
+  // Replaces old addresses in `ranges` by the present ones of their pages. O(moves log ranges).
   AddressRanges follow(AddressRanges ranges) const;
-  // Throws InternalError. `own`: handles that serve this pool alone.
+  // Throws InternalError. `own`: handles that serve only this pool.
   void check_invariants(std::size_t page_bytes, const std::set<PageHandle>& own) const;
 
  private:
   struct Move {
     AliasedBlock from;
-    DevicePtr to{};  // from where a later entry may move on
+    DevicePtr to{};  // a later entry may move it on
   };
 
   std::vector<Move> moves_;  // oldest first

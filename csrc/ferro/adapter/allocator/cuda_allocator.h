@@ -325,7 +325,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Called after a hold of a pool is released. After the last one, the data kept beside its memory
   // is dropped (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
-  static void end_failed_capture(Device& device, const PoolId& id);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.

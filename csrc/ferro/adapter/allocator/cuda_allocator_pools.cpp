@@ -287,7 +287,9 @@ void CudaAllocator::follow_released(Device& owner) {
     if (each.hold == PoolHold::kElsewhere) {
       release_in_previous(index, to_mempool_id(each.pool), each.is_ended);
     } else {
-      with_torch_errors([&] { end_failed_capture(owner, each.pool); });
+      with_torch_errors([&] {
+        static_cast<void>(owner.graphs.end_capture(each.pool, GraphMemory::Outcome::kFailed));
+      });
     }
     HostPools::settle_failed_capture(each.pool, each.is_ended);
     on_release(each.pool);
@@ -301,11 +303,6 @@ void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t
     previous_.allocator().endAllocateToPool(index, id);
   }
   previous_.allocator().releasePool(index, id);
-}
-
-// Ends a capture that the program never ended.
-void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
-  static_cast<void>(owner.graphs.end_capture(id, GraphMemory::Outcome::kFailed));
 }
 
 void CudaAllocator::close_pool(const PoolId& id) {

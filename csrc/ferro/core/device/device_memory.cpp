@@ -51,8 +51,8 @@ void DeviceMemory::set_graphs(GraphPages* graphs) {
 
 void DeviceMemory::set_captures(int running, int announced) {
   if (announced_captures_ == 0 && announced != 0 && driver_.context_if_created() != nullptr) {
-    // What is free now may go elsewhere also while the capture runs. Many captures in a row may be
-    // announced before the device passes the first point: a few points are enough.
+    // Memory that is free now may leave its arena while the capture runs. Many captures may be
+    // announced before the device passes the first point; a few points suffice.
     constexpr std::size_t kMaxOutstanding = 2;
     try {
       timeline_.update();
@@ -60,7 +60,7 @@ void DeviceMemory::set_captures(int running, int announced) {
         timeline_.record();
       }
     } catch (const DriverError&) {
-      // It only makes less memory available.
+      // Without the point less memory is available.
     }
   }
   if (announced != announced_captures_) {
@@ -94,7 +94,7 @@ AllocateResult DeviceMemory::allocate_at(const PoolId& id, StreamId stream, Devi
       return {block.ptr, block.size, nullptr};
     }
   }
-  // Addresses go with the cache that is emptied; a program that kept them may have them back.
+  // The addresses may have been released with the cache; they are reserved again.
   if (pools_.use_count(id) < 0 || request.size > total_memory_ ||
       address_of(ptr) >> AddressIndex::kAddressBits != 0) {
     return {};
@@ -134,10 +134,10 @@ AllocateResult DeviceMemory::climb(Heap& heap, const Request& request) {
     heap.set_stream_lasts(stream_lasts(heap.stream()));
   }
   read_rejection_limit();
-  // So that a callback that empties the cache leaves the heap of a pool that nobody holds.
+  // A callback that empties the cache must not destroy the heap of an unheld pool.
   const ScopedPoolHold hold(pools_, heap.pool());
   Climb climb{heap, request};
-  // More than the device has cannot be had, and should not cost the cached memory either.
+  // A request beyond the device's memory fails without emptying the cache.
   if (request.size <= total_memory_) {
     if (const DevicePtr ptr = ladder_.climb(climb); ptr != kNull) {
       return {ptr, request.size, nullptr};
@@ -161,8 +161,8 @@ void DeviceMemory::read_rejection_limit() {
 AllocateResult DeviceMemory::out_of_memory(std::size_t wanted, bool no_addresses) {
   ++counters_.ended_by(LadderStep::kOutOfMemory);
   ++counters_.out_of_memory;
-  // The memory that the steps gathered is of more use to other libraries. The facts follow, because
-  // the message has numbers of the driver from this moment too.
+  // Releases the gathered memory for other libraries. The facts are collected afterwards, because
+  // the message also has the driver's numbers of that moment.
   reclaimer_.trim(Reclaimer::kAllPages);
   auto failure = std::make_unique<OutOfMemoryFacts>(report_.facts_of_failure(wanted));
   failure->no_addresses = no_addresses;

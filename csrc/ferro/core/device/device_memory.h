@@ -7,9 +7,8 @@
 // nothing because the driver serialises these calls anyway. The host may wait under climb_mutex_,
 // and under no other lock.
 //
-// Invariants: held pages == sum over heaps of pages behind their spans, but for borrowed ones +
-// pages of scratch sets + pages of the store; counters of the device == sums over the heaps, of
-// those that are gone too.
+// Invariants: held pages == pages that heaps own + pages of scratch sets + pages of the store;
+// counters of the device == sums over all heaps, including destroyed ones.
 #pragma once
 
 #include "ferro/base/mutex.h"
@@ -40,7 +39,7 @@ class DeviceMemory {
  public:
   DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& addresses,
                const AllocatorConfig& config, MemoryShortageCallback on_shortage);
-  // Nothing may be live. Only tests destroy one: a process keeps its allocators to the end.
+  // No block may be live. Only tests destroy one: a process keeps its allocators to the end.
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -56,7 +55,7 @@ class DeviceMemory {
   AllocateResult allocate(const PoolId& pool, StreamId stream, const Request& request) {
     return allocate(pool, stream, heap_kind(request.size), request);
   }
-  // The same, of the arena of this kind.
+  // The same from the arena of this kind.
   AllocateResult allocate(const PoolId& pool, StreamId stream, HeapKind kind,
                           const Request& request) {
     Heap& heap = pools_.arena(pool, stream, kind);
@@ -66,73 +65,69 @@ class DeviceMemory {
     }
     return climb(heap, request);
   }
-  // Serves the hits of one stream in the default pool, for who keeps it: it lives as long as this
-  // object.
+  // The arena of one stream in the default pool, for callers that cache it: it lives as long as
+  // this object.
   Heap& arena_of_default_pool(StreamId stream, const Request& request) {
     return pools_.arena(kDefaultPool, stream, heap_kind(request.size));
   }
-  // The last request that failed has been served elsewhere: it counts as no failure.
+  // The previous allocator served the last failed request, so it does not count as a failure.
   void forget_failure() FERRO_EXCLUDES(climb_mutex_);
-  // At exactly `ptr`, an address of that pool and stream. kNull without a failure: some byte is in
-  // use or lies elsewhere, or there is no memory to put there.
+  // Allocates at exactly `ptr`, an address of that pool and stream. kNull without a failure: some
+  // byte is in use or of another arena, or memory is short.
   AllocateResult allocate_at(const PoolId& pool, StreamId stream, DevicePtr ptr,
                              const Request& request) FERRO_EXCLUDES(climb_mutex_);
 
-  // Who holds pools, their flags, their heaps.
+  // Holds, flags and heaps of pools.
   PoolTable& pools() { return pools_; }
   DeviceReport& report() { return report_; }
-  // Attaches what graphs share (graph/graph_memory.h), before the first heap of a private pool is
-  // made. Null: detaches it, after which pools may only give back what they have.
+  // Attaches the pages that graphs share (graph/graph_memory.h), before the first heap of a private
+  // pool is created. Null: detaches them; private pools may then only release memory.
   void set_graphs(GraphPages* graphs) FERRO_EXCLUDES(climb_mutex_);
-  // For what is attached. The reclaimer belongs to the climb lock.
+  // For GraphMemory. The climb lock guards the reclaimer.
   RecursiveMutex& climb_mutex() FERRO_RETURN_CAPABILITY(climb_mutex_) { return climb_mutex_; }
   const DeviceParts& parts() const { return parts_; }
   Reclaimer& reclaimer() FERRO_NO_THREAD_SAFETY_ANALYSIS { return reclaimer_; }
 
-  // Takes over the settings that may change while there is memory: headroom, idle bytes and the
-  // share in flight. The limit is the store's; the others stay as they are.
+  // Applies the settings that may change while memory exists: headroom, idle bytes and the share in
+  // flight. The store has the limit; the other settings do not change.
   void adjust(const AllocatorConfig& wanted) FERRO_EXCLUDES(climb_mutex_);
 
-  // Who is told of everything that happens from now on; null: nobody. It must outlive this object.
+  // The observer of later events, which must outlive this object; null: none.
   void set_observer(MemoryObserver* observer) { observer_.set(observer); }
 
-  // As the configuration says; to be asked while the stream is sure to exist.
+  // Calls `stream_lasts` of the configuration. The stream must exist.
   bool stream_lasts(StreamId stream) const {
     return config_.stream_lasts == nullptr || config_.stream_lasts(driver_.device(), stream);
   }
 
-  // How many captures run on this device, and how many are announced, which is before they begin
-  // (capture_count.h). While there are any, private pools give nothing back, and what is freed
-  // stays in its arena. For one thread at a time.
+  // Sets the numbers of running and of announced captures on this device; an announcement precedes
+  // the capture (capture_count.h). While there are any, private pools release nothing and freed
+  // memory stays in its arena. For one thread at a time.
   void set_captures(int running, int announced);
   void set_captures(int count) { set_captures(count, count); }
 
-  // Whole free pages of the default pool and of pools that nobody holds go to the driver, once the
-  // host has waited for the epochs in which they were freed; so do the idle ones. Heaps and pools
-  // that are gone leave nothing behind. As many bytes as the settings want to keep stay where they
-  // are.
+  // Releases idle pages, and whole free pages of the default pool and of unheld pools, to the
+  // driver, after the host has waited for the epochs in which they were freed. Keeps as many bytes
+  // as the settings say. Destroys unused heaps and pools.
   void empty_cache(const CallContext& context = nullptr) FERRO_EXCLUDES(climb_mutex_);
-  // The same for one pool, if nobody holds it; else nothing.
+  // The same for one pool. No-op if it is held.
   void empty_pool(const PoolId& id, const CallContext& context = nullptr)
       FERRO_EXCLUDES(climb_mutex_);
-  // Shares a block with other processes (exports.h), as the handles that it lies on. `ptr` lies in
-  // `span`, a span of this device, and the block there lives meanwhile. Waits for nothing on the
-  // device.
+  // Exports the handles behind a block to other processes (exports.h). `ptr` lies in `span`, a span
+  // of this device, and its block stays live meanwhile. Does not wait for the device.
   ExportResult export_block(Span& span, DevicePtr ptr, SharedRange* out)
       FERRO_EXCLUDES(climb_mutex_);
-  // What lies behind a range of a span stays behind it until it was unpinned as often: handles do
-  // not leave, move or change, also while no block lies on them. False: some of the range is behind
-  // no memory.
+  // Pins the handles behind a range of a span until they are unpinned as often: they do not leave
+  // or move, even without blocks. False: some of the range has no memory.
   bool pin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   void unpin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   ExportTable& exports() { return exports_; }
   Imports& imports() { return imports_; }
-  // Another device may access all memory of this one, present and future. DriverError: it may not
-  // access what comes later, and perhaps some of what there is.
+  // Grants another device access to all present and future memory of this one. DriverError: it has
+  // no access to future memory, and perhaps not to all present memory.
   void add_peer(DeviceId peer) FERRO_EXCLUDES(climb_mutex_);
 
-  // Calls `function` under the climb lock, unless another thread has it. False: one has, and it was
-  // not called.
+  // Calls `function` under the climb lock. False: another thread holds the lock; no call was made.
   template <typename Function>
   bool try_under_climb_lock(Function function) FERRO_NO_THREAD_SAFETY_ANALYSIS {
     const std::unique_lock lock(climb_mutex_, std::try_to_lock);
@@ -142,7 +137,7 @@ class DeviceMemory {
     return lock.owns_lock();
   }
 
-  // Notices frees that are complete without waiting for a miss.
+  // Completes pending frees without a miss.
   void collect_pending() FERRO_EXCLUDES(climb_mutex_);
 
  private:
@@ -152,16 +147,16 @@ class DeviceMemory {
   }
   void check_granularity() FERRO_REQUIRES(climb_mutex_);
   void read_rejection_limit() FERRO_REQUIRES(climb_mutex_);
-  // `wanted`: bytes that the driver was to give.
+  // `wanted`: the bytes requested from the driver.
   AllocateResult out_of_memory(std::size_t wanted, bool no_addresses) FERRO_REQUIRES(climb_mutex_);
   AllocateResult reject(std::size_t wanted) FERRO_REQUIRES(climb_mutex_);
 
-  AllocatorConfig config_;  // what `adjust` changes: under the climb lock
+  AllocatorConfig config_;  // the climb lock guards what `adjust` changes
   Driver driver_;
   const std::size_t total_memory_;
   EventPool events_;
   CaptureCount captures_;
-  CaptureCount own_captures_;  // where the configuration has none of the process
+  CaptureCount own_captures_;  // if the configuration has no count of the process
   int announced_captures_ = 0;
   DeviceTimeline timeline_;
   PageStore store_;

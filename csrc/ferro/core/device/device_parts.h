@@ -1,4 +1,4 @@
-// What the parts of a DeviceMemory share. References; the device owns everything.
+// References that the parts of a DeviceMemory share; the device owns the objects.
 #pragma once
 
 #include "ferro/core/blocks/address_index.h"
@@ -38,8 +38,8 @@ struct DeviceParts {
   DeviceCounters& counters;  // under the climb lock
 
   std::size_t held_bytes() const { return store.counts().held * store.page_bytes(); }
-  // True: something was freed. The program may do anything meanwhile, and climb again; so it is not
-  // asked within another climb.
+  // True: the callback freed memory. It runs any code and may climb again, so it is not called
+  // within another climb.
   bool ask_program_for_memory() const {
     if (observer.is_within_climb()) {
       return false;

@@ -1,7 +1,7 @@
 // Reports a device's state: views, statistics, numbers for users and PyTorch, and the recount.
 //
 // Thread-safe: the functions take the climb lock of the device, except `held_bytes` and
-// `reserved_by_pool`. Lists cost what they give.
+// `reserved_by_pool`. Lists are O(their length).
 #pragma once
 
 #include "ferro/base/mutex.h"

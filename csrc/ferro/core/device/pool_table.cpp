@@ -93,24 +93,19 @@ void PoolTable::set_use_on_oom(const PoolId& id, bool use) {
   }
 }
 
-Heap& PoolTable::find_or_make(const PoolId& id, const HeapKey& key) {
+void PoolTable::fill_slot(CachedArena& slot, const PoolId& id, StreamId stream, HeapKind kind) {
   const MutexLock lock(mutex_);
   Pool& pool = find_or_make_pool(id);
-  std::unique_ptr<Heap>& heap = pool.heaps[key];
+  std::unique_ptr<Heap>& heap = pool.heaps[{stream, kind}];
   if (heap == nullptr) {
     PoolBytes* bytes = id == kDefaultPool ? nullptr : &pool.bytes;
-    heap = std::make_unique<Heap>(*context_, id, key.stream, key.kind, bytes);
-    if (key.kind != HeapKind::kPages && key.kind != HeapKind::kKeptPages) {
+    heap = std::make_unique<Heap>(*context_, id, stream, kind, bytes);
+    if (kind == HeapKind::kSmallPages) {
       small_heaps_.insert(heap.get());
     }
     heap->set_stream_lasts(streams_last_);
   }
-  return *heap;
-}
-
-void PoolTable::fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, HeapKind kind) {
-  const std::uint64_t generation = generation_.load(std::memory_order_relaxed);
-  slot = {serial_, stream, pool, generation, &find_or_make(pool, {stream, kind}), kind};
+  slot = {serial_, stream, id, generation_.load(std::memory_order_relaxed), heap.get(), kind};
 }
 
 Heap* PoolTable::find(const PoolId& id, const HeapKey& key) {
@@ -179,7 +174,7 @@ std::size_t PoolTable::copy_lasting_streams(std::span<StreamId> to) {
   return count;
 }
 
-// The heaps of the pools that `accepts` takes, of the default pool and the pools that give.
+// The heaps of the accepted pools among the default pool and the reclaimable ones.
 template <typename Function>
 std::vector<Heap*> PoolTable::collect(Function accepts) {
   const MutexLock lock(mutex_);

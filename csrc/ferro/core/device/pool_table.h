@@ -36,7 +36,7 @@ class PoolTable {
     context_ = std::move(context);
     streams_last_ = streams_last;
   }
-  // Before the first heap of a private pool is made.
+  // Called before the first heap of a private pool is created.
   void set_graphs(GraphPages* graphs) { context_->graphs = graphs; }
   HeapList& with_free_pages() { return with_free_pages_; }
   HeapList& with_pending() { return with_pending_; }
@@ -79,7 +79,7 @@ class PoolTable {
   std::size_t copy_lasting_streams(std::span<StreamId> to) FERRO_EXCLUDES(mutex_);
   // The heaps that hold only small blocks, in no order.
   std::vector<Heap*> small_heaps() FERRO_EXCLUDES(mutex_);
-  // The heaps of pools that give their free memory before a request of the default pool fails.
+  // The heaps of pools whose free memory is reclaimed before a request of the default pool fails.
   std::vector<Heap*> reclaimable_heaps() FERRO_EXCLUDES(mutex_);
   // The heaps of the default pool and of pools that are not held.
   std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
@@ -138,7 +138,6 @@ class PoolTable {
   }
   void fill_slot(CachedArena& slot, const PoolId& pool, StreamId stream, HeapKind kind)
       FERRO_EXCLUDES(mutex_);
-  Heap& find_or_make(const PoolId& pool, const HeapKey& key) FERRO_EXCLUDES(mutex_);
   Pool& find_or_make_pool(const PoolId& id) FERRO_REQUIRES(mutex_);
   bool try_drop(std::map<PoolId, Pool>::iterator pool) FERRO_REQUIRES(mutex_);
   void forget_heap(Heap* heap) FERRO_REQUIRES(mutex_);

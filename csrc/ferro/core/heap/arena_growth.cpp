@@ -354,7 +354,9 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     }
     notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
                     {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
-    remember_mapping(begin, request.context);
+    if (request.context != nullptr) {
+      mapped_by_[begin] = request.context;
+    }
     const FreeRange usable = usable_around(*block, std::max(behind(), growth.behind));
     tiling_.insert_merged(block);
     list_free_pages();

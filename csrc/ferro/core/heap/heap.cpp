@@ -290,12 +290,6 @@ void Heap::restore_live(const std::vector<BlockView>& live, std::vector<BlockVie
   }
 }
 
-void Heap::remember_mapping(DevicePtr begin, const CallContext& context) {
-  if (context != nullptr) {
-    mapped_by_[begin] = context;
-  }
-}
-
 void Heap::forget_mapping(DevicePtr begin, std::size_t bytes) {
   if (!mapped_by_.empty()) {
     mapped_by_.erase(mapped_by_.lower_bound(begin), mapped_by_.lower_bound(begin + bytes));

@@ -292,8 +292,6 @@ class Heap final : public MappingOwner {
       pool_bytes_->change(cls, change);
     }
   }
-  // Remembers the call that mapped a range, for views.
-  void remember_mapping(DevicePtr begin, const CallContext& context) FERRO_REQUIRES(mutex_);
   void forget_mapping(DevicePtr begin, std::size_t bytes) FERRO_REQUIRES(mutex_);
   static BlockView view_of(const Block& block);
   static Block* live_around(const Span& span, DevicePtr ptr);
@@ -430,7 +428,7 @@ class Heap final : public MappingOwner {
   PoolBytes* const pool_bytes_;  // changes while the device's climb lock is held
   HeapList::Links links_;
   std::size_t used_outside_captures_ FERRO_GUARDED_BY(mutex_) = 0;  // live blocks
-  // Ranges that a call with a context mapped, by their first address.
+  // The calls that mapped ranges, by the first address, for views.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs

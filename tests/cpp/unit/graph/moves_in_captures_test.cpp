@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -88,6 +89,18 @@ class MovesInCapturesTest : public testing::DeviceFixture {
     graph.last = take(kDead * kPageBytes);
     end();
     return graph;
+  }
+  // A graph of kPool, and a member of the group with twice its scratch.
+  std::pair<Graph, Graph> capture_beside_a_larger_member() {
+    const Graph graph = capture();
+    free(graph.last.ptr);
+    Graph other;
+    begin(kOther);
+    other.last = take(2 * kDead * kPageBytes, kOther);
+    free(other.last.ptr);
+    end(kOther);
+    EXPECT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+    return {graph, other};
   }
   // Each range with a value of its own, from `value` on.
   void replay(const Graph& graph, unsigned char value) {
@@ -336,14 +349,7 @@ TEST_F(MovesInCapturesTest, TreesRelyOnTheirAddresses) {
 
 // Behind both addresses of a page come others, which are those of a larger member.
 TEST_F(MovesInCapturesTest, AMemberWithMoreScratchGivesBothAddressesItsOwn) {
-  const Graph graph = capture();
-  free(graph.last.ptr);
-  Graph other;
-  begin(kOther);
-  other.last = take(2 * kDead * kPageBytes, kOther);
-  free(other.last.ptr);
-  end(kOther);
-  ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+  const auto [graph, other] = capture_beside_a_larger_member();
   ASSERT_EQ(graphs_->join(kGroup, kPool), SharingResult::kOk);
   device_->report().check_invariants();
   device_->empty_cache();  // of the pages that were behind the addresses before
@@ -413,14 +419,7 @@ TEST_F(MovesInCapturesTest, LiveMemoryIsNotShared) {
 TEST_F(MovesInCapturesTest, ADriverThatRefusesToFoldLeavesEachGraphItsOwn) {
   for (const char* name : {"cuMemMap", "cuMemSetAccess", "cuMemUnmap"}) {
     for (int call = 1; call <= static_cast<int>(2 * kDead); ++call) {
-      const Graph graph = capture();
-      free(graph.last.ptr);
-      Graph other;
-      begin(kOther);
-      other.last = take(2 * kDead * kPageBytes, kOther);
-      free(other.last.ptr);
-      end(kOther);
-      ASSERT_EQ(graphs_->join(kGroup, kOther), SharingResult::kOk);
+      const auto [graph, other] = capture_beside_a_larger_member();
       FaultyApi::fail_only(name, call, CUDA_ERROR_UNKNOWN);
       try {
         static_cast<void>(graphs_->join(kGroup, kPool));
