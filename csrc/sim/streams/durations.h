@@ -1,8 +1,8 @@
 // How long operations take on a card, for clock time.
 //
-// Pure functions of the card's figures and of the shares of them that programs reach. An operation
-// is assumed to have the card to itself. The bytes that a kernel reads and writes are unknown, and
-// are estimated from its number of threads.
+// Pure functions of the card's figures and of the shares of them that programs reach. The
+// model assumes that no other operation runs at the same time. The bytes that a kernel reads and
+// writes are unknown, and are estimated from its number of threads.
 #pragma once
 
 #include "sim/settings/config.h"

@@ -100,7 +100,7 @@ class DeviceTimeline {
     Epoch epoch = kUnused;  // the last one that the point covers
     EventId event = kNoEvent;
   };
-  // A point is recorded after so many streams were queried whether they capture, 27 ns each.
+  // Before it records a point, the timeline queries whether these many streams capture, 27 ns each.
   static constexpr std::size_t kMaxQueried = 128;
   // If there are this many, a new point replaces the last one.
   static constexpr std::size_t kMaxPoints = 256;

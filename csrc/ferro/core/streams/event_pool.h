@@ -33,25 +33,21 @@ class EventPool {
   }
 
  private:
-  // `*other` receives the stream's context if that is a different one.
+  // `*other` receives the stream's context if that is a different one. An event that is not recorded
+  // returns to the pool.
   EventId record_in(ContextId context, StreamId stream, ContextId* other) {
     const EventId event = take_from(context);
-    return keep_if(event, [&] { return driver_.record(event, stream, other); });
-  }
-  // Returns the event if `is_recorded()`, else puts it back and returns kNoEvent.
-  template <typename Record>
-  EventId keep_if(EventId event, Record is_recorded) {
-    bool keep = false;
+    bool is_recorded = false;
     try {
-      keep = is_recorded();
+      is_recorded = driver_.record(event, stream, other);
     } catch (...) {
       put(event);
       throw;
     }
-    if (!keep) {
+    if (!is_recorded) {
       put(event);
     }
-    return keep ? event : kNoEvent;
+    return is_recorded ? event : kNoEvent;
   }
   EventId take_from(ContextId context) FERRO_EXCLUDES(mutex_) {
     {
