@@ -20,6 +20,8 @@ using c10::OperatorHandle;
 using torch::jit::Stack;
 
 std::atomic<bool> any_unseen = false;
+// Read at each call: a process that forks wraps the operators once, and each child decides.
+std::atomic<bool> computes = true;
 void wrap_unseen();
 
 // While it exists, the thread's kernels count as an operator's.
@@ -33,8 +35,8 @@ class InOperator {
 
 class Wrapper : public c10::OperatorKernel {
  public:
-  Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, bool compute)
-      : kernel_(std::move(kernel)), traits_(std::move(traits)), compute_(compute) {}
+  Wrapper(c10::SafeKernelFunction kernel, OperatorTraits traits, bool computable)
+      : kernel_(std::move(kernel)), traits_(std::move(traits)), computable_(computable) {}
 
   void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (any_unseen.load(std::memory_order_relaxed)) {
@@ -42,7 +44,8 @@ class Wrapper : public c10::OperatorKernel {
     }
     const InOperator inside;
     try {
-      if (!compute_ || traits_.kind == Kind::kNothing) {
+      if (!computable_ || !computes.load(std::memory_order_relaxed) ||
+          traits_.kind == Kind::kNothing) {
         kernel_.callBoxed(op, keys, stack);
       } else if (traits_.kind == Kind::kReads || traits_.kind == Kind::kCopy) {
         const std::uint64_t before = gpu().unknown_reads();
@@ -77,7 +80,7 @@ class Wrapper : public c10::OperatorKernel {
 
   const c10::SafeKernelFunction kernel_;
   const OperatorTraits traits_;
-  const bool compute_;
+  const bool computable_;
 };
 
 class Listener : public c10::OpRegistrationListener {
@@ -91,7 +94,6 @@ struct Wrapped {
   std::mutex mutex;
   std::vector<c10::OperatorName> unseen;
   std::vector<c10::RegistrationHandleRAII> handles;
-  bool compute = true;
 };
 
 Wrapped& wrapped() {
@@ -139,9 +141,8 @@ void wrap_unseen() {
       if (!op || !has_kernel(*op, key)) {
         continue;
       }
-      auto wrapper =
-          std::make_unique<Wrapper>(op->getComputedKernelForDispatchKey(key), traits_of(*op),
-                                    w.compute && key == DispatchKey::CUDA);
+      auto wrapper = std::make_unique<Wrapper>(op->getComputedKernelForDispatchKey(key),
+                                               traits_of(*op), key == DispatchKey::CUDA);
       auto handle = dispatcher.registerImpl(
           name, key, c10::KernelFunction::makeFromBoxedFunctor(std::move(wrapper)), std::nullopt,
           nullptr, "values of the simulated GPU");
@@ -155,7 +156,12 @@ void wrap_unseen() {
 
 void install(bool compute) {
   gpu();
-  wrapped().compute = compute;
+  computes.store(compute, std::memory_order_relaxed);
+  static bool is_installed = false;
+  if (is_installed) {
+    return;
+  }
+  is_installed = true;
   static auto* const listening = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   (void)listening;

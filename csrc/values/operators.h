@@ -6,9 +6,10 @@
 
 namespace ferro::values {
 
-// Called once; lasts for the life of the process. Without `compute` nothing is read or written, and
-// only failures of libraries are recorded. Throws std::runtime_error if the process has no
-// simulated GPU.
+// Wraps the operators at the first call, for the life of the process. Each call decides whether
+// values are computed: without `compute` nothing is read or written, and only failures of libraries
+// are kept. Throws std::runtime_error when the process has no simulated GPU. The caller holds the
+// GIL.
 void install(bool compute);
 
 }  // namespace ferro::values
