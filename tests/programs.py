@@ -59,6 +59,7 @@ COMPILING = {
     "features_training.py",
     "features_trees.py",
     "fuzz_torch.py",
+    "sim_compile.py",
     "switching.py",
     "switching_trees.py",
 }
@@ -69,6 +70,8 @@ FOR_TORCH = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_M
 FOR_SERVER = {
     # numpy's library starts threads when it is loaded, which children would lack.
     "OPENBLAS_NUM_THREADS": "1",
+    # Large tensors of the host cost fewer page faults.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     # Else Inductor asks for a GPU when it is loaded, and children could use none.
     "TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER": "0",
 }

@@ -1,7 +1,8 @@
 """What an exclusive group does, once for each driver call in it, with this call refused.
 
 The program's second argument is the CUresult, and the third is "of_a_tree" for a pool that is set
-back to earlier states as trees of graphs do, else "of_graphs". Whatever is refused: either nobody
+back to earlier states as trees of graphs do, else "of_graphs". With the fourth, "few", about half
+as many of the calls are refused. Whatever is refused: either nobody
 sees it, or one error passes. Then the members replay as before, with every byte right in any order,
 the group has its pages, and all else is given back. Prints for each function how many of its calls
 were refused, and how many of these ended in an error.
@@ -21,6 +22,7 @@ from ferro_alloc.graphs import CaptureGuard
 
 RESULT = int(sys.argv[2])
 OF_A_TREE = sys.argv[3] == "of_a_tree"
+FEW = sys.argv[4] == "few"
 FUNCTIONS = (
     "cuMemAddressReserve",
     "cuMemAddressFree",
@@ -188,6 +190,14 @@ def undisturbed():
     assert held_with_members() == before
 
 
-found = refuse_each(FUNCTIONS, run, undisturbed, held_with_members, lambda n: n <= 20 or n % 7 == 0)
+
+
+def is_tried(number):
+    if FEW:
+        return number % 2 == 1 if number <= 20 else number % 14 == 0
+    return number <= 20 or number % 7 == 0
+
+
+found = refuse_each(FUNCTIONS, run, undisturbed, held_with_members, is_tried)
 assert run() == 0
 print(json.dumps(found))

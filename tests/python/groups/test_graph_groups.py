@@ -72,16 +72,19 @@ GIVING_BACK = ("cuMemRelease", "cuMemAddressFree")
 
 
 @pytest.mark.parametrize(
-    ("result", "mode", "pools"),
+    ("result", "mode", "pools", "calls"),
     [
-        pytest.param(*case, marks=() if case in BRIEF else pytest.mark.long)
-        for case in product(
-            (UNKNOWN, OUT_OF_MEMORY), ("eager", "adversarial"), ("of_graphs", "of_a_tree")
-        )
+        *((*case, "few") for case in BRIEF),
+        *(
+            pytest.param(*case, "many", marks=pytest.mark.long)
+            for case in product(
+                (UNKNOWN, OUT_OF_MEMORY), ("eager", "adversarial"), ("of_graphs", "of_a_tree")
+            )
+        ),
     ],
 )
-def test_each_driver_call_refused_once(result: str, mode: str, pools: str) -> None:
-    words = ("groups_every_fault.py", "ferro", result, pools)
+def test_each_driver_call_refused_once(result: str, mode: str, pools: str, calls: str) -> None:
+    words = ("groups_every_fault.py", "ferro", result, pools, calls)
     found = simulated(*words, memory="256MiB", mode=mode, seed=2, turn="0.01")
     for function in PASSED_ON:
         refused, seen = found[function]

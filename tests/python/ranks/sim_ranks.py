@@ -1,26 +1,27 @@
 """Ranks of one host, each a process with a simulated card. Prints what each of them found as JSON.
 
-Arguments: how many ranks, what they do, and further words for that. The first rank is this process.
-The checkout is not installed, so the others ask for the machine that they would inherit.
+Arguments: how many ranks, what they do, and further words for that. The first rank is this process,
+which forks the others before it uses CUDA.
 """
 
 import json
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 
 ranks, task, *words = int(sys.argv[1]), *sys.argv[2:]
-rank = int(os.environ.get("SIM_RANK", "0"))
-if rank > 0:
-    from ferro_alloc.sim import _activate
-
-    _activate.inherit()
-    place = os.environ["SIM_PLACE"]
-else:
-    # Their folder goes when this rank ends, which waits for the others.
-    folder = tempfile.TemporaryDirectory()
-    place = f"{folder.name}/store"
+folder = tempfile.mkdtemp()
+place = f"{folder}/store"
+rank, others = 0, []
+for other in range(1, ranks):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.dup2(writing, 1)
+        rank, others = other, []
+        break
+    os.close(writing)
+    others.append(reading)
 
 import torch
 import torch.distributed as dist
@@ -30,18 +31,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ferro_alloc
 from ferro_alloc import sim
-
-
-def start_others():
-    return [
-        subprocess.Popen(
-            [sys.executable, *sys.argv],
-            env={**os.environ, "SIM_RANK": str(other), "SIM_PLACE": place},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for other in range(1, ranks)
-    ]
 
 
 def begin():
@@ -242,7 +231,7 @@ def failures():
         if rank != ranks - 1:
             dist.all_reduce(mine(0), group=groups[1])
 
-    os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "2"
+    os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "1"
     found["never came"] = error_of(without_the_last)
     os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "60"
     dist.barrier()
@@ -252,14 +241,16 @@ def failures():
     return found
 
 
-others = start_others() if rank == 0 else []
 found = [globals()[task]()]
 if task != "failures":
     dist.destroy_process_group()
-for other in others:
-    output = other.communicate()[0]
-    found.append(json.loads(output.splitlines()[-1]) if output else None)
+for reading in others:
+    with open(reading) as output:
+        lines = output.read().splitlines()
+    found.append(json.loads(lines[-1]) if lines else None)
 print(json.dumps(found if rank == 0 else found[0]), flush=True)
+if rank == 0:
+    shutil.rmtree(folder)
 if task == "failures":
     # Nobody ends the groups, whose ranks are not all there.
     os._exit(0)

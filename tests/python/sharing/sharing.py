@@ -30,6 +30,7 @@ os.environ["SHARING_PEER"] = json.dumps(
         "sim": _options["sim"],
         "simulated": _options["sim"] is not None,
         "refuse_pidfd": _options["refuse_pidfd"],
+        "fork": _options.get("fork", False),
     }
 )
 

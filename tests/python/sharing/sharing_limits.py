@@ -21,6 +21,7 @@ os.environ["SHARING_PEER"] = json.dumps(
         "sim": {"memory": "2GiB"},
         "simulated": True,
         "refuse_pidfd": sys.argv[1] == "refuse",
+        "fork": True,
     }
 )
 
@@ -33,9 +34,9 @@ from ferro_alloc import sim
 
 _other = OtherProcess()
 ask = _other.ask
-PAGES = 150
+PAGES = 64
 """Handles behind the tensor: more than both processes may open beside what they have open."""
-SPARE = 40
+SPARE = 24
 REFUSED = 304
 
 

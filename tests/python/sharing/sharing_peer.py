@@ -1,7 +1,8 @@
 """The other process of sharing.py: does what it is told with the tensors that it is sent.
 
-Started by spawn, so it sets up its own simulated GPU and allocator when this module is imported,
-from the JSON in SHARING_PEER.
+The JSON in SHARING_PEER describes it. Started by spawn, it sets up its own simulated GPU and
+allocator when this module is imported. With "fork" it has those of the process that starts it,
+which has not used CUDA yet, and need not import torch.
 """
 
 import gc
@@ -35,8 +36,6 @@ if IS_PEER:
 
         layout = "segments" if _settings["allocator"] == "segments" else "pages"
         ferro_alloc.install(ferro_alloc.Config(layout=layout))
-    if _settings["refuse_pidfd"]:
-        refuse_pidfd.refuse()
 
 import torch
 import torch.multiprocessing  # teaches pickle to send CUDA tensors
@@ -193,6 +192,8 @@ class Commands:
 
 
 def serve(commands: Any, answers: Any) -> None:
+    if _settings["refuse_pidfd"]:
+        refuse_pidfd.refuse()
     torch.set_num_threads(1)
     torch.zeros(1, device="cuda")
     # Each command ends with a collection, which need not look at torch again.
@@ -217,7 +218,7 @@ class OtherProcess:
     def __init__(self) -> None:
         # It has a module of its own; without a file, the starter's is not run there again.
         sys.modules["__main__"].__dict__.pop("__file__")
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork" if _settings.get("fork") else "spawn")
         self._commands, self._answers = context.Queue(), context.Queue()
         self.process = context.Process(
             target=serve, args=(self._commands, self._answers), daemon=True

@@ -30,7 +30,9 @@ BRIEF = PAIRS[:2]
 @cache
 def shared(producer: str, consumer: str, mode: str, refuse_pidfd: bool) -> Result:
     sim: dict[str, Any] = {"memory": "2GiB", "mode": mode, "seed": 11}
-    options = json.dumps({"sim": sim, "refuse_pidfd": refuse_pidfd})
+    # A new interpreter takes longer. One pair of each start is brief.
+    fork = producer == consumer and not refuse_pidfd
+    options = json.dumps({"sim": sim, "refuse_pidfd": refuse_pidfd, "fork": fork})
     allocator = "native" if producer == "expandable" else producer
     env = (
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if producer == "expandable" else {}

@@ -51,7 +51,7 @@ RUNS_OUT_IN_FORWARD = """\
 import torch
 from torch import nn
 
-model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(64))).cuda()
+model = nn.Sequential(*(nn.Linear(2048, 2048, device="cuda") for _ in range(64)))
 x = torch.randn(16384, 2048, device="cuda")
 model(x.relu()).sum().backward()
 """

@@ -1,25 +1,29 @@
 """torch.compile with CUDA graph trees: forward and backward, two shapes, a branch.
 
-Under the allocator that the first argument names.
+Under ferro_alloc if the first argument names it, else under PyTorch's own allocator.
 """
 
 import json
+import os
 import sys
 
-from benchmarks.harness.processes import use_allocator
+import ferro_alloc
 
-use_allocator(sys.argv[1], simulated=False)
+# Without it cuBLAS may choose another algorithm from run to run.
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+if sys.argv[1] == "ferro_alloc":
+    ferro_alloc.install()
 
 import torch
 from torch import nn
 
-from torch._inductor.async_compile import AsyncCompile
+import torch._inductor.config
 
 from ferro_alloc import sim
 
-# Once Inductor's own processes are ready they would compile the kernels, and they have no GPU.
 torch._inductor.config.force_disable_caches = True
-AsyncCompile.wait_pool_ready()
+# Inductor's own processes have no GPU.
+torch._inductor.config.compile_threads = 1
 width = 256
 model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).cuda()
 compiled = torch.compile(model, mode="reduce-overhead", dynamic=False)

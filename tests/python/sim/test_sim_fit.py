@@ -28,7 +28,7 @@ Simulate = Callable[..., tuple[Completed, Result]]
 def simulate(tmp_path: Path) -> Simulate:
     """Runs a program under options of the command: what came out, and the result for machines.
 
-    Torch is loaded before. The test of three allocators in one table starts each like a user.
+    Torch is loaded before. The children of `--compare` start as those of a user do.
     """
 
     def run(
@@ -211,14 +211,31 @@ def test_json_goes_to_stdout_behind_the_programs_own(tmp_path: Path) -> None:
     assert json.loads(result)["card"]["key"] == "rtx-4090"
 
 
-def test_three_allocators_in_one_table(simulate: Simulate) -> None:
-    done, result = simulate(programs.TRAIN, "--compare", "--memory", "2g")
-    assert done.returncode == 0, done.stderr
+def assert_that_three_fit(result: Result, said: str) -> None:
     assert [run["allocator"] for run in result["runs"]] == list(ALLOCATORS)
-    assert done.stdout == ""
-    assert "it fits under native, expandable, ferro_alloc" in done.stderr
+    assert "it fits under native, expandable, ferro_alloc" in said
     peaks = [run["devices"][0]["peak_reserved_bytes"] for run in result["runs"]]
     assert peaks[2] <= peaks[0]
+
+
+def test_three_allocators_in_one_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, found = tmp_path / "train.py", tmp_path / "result.json"
+    script.write_text(programs.TRAIN)
+    monkeypatch.setattr(_runs, "subprocess", ForkedChildren)
+    words = ["simulate", "--compare", "--memory", "2g", "--json", str(found), str(script)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert_that_three_fit(json.loads(found.read_text()), printed.err)
+
+
+@pytest.mark.long
+def test_three_allocators_in_new_interpreters(simulate: Simulate) -> None:
+    done, result = simulate(programs.TRAIN, "--compare", "--memory", "2g")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert_that_three_fit(result, done.stderr)
 
 
 def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(

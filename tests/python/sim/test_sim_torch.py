@@ -56,7 +56,8 @@ def test_training_is_fast_and_its_memory_plausible(
 
 @cache
 def compiled(allocator: str) -> Result:
-    return simulated("sim_compile.py", allocator, start_anew=True)
+    env = EXPANDABLE if allocator == "expandable" else NATIVE
+    return simulated("sim_compile.py", allocator, env=env)
 
 
 LONG = pytest.mark.long
