@@ -243,6 +243,9 @@ def test_no_false_alarm_in_any_order(tmp_path: Path) -> None:
     assert counts["replays"] > 200
 
 
+ALL_EXTRAS = ("groups", "checkpoints", "own_pools", "scalars")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("program", ["sim_compile.py", "switching_trees.py"])
 def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> None:
@@ -255,18 +258,19 @@ def test_no_false_alarm_of_compiled_functions(program: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("seed", "extras"),
+    ("programs", "seed", "extras"),
     [
-        ("200", ("groups", "checkpoints", "own_pools", "scalars")),
-        pytest.param("80", ("checkpoints", "own_pools", "clones"), marks=pytest.mark.long),
-        pytest.param("400", ("groups",), marks=pytest.mark.long),
+        (2, "200", ALL_EXTRAS),
+        pytest.param(4, "200", ALL_EXTRAS, marks=pytest.mark.long),
+        pytest.param(4, "80", ("checkpoints", "own_pools", "clones"), marks=pytest.mark.long),
+        pytest.param(4, "400", ("groups",), marks=pytest.mark.long),
     ],
 )
 def test_no_false_alarm_in_random_programs(
-    seed: str, extras: tuple[str, ...], tmp_path: Path
+    programs: int, seed: str, extras: tuple[str, ...], tmp_path: Path
 ) -> None:
     counts = tmp_path / "counts.json"
-    options = ["--seed", seed, "--programs", "4", "--extras", *extras]
+    options = ["--seed", seed, "--programs", str(programs), "--extras", *extras]
     found = seeded(*options, runner="debugged.py", env={"FERRO_DEBUGGED": str(counts)})
     assert found["errors"] == []
     assert found["wrong_bytes"] == 0

@@ -14,8 +14,8 @@ EXTRAS = ("history", "own_pools", "sharing", "uncached")
 RARE = ("checkpoints", "clones", "peers", "raw", "resets", "scalars", "snapshots")
 OBSERVED = ("limits", "metadata")
 LONG = pytest.mark.long
-SHORT_AND_LONG = [1, pytest.param(5, marks=LONG)]
-"""Programs, with the same first seed."""
+IN_OTHERS = ("in_turns", "at_once", "classic_layout")
+"""Those of the others with more extras do all that these do, which are long."""
 STREAMS = 4
 """Of each device."""
 FAULTS = {
@@ -44,33 +44,38 @@ def assert_clean(result: Result, operations: int) -> None:
     assert result["allocated_at_end"] == result["reserved_at_end"] == result["free_lost"] == 0
 
 
+KINDS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "in_turns": (1000, ()),
+    "short_of_memory": (
+        2000,
+        ("--memory", "160MiB", "--turn", "0.003", "--without", "empty_cache"),
+    ),
+    "at_once": (3000, ("--at-once", "--threads", "3", "--memory", "4GiB")),
+    "without_graphs": (4000, ("--threads", "4", "--without", "graphs", "mempools")),
+    "switched_and_observed": (5000, ("--extras", "switches", *EXTRAS)),
+    "classic_layout": (6000, ("--allocator", "segments", "--extras", *EXTRAS)),
+    "every_call": (7000, ("--extras", *EXTRAS, *RARE, *OBSERVED)),
+    "every_call_classic": (
+        8000,
+        ("--allocator", "segments", "--extras", *EXTRAS, *RARE, *OBSERVED),
+    ),
+    "rare_calls_at_once": (
+        9000,
+        ("--at-once", "--threads", "3", "--memory", "4GiB", "--extras", "metadata", *RARE),
+    ),
+}
+"""The first seed, the same for one program and for several, and words."""
+
+
 @pytest.mark.parametrize(
-    ("seed", "words"),
+    ("programs", "kind"),
     [
-        (1000, ()),
-        (2000, ("--memory", "160MiB", "--turn", "0.003", "--without", "empty_cache")),
-        (3000, ("--at-once", "--threads", "3", "--memory", "4GiB")),
-        (4000, ("--threads", "4", "--without", "graphs", "mempools")),
-        (5000, ("--extras", "switches", *EXTRAS)),
-        (6000, ("--allocator", "segments", "--extras", *EXTRAS)),
-        (7000, ("--extras", *EXTRAS, *RARE, *OBSERVED)),
-        (8000, ("--allocator", "segments", "--extras", *EXTRAS, *RARE, *OBSERVED)),
-        (9000, ("--at-once", "--threads", "3", "--memory", "4GiB", "--extras", "metadata", *RARE)),
-    ],
-    ids=[
-        "in_turns",
-        "short_of_memory",
-        "at_once",
-        "without_graphs",
-        "switched_and_observed",
-        "classic_layout",
-        "every_call",
-        "every_call_classic",
-        "rare_calls_at_once",
+        *((1, kind) for kind in KINDS if kind not in IN_OTHERS),
+        *(pytest.param(5, kind, marks=LONG) for kind in KINDS),
     ],
 )
-@pytest.mark.parametrize("programs", SHORT_AND_LONG)
-def test_every_byte_is_right(seed: int, words: tuple[str, ...], programs: int) -> None:
+def test_every_byte_is_right(programs: int, kind: str) -> None:
+    seed, words = KINDS[kind]
     result = seeded("--seed", str(seed), "--programs", str(programs), *words)
     assert_clean(result, 2_000 * programs)
     devices = 2 if "peers" in words else 1
@@ -99,15 +104,16 @@ LATE = ("stream", "host")
 
 
 @pytest.mark.parametrize(
-    ("allocator", "programs"),
+    ("variant", "allocator", "programs"),
     [
-        ("ferro", 1),
-        pytest.param("ferro", 5, marks=LONG),
-        pytest.param("native", 4, marks=LONG),
-        pytest.param("segments", 4, marks=LONG),
+        ("stream", "ferro", 1),
+        *(
+            pytest.param(variant, allocator, programs, marks=LONG)
+            for variant in LATE
+            for allocator, programs in (("ferro", 5), ("native", 4), ("segments", 4))
+        ),
     ],
 )
-@pytest.mark.parametrize("variant", LATE)
 def test_memory_that_its_stream_waits_for_late(variant: str, allocator: str, programs: int) -> None:
     words = ("--allocator", allocator, "--late-waits", variant)
     result = seeded(*words, "--seed", "11000", "--programs", str(programs))
@@ -123,8 +129,10 @@ def test_memory_that_its_stream_waits_for_late(variant: str, allocator: str, pro
         assert programs == 1 or ladder["move_pages"] > least
 
 
-@pytest.mark.parametrize("programs", [1, pytest.param(5, marks=LONG)])
-@pytest.mark.parametrize("variant", LATE)
+@pytest.mark.parametrize(
+    ("variant", "programs"),
+    [("host", 1), *(pytest.param(variant, 5, marks=LONG) for variant in LATE)],
+)
 def test_late_waits_on_a_full_card(variant: str, programs: int) -> None:
     words = ("--memory", "128MiB", "--without", "graphs", "mempools", "empty_cache")
     many = ("--seed", "11100", "--programs", str(programs))
