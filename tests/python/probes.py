@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import importlib.util
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,7 +16,8 @@ from tests.programs import ROOT
 
 
 def build_probe(source: str, folder: Path) -> Path:
-    """The library in `folder`, made of a file of tests/cpp/torch for the installed torch."""
+    """A library made of a file of tests/cpp/torch for the installed torch, in `folder` at first.
+    It is kept in the build folder."""
     _, cuda = _load.running_torch()
     assert cuda is not None
     spec = importlib.util.find_spec("torch")
@@ -21,13 +26,23 @@ def build_probe(source: str, folder: Path) -> Path:
     torch = Path(spec.origin).parent
     library = (folder / source).with_suffix(".so")
     includes = [torch / "include", ferro_setup.cuda_include(int(cuda.split(".")[0]))]
+    text = ROOT / "tests" / "cpp" / "torch" / source
     command = [
-        *("g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-o", str(library)),
-        str(ROOT / "tests" / "cpp" / "torch" / source),
+        *("g++", "-std=c++20", "-O1", "-shared", "-fPIC"),
+        str(text),
         *(f"-isystem{path}" for path in includes),
         *(f"-L{torch / 'lib'}", "-lc10", "-lc10_cuda", "-l:libstdc++.so.6"),
     ]
-    return _compiled(command, library)
+    # It includes headers of torch alone.
+    made_of = [*command, importlib.metadata.version("torch"), text.read_text()]
+    key = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+    kept = ROOT / "build" / "probes" / f"{text.stem}-{key}.so"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _compiled([*command, "-o", str(library)], library)
+        shutil.copy(library, kept.with_suffix(f".{os.getpid()}"))
+        kept.with_suffix(f".{os.getpid()}").replace(kept)
+    return kept
 
 
 def build_faulty_driver(folder: Path) -> Path:

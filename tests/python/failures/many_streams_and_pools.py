@@ -1,11 +1,13 @@
-"""Eight devices with 2,000 live streams and 10,000 live pools, and room left for the host's own.
+"""Many live streams and pools on all devices, and room left for the host's own.
 
-A process has 128 TiB of addresses for all of them. Prints what it found as JSON.
+The arguments are their numbers. A process has 128 TiB of addresses for all of them. Prints what it
+found as JSON.
 """
 
 import ctypes
 import json
 import mmap
+import sys
 
 import torch
 
@@ -14,7 +16,8 @@ import ferro_alloc
 ferro_alloc.install()
 
 DEVICES = torch.cuda.device_count()
-STREAMS, POOLS, HOST_TIB = 2000, 10_000, 16
+STREAMS, POOLS = map(int, sys.argv[1:])
+HOST_TIB = 16
 runtime = torch.cuda.cudart()
 
 

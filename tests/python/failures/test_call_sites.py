@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import Any
 
+import pytest
+
 from tests.programs import find_program
 from tests.python.torch_programs import simulated
 
@@ -14,8 +16,8 @@ MILLION = 1_000_000
 
 
 @cache
-def outcome() -> dict[str, Any]:
-    return simulated("call_sites.py", str(MILLION), memory="1GiB", backing=False)
+def outcome(blocks: int = MILLION // 10) -> dict[str, Any]:
+    return simulated("call_sites.py", str(blocks), memory="1GiB", backing=False)
 
 
 def line_with(text: str, function: str) -> str:
@@ -67,8 +69,10 @@ def test_stacks_beyond_a_number_count_as_unknown() -> None:
     assert found["seconds"] < 2
 
 
-def test_a_million_blocks_take_no_second() -> None:
-    found = outcome()["many blocks"]
-    assert [site[1:] for site in found["sites"]] == [[512 * MILLION, MILLION]]
+@pytest.mark.parametrize("blocks", [MILLION // 10, pytest.param(MILLION, marks=pytest.mark.long)])
+def test_a_million_blocks_take_no_second(blocks: int) -> None:
+    found = outcome(blocks)["many blocks"]
+    assert [site[1:] for site in found["sites"]] == [[512 * blocks, blocks]]
     print(f"{found['seconds']:.3f} s")
-    assert found["seconds"] < 1
+    # A tenth of them may take more than a tenth, as the machine may be busy.
+    assert found["seconds"] < (1 if blocks == MILLION else 0.5)

@@ -19,6 +19,8 @@ PROGRAMS_ON: dict[tuple[str, int], dict[str, Any]] = {
     ("features_snapshots.py", 2): {**SMALL, "count": 2},
     ("features_snapshots.py", 4): {**SMALL, "count": 4},
 }
+# Also on four devices.
+ON_TWO = ("features_snapshots.py", 2)
 CHECKS = [(program, count, name) for program, count in PROGRAMS_ON for name in checks_of(program)]
 # What torch sees of refusals; others are survived, or noticed by the next call.
 SEEN = ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess")
@@ -31,7 +33,13 @@ def outcomes(program: str, count: int, allocator: str) -> Result:
 
 
 @pytest.mark.parametrize("allocator", ["ferro", "segments"])
-@pytest.mark.parametrize(("program", "count", "name"), CHECKS)
+@pytest.mark.parametrize(
+    ("program", "count", "name"),
+    [
+        pytest.param(*check, marks=pytest.mark.long if check[:2] == ON_TWO else ())
+        for check in CHECKS
+    ],
+)
 def test_as_native(program: str, count: int, name: str, allocator: str) -> None:
     found, native = (outcomes(program, count, which)[name] for which in (allocator, "native"))
     assert "error" not in found, found["error"]
@@ -103,7 +111,12 @@ def test_destroyed_streams(allocator: str, mode: str) -> None:
     assert found["reserved"] <= 20
 
 
-def test_addresses_are_enough_for_many_streams_and_pools() -> None:
-    """On eight devices of 192 GiB; a heap once reserved 9/8 of its device."""
-    found = simulated("many_streams_and_pools.py", count=8, memory="192GiB")
-    assert found == {"devices": 8, "host": True, "wrong": 0, "numbers": 12_000, "large": 64}
+@pytest.mark.parametrize(
+    ("streams", "pools"), [(500, 2500), pytest.param(2000, 10_000, marks=pytest.mark.long)]
+)
+def test_addresses_are_enough_for_many_streams_and_pools(streams: int, pools: int) -> None:
+    """On eight devices of 192 GiB; a heap once reserved 9/8 of its device: enough for 600 heaps."""
+    words = ("many_streams_and_pools.py", str(streams), str(pools))
+    found = simulated(*words, count=8, memory="192GiB")
+    many = streams + pools
+    assert found == {"devices": 8, "host": True, "wrong": 0, "numbers": many, "large": 64}

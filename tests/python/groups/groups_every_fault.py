@@ -190,8 +190,6 @@ def undisturbed():
     assert held_with_members() == before
 
 
-
-
 def is_tried(number):
     if FEW:
         return number % 2 == 1 if number <= 20 else number % 14 == 0

@@ -245,7 +245,7 @@ found = [globals()[task]()]
 if task != "failures":
     dist.destroy_process_group()
 for reading in others:
-    with open(reading) as output:
+    with os.fdopen(reading) as output:
         lines = output.read().splitlines()
     found.append(json.loads(lines[-1]) if lines else None)
 print(json.dumps(found if rank == 0 else found[0]), flush=True)

@@ -49,7 +49,9 @@ def test_nvml_agrees_with_the_driver(run_simulated: RunSimulated) -> None:
     }
 
 
-@pytest.mark.parametrize("settings", ["1", "gpu=h100,count=1"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param("1", marks=pytest.mark.long), "gpu=h100,count=1"]
+)
 def test_a_variable_gives_a_simulated_gpu_to_processes(settings: str) -> None:
     text = (
         "from ferro_alloc._startup import begin\nbegin()\n"
