@@ -73,7 +73,7 @@ def pool_of(step):
     return step.graph.pool
 
 
-def in_random_order(steps, rounds=16):
+def in_random_order(steps, rounds=30):
     """Whether each result is what its own graph wrote last, after each replay."""
     draw = random.Random(1)
     tags = {}
