@@ -1,11 +1,11 @@
 #include "python/graphs.h"
 
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/graphs/tensor_scalar.h"
 #include "ferro/adapter/graphs/torch_graph.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/graph/capture_status.h"
-#include "ferro/graph/pool_registry.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
@@ -44,25 +44,33 @@ std::size_t record_buffer(CapturePool& pool, py::object buffer) {
                              }});
 }
 
-std::shared_ptr<CapturePool> open_pool(const Handle& handle, std::string name) {
-  return pool_registry().open(to_pool_id(handle), std::move(name));
-}
-
-std::shared_ptr<CapturePool> find_pool(const Handle& handle) {
-  return pool_registry().find(to_pool_id(handle));
-}
-
-std::shared_ptr<CapturePool> find_open_pool(const Handle& handle) {
-  return pool_registry().find_open(to_pool_id(handle));
-}
-
-void close_pool(const Handle& handle) {
-  if (CudaAllocator* allocator = installed_allocator()) {
-    allocator->close_pool(to_pool_id(handle));
-  } else {
-    pool_registry().close(to_pool_id(handle), [](const PoolId&) { return false; });
+// Before the first install no allocator reports releases.
+PoolRegistry& current_pools() {
+  if (installed_allocator() == nullptr) {
+    pool_registry().drop_unused();
   }
+  return pool_registry();
 }
+
+PoolRegistry::Pool open_pool(const Handle& handle, const std::string& name) {
+  return current_pools().open(to_pool_id(handle), name);
+}
+
+PoolRegistry::Pool lend_pool(const Handle& handle, const std::string& name) {
+  return current_pools().lend(to_pool_id(handle), name);
+}
+
+PoolRegistry::Pool find_pool(const Handle& handle) {
+  return current_pools().find(to_pool_id(handle));
+}
+
+PoolRegistry::Pool find_pool_by_handle(const Handle& handle) {
+  return current_pools().find_by_handle(to_pool_id(handle));
+}
+
+void close_pool(const Handle& handle) { current_pools().close(to_pool_id(handle)); }
+
+Handle new_capture_handle() { return to_handle(new_capture_id()); }
 
 template <typename Sizes>
 py::dict to_dict(const Sizes& sizes) {
@@ -145,10 +153,10 @@ int status_of(c10::DeviceIndex device, StreamNumber stream) {
 
 // `graph` is a torch.cuda.CUDAGraph.
 std::unique_ptr<DeviceGraph> device_graph(const py::object& graph, c10::DeviceIndex device,
-                                          std::shared_ptr<CapturePool> pool) {
+                                          PoolRegistry::Pool pool, StreamNumber bound) {
   return std::make_unique<DeviceGraph>(
       graph.cast<std::shared_ptr<at::cuda::CUDAGraph>>(), [graph] { graph.attr("replay")(); },
-      device, std::move(pool));
+      device, std::move(pool), bound);
 }
 
 // ---- device scalars
@@ -192,18 +200,20 @@ void update(TensorScalar& scalar, const py::object& value, StreamNumber stream) 
 void bind_pools(py::module_& module) {
   py::class_<CapturePool, std::shared_ptr<CapturePool>>(module, "CapturePool")
       .def_property_readonly("handle", [](const CapturePool& pool) { return to_handle(pool.id()); })
-      .def_property_readonly("name", &CapturePool::name)
+      .def_property("name", &CapturePool::name, &CapturePool::set_name)
       .def_property_readonly("is_sealed", &CapturePool::is_sealed)
       .def("seal", &CapturePool::seal)
       .def("unseal", &CapturePool::unseal)
       .def("record_buffer", &record_buffer, py::arg("buffer"))
       .def_property_readonly("buffer_count", &CapturePool::buffer_count)
       .def("clear_buffers", &CapturePool::clear_buffers, py::call_guard<py::gil_scoped_release>());
-  module.def("open_pool", &open_pool, py::arg("handle"), py::arg("name"));
-  module.def("find_pool", &find_pool, py::arg("handle"));
-  module.def("find_open_pool", &find_open_pool, py::arg("handle"));
-  module.def("close_pool", &close_pool, py::arg("handle"),
-             py::call_guard<py::gil_scoped_release>());
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  module.def("open_pool", &open_pool, py::arg("handle"), py::arg("name"), no_gil);
+  module.def("lend_pool", &lend_pool, py::arg("handle"), py::arg("name") = "", no_gil);
+  module.def("find_pool", &find_pool, py::arg("handle"), no_gil);
+  module.def("find_pool_by_handle", &find_pool_by_handle, py::arg("handle"), no_gil);
+  module.def("close_pool", &close_pool, py::arg("handle"), no_gil);
+  module.def("new_capture_handle", &new_capture_handle);
   module.def("join_scratch", wrap_pybind_function_no_gil(&join_scratch), py::arg("group"),
              py::arg("handle"));
   module.def("is_in_group", wrap_pybind_function_no_gil(&is_in_group), py::arg("group"),
@@ -226,7 +236,8 @@ void bind_captured_graphs(py::module_& module) {
              wrap_pybind_function_no_gil(&settle_after_failed_capture), py::arg("device"),
              py::arg("stream"));
   py::class_<DeviceGraph>(module, "CapturedGraph")
-      .def(py::init(&device_graph), py::arg("graph"), py::arg("device"), py::arg("pool"))
+      .def(py::init(&device_graph), py::arg("graph"), py::arg("device"), py::arg("pool"),
+           py::arg("bound"))
       // With the GIL, which the graph's own replay releases.
       .def("launch", wrap_pybind_function(&DeviceGraph::launch), py::arg("stream"))
       .def("upload", wrap_pybind_function_no_gil(&DeviceGraph::upload), py::arg("stream"))
@@ -234,8 +245,6 @@ void bind_captured_graphs(py::module_& module) {
                              [](const DeviceGraph& held) { return held.graph().num_replays(); })
       .def_property_readonly("is_uploaded",
                              [](const DeviceGraph& held) { return held.graph().is_uploaded(); })
-      .def_property_readonly("has_pool",
-                             [](const DeviceGraph& held) { return held.graph().has_pool(); })
       .def_property_readonly("buffer_count",
                              [](const DeviceGraph& held) { return held.graph().buffer_count(); })
       .def("sizes", [](const DeviceGraph& held) -> std::optional<py::dict> {
@@ -246,7 +255,7 @@ void bind_captured_graphs(py::module_& module) {
 
 void bind_device_scalars(py::module_& module) {
   py::class_<TensorScalar>(module, "DeviceScalar")
-      .def(py::init<at::Tensor>(), py::arg("tensor"))
+      .def(py::init<at::Tensor, StreamNumber>(), py::arg("tensor"), py::arg("bound"))
       .def("update", wrap_pybind_function(&update), py::arg("value"), py::arg("stream"));
 }
 

@@ -16,6 +16,7 @@ from ferro_alloc.graphs._capture import (
     begin_capture,
     capture_status,
     end_capture,
+    end_capture_with_pool,
     is_stream_capturing,
 )
 from ferro_alloc.graphs._captured_graph import CapturedGraph
@@ -62,6 +63,7 @@ __all__ = [
     "compiled_pool",
     "debug",
     "end_capture",
+    "end_capture_with_pool",
     "exclusive",
     "graph_pool_handle",
     "is_stream_capturing",

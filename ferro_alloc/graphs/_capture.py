@@ -5,17 +5,17 @@ from __future__ import annotations
 import enum
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._pools import (
     CapturePool,
+    PoolHandle,
     PoolLike,
-    graph_pool_handle,
     pool_of,
-    release_graph_pool_handle,
 )
 from ferro_alloc.graphs._streams import check_stream, require_device
 
@@ -69,14 +69,16 @@ def is_stream_capturing(stream: torch.cuda.Stream | None = None) -> bool:
     return capture_status(stream).is_capturing
 
 
-_running: dict[tuple[int, int], weakref.ref[Capture]] = {}
-"""The captures of `begin_capture()`, by the device and the number of their stream."""
+_running: dict[tuple[int, int], Callable[[], Capture | None]] = {}
+"""The captures of `begin_capture()`, by the device and the number of their stream. On a stream of
+the program they are owned, because the program can end them by the stream."""
 
 
 class Capture:
     """A capture of this thread: its stream is the current one until the capture is over.
 
-    `begin_capture()` creates it. If the program drops it without ending it, it is discarded.
+    `begin_capture()` creates it. If the program drops it without ending it, it is discarded, unless
+    the program gave the stream: such a capture runs until `end_capture(stream)`.
     """
 
     def __init__(
@@ -90,11 +92,16 @@ class Capture:
         import torch
 
         mode = checked_mode(capture_error_mode)
-        self._stream = check_stream(stream) or _side_stream()
+        self._given = check_stream(stream)
+        self._stream = self._given or _side_stream()
         if _is_in_capture(self._stream):
             raise FerroError("the stream is capturing already: end that capture first")
-        if pool is not None:
-            _refuse_if_sealed(pool_of(pool))
+        self._pool = None if pool is None else pool_of(pool)
+        if self._pool is None:
+            self._memory = PoolHandle(self._extension.new_capture_handle())
+        else:
+            _refuse_if_sealed(self._pool)
+            self._memory = self._pool.handle
         # What other pools keep free stands in the way of this one. Unlike torch.cuda.graph, which
         # waits for the device, this leaves captures that run alone; inside of one nothing can wait.
         previous = torch.cuda.current_stream(self._stream.device)
@@ -102,23 +109,23 @@ class Capture:
             previous.synchronize()
             torch.cuda.empty_cache()
             torch._C._host_emptyCache()
-        self._pool = pool_of(graph_pool_handle() if pool is None else pool)
         self._graph = torch.cuda.CUDAGraph()
         self._scope = torch.cuda.stream(self._stream)
         self._scope.__enter__()
         try:
-            self._graph.capture_begin(pool=self._pool.handle, capture_error_mode=mode.value)
+            self._graph.capture_begin(pool=self._memory, capture_error_mode=mode.value)
             self._running = True
             _running[_key(self._stream)] = weakref.ref(self)
         except BaseException:
             self._settle(self._let_go())
             raise
-        finally:
-            if pool is None:  # from now on the graph alone keeps it
-                release_graph_pool_handle(self._pool.handle)
 
     @property
-    def pool(self) -> CapturePool:
+    def pool(self) -> CapturePool | None:
+        """The pool of the capture. A capture without one gets one when the program asks for it
+        before the end; its graph then keeps that pool."""
+        if self._pool is None and self._running:
+            self._pool = pool_of(self._memory)
         return self._pool
 
     @property
@@ -129,12 +136,17 @@ class Capture:
         """`NONE` once the capture is over."""
         return capture_status(self._stream) if self._running else CaptureStatus.NONE
 
-    def end(self) -> CapturedGraph:
-        """Returns the graph. Raises PyTorch's error if the capture is invalid; then the capture is
-        over, and stream, pool and allocator are as before it. Raises `FerroError` the second
-        time."""
+    def end(self, pool: PoolLike | None = None) -> CapturedGraph:
+        """Returns the graph. It keeps `pool` with its buffers, if the capture has no pool; the
+        memory of the capture stays in a pool of the graph.
+
+        Raises PyTorch's error if the capture is invalid; then the capture is over, and stream, pool
+        and allocator are as before it. Raises `FerroError` the second time; and, with the capture
+        running on, for a sealed `pool`, or for another one than the capture's.
+        """
         if not self._running:
             raise FerroError("this capture is over: end a capture once")
+        self._attach(pool)
         graph = self._let_go()
         try:
             graph.capture_end()
@@ -142,7 +154,22 @@ class Capture:
             self._settle(graph)
             raise
         self._leave()
-        return CapturedGraph(graph, device=self._stream.device_index)
+        return CapturedGraph(
+            graph, device=self._stream.device_index, stream=self._given, pool=self._pool
+        )
+
+    def _attach(self, pool: PoolLike | None) -> None:
+        if pool is None:
+            return
+        attached = pool_of(pool)
+        if self._pool is None:
+            _refuse_if_sealed(attached)
+            self._pool = attached
+        elif attached is not self._pool:
+            raise FerroError(
+                f"the capture is into {self._pool}, and was to end with {attached}: expected the "
+                "same pool, or none"
+            )
 
     def discard(self) -> None:
         """Ends the capture and drops its graph. Does nothing if it is over."""
@@ -181,27 +208,55 @@ class Capture:
 
 
 def begin_capture(
-    pool: PoolLike | None = None,
-    *,
+    *where: torch.cuda.Stream | PoolLike | None,
     stream: torch.cuda.Stream | None = None,
+    pool: PoolLike | None = None,
     capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
 ) -> Capture:
-    """Begins to capture on `stream`, which becomes the current one.
+    """Begins to capture on a stream, which becomes the current one: `begin_capture(stream)`,
+    `begin_capture(stream, pool)`, `begin_capture(pool)`, or with the names `stream` and `pool`.
 
-    `pool`: a handle, a `CapturePool` or a `torch.cuda.MemPool`; None: a new pool, which lives as
-    long as the graph. `stream`: None for a side stream of this thread; graphs that share a pool
-    share its free memory if they are captured on the same stream. `capture_error_mode`: that of
-    `torch.cuda.graph`. Raises `FerroError` without a device and for a sealed pool; otherwise
-    PyTorch's error. Then no capture has begun.
+    `pool`: a handle, a `CapturePool` or a `torch.cuda.MemPool`; without one the graph has memory of
+    its own. Without a stream, the capture is on a side stream of this thread; graphs that share a
+    pool share its free memory if they are captured on the same stream. `capture_error_mode`: that
+    of `torch.cuda.graph`. Raises `FerroError` without a device, for a sealed pool and for other
+    arguments; otherwise PyTorch's error. Then no capture has begun.
     """
-    return Capture(pool, capture_error_mode, stream)
+    stream, pool = _stream_and_pool("begin_capture", where, stream, pool)
+    capture = Capture(pool, capture_error_mode, stream)
+    if stream is not None:
+        _running[_key(stream)] = lambda: capture
+    return capture
 
 
-def end_capture(capture: Capture | torch.cuda.Stream | None = None) -> CapturedGraph:
-    """Calls `Capture.end()` of a capture, or of the capture of `begin_capture()` on a stream; None:
-    on the current stream. Raises `FerroError` if there is none."""
+def _stream_and_pool(
+    function: str, where: Sequence[Any], stream: Any, pool: Any
+) -> tuple[torch.cuda.Stream | None, PoolLike | None]:
+    """Tells positional arguments apart by their types."""
+    import torch
+
+    for given in where:
+        if isinstance(given, torch.cuda.Stream):
+            if stream is not None:
+                raise FerroError(f"{function}() got {stream!r} and {given!r}: expected one stream")
+            stream = given
+        elif given is not None:
+            if pool is not None:
+                raise FerroError(
+                    f"{function}() got {pool!r} and {given!r}: expected a stream and a pool; pass "
+                    "a mode as capture_error_mode="
+                )
+            pool = given
+    return stream, pool
+
+
+def end_capture(
+    capture: Capture | torch.cuda.Stream | None = None, pool: PoolLike | None = None
+) -> CapturedGraph:
+    """Calls `Capture.end(pool)` of a capture, or of the capture of `begin_capture()` on a stream;
+    None: on the current stream. Raises `FerroError` if there is none."""
     if isinstance(capture, Capture):
-        return capture.end()
+        return capture.end(pool)
     require_device("end_capture()")
     import torch
 
@@ -210,7 +265,14 @@ def end_capture(capture: Capture | torch.cuda.Stream | None = None) -> CapturedG
     running = None if found is None else found()
     if running is None:
         raise FerroError(f"no capture of begin_capture() runs on {stream}")
-    return running.end()
+    return running.end(pool)
+
+
+def end_capture_with_pool(
+    capture: Capture | torch.cuda.Stream | None, pool: PoolLike
+) -> CapturedGraph:
+    """`end_capture(capture, pool)`."""
+    return end_capture(capture, pool)
 
 
 class CaptureGuard:
@@ -226,14 +288,13 @@ class CaptureGuard:
 
     def __init__(
         self,
-        pool: PoolLike | None = None,
-        *,
+        *where: torch.cuda.Stream | PoolLike | None,
         stream: torch.cuda.Stream | None = None,
+        pool: PoolLike | None = None,
         capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
     ) -> None:
-        self._pool = pool
+        self._stream, self._pool = _stream_and_pool("CaptureGuard", where, stream, pool)
         self._mode = checked_mode(capture_error_mode)
-        self._stream = stream
         self._capture: Capture | None = None
         self._graph: CapturedGraph | None = None
 
@@ -251,9 +312,7 @@ class CaptureGuard:
     def __enter__(self) -> Self:
         if self._capture is not None:
             raise FerroError("a CaptureGuard captures once: create another one")
-        self._capture = begin_capture(
-            self._pool, stream=self._stream, capture_error_mode=self._mode
-        )
+        self._capture = Capture(self._pool, self._mode, self._stream)
         return self
 
     def __exit__(

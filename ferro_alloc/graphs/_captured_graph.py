@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
-from ferro_alloc.graphs._pools import CapturePool, pool_of_graph
+from ferro_alloc.graphs._pools import CapturePool, PoolHandle, known_pool, pool_of
 from ferro_alloc.graphs._sizes import NOT_OURS, GraphSizes
 from ferro_alloc.graphs._streams import check_stream, require_device
 
@@ -20,24 +20,36 @@ class CapturedGraph:
     """Wraps a `torch.cuda.CUDAGraph`, which stays unchanged and usable.
 
     `graph` must have ended its capture; `device` is the device of the capture, by default the
-    current one, in any form that torch accepts. The wrapper keeps its pool, with the pool's
-    buffers. Raises PyTorch's error for a graph without a capture, and `FerroError` without a
-    device.
+    current one, in any form that torch accepts. `stream` is that of launches without a stream;
+    None: the current one. The wrapper keeps `pool`, with its buffers; None: the pool into which the
+    graph was captured, if it was captured into one. Raises PyTorch's error for a graph without a
+    capture, and `FerroError` without a device.
     """
 
     def __init__(
-        self, graph: torch.cuda.CUDAGraph, *, device: int | str | torch.device | None = None
+        self,
+        graph: torch.cuda.CUDAGraph,
+        *,
+        device: int | str | torch.device | None = None,
+        stream: torch.cuda.Stream | None = None,
+        pool: CapturePool | None = None,
     ) -> None:
         extension = require_device("a captured graph")
         import torch
 
         if not isinstance(graph, torch.cuda.CUDAGraph):
             raise FerroError(f"{graph!r} is not a graph: expected a torch.cuda.CUDAGraph")
-        self._device = device_index(device)
         self._cuda_graph = graph
-        self._pool = pool_of_graph(graph)
+        self._device = device_index(device)
+        self._stream = check_stream(stream)
+        self._memory = PoolHandle(graph.pool())
+        if pool is None:
+            # PyTorch sets the first number for a graph that is captured without a pool.
+            own = self._memory[0] != 0
+            pool = known_pool(self._memory) if own else pool_of(self._memory)
+        self._pool = pool
         self._graph: _C.CapturedGraph = extension.CapturedGraph(
-            graph, self._device, self._pool.native
+            graph, self._device, None if pool is None else pool.native, self._number(stream)
         )
         self._kept: list[Any] = []
 
@@ -51,13 +63,24 @@ class CapturedGraph:
         return self._device
 
     @property
-    def pool(self) -> CapturePool:
+    def stream(self) -> torch.cuda.Stream | None:
+        """The stream that the capture was given, or the constructor. None: a launch takes the
+        current one."""
+        return self._stream
+
+    @property
+    def pool(self) -> CapturePool | None:
+        """The pool that lives as long as the graph; None for a graph captured without one."""
         return self._pool
 
     @property
+    def memory_handle(self) -> PoolHandle:
+        """The handle of its memory in PyTorch's allocator, for the rest of this package."""
+        return self._memory
+
+    @property
     def has_pool(self) -> bool:
-        """Whether a pool lives as long as the graph. PyTorch's graphs all have one."""
-        return self._graph.has_pool
+        return self._pool is not None
 
     @property
     def buffer_count(self) -> int:
@@ -74,14 +97,16 @@ class CapturedGraph:
         return self._graph.is_uploaded
 
     def launch(self, stream: torch.cuda.Stream | None = None) -> None:
-        """Runs the graph after all work of `stream`, or of the current one, and after the last
-        launch of its exclusive group, if it has one. The host does not wait."""
-        self._graph.launch(None if stream is None else self._number(stream))
+        """Runs the graph after all earlier and before all later work of its stream
+        (`CapturedGraph.stream`) and of the current one; with `stream`, of that stream alone. It
+        also waits for the last launch of its exclusive group, if it has one. The host does not
+        wait."""
+        self._graph.launch(self._number(stream))
 
     def upload(self, stream: torch.cuda.Stream | None = None) -> None:
         """Prepares the first launch, so that it costs no more than the next. Later calls do
         nothing."""
-        self._graph.upload(None if stream is None else self._number(stream))
+        self._graph.upload(self._number(stream))
 
     def sizes(self) -> GraphSizes:
         """Returns the memory that the capture allocated from its pool. Raises `FerroError` if the
@@ -95,9 +120,10 @@ class CapturedGraph:
         """Keeps any object alive as long as this one."""
         self._kept.append(buffer)
 
-    def _number(self, stream: torch.cuda.Stream) -> int:
+    def _number(self, stream: torch.cuda.Stream | None) -> int | None:
         checked = check_stream(stream)
-        assert checked is not None
+        if checked is None:
+            return None
         if checked.device_index != self._device:
             raise FerroError(
                 f"the graph was captured on device {self._device}, and the stream is of device "

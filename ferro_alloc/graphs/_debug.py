@@ -21,7 +21,7 @@ from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups
 from ferro_alloc.graphs._misuse import Frame, GraphMisuseError, MisuseKind, own_line
-from ferro_alloc.graphs._pools import PoolHandle, pool_of_graph
+from ferro_alloc.graphs._pools import PoolHandle, name_of
 from ferro_alloc.graphs._replays import check_replays
 from ferro_alloc.graphs._streams import require_device
 
@@ -86,15 +86,15 @@ class _Watch:
             uses = self._extension.GraphUses(stream.device_index, stream.cuda_stream, mark)
         finally:
             end(graph)  # also if the driver refuses to list the nodes
-        pool = pool_of_graph(graph)
-        uses.settle(pool.handle)
+        pool = PoolHandle(graph.pool())
+        uses.settle(pool)
         with self._lock:
-            self._captures[pool.handle] += 1
+            self._captures[pool] += 1
             name = (
-                f"graph {self._captures[pool.handle]} of pool "
-                f"{pool.name or tuple(pool.handle)!r}, captured at {own_line(_stack())},"
+                f"graph {self._captures[pool]} of pool {name_of(pool) or tuple(pool)!r}, captured "
+                f"at {own_line(_stack())},"
             )
-            self._graphs[graph] = _Graph(name, pool.handle, stream.device_index, uses, begun)
+            self._graphs[graph] = _Graph(name, pool, stream.device_index, uses, begun)
 
     def forget(self, graph: torch.cuda.CUDAGraph) -> None:
         with self._lock:

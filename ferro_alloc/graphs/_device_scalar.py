@@ -19,33 +19,45 @@ Number = bool | int | float | complex
 class DeviceScalar:
     """A value at an address that never changes. Kernels read it as a tensor without dimensions.
 
-    `dtype`: a numeric type of at most 8 bytes; `device`: by default the current one, in any form
-    that torch accepts. The value is written when the constructor returns. The object must outlive
-    the graphs that read it: keep it, or pass it to `record_buffer()` of their pool. Raises
-    `FerroError` for another type, without a device, and during a capture, which would make the
-    memory part of the graph.
+    `DeviceScalar(value, dtype)` or `DeviceScalar(dtype, value)`. `dtype`: a numeric type of at most
+    8 bytes. `stream`: that of updates without a stream; None: the current one. `device`: by default
+    the stream's, else the current one, in any form that torch accepts. The value is written when
+    the constructor returns. The object must outlive the graphs that read it: keep it, or pass it to
+    `record_buffer()` of their pool. Raises `FerroError` for other arguments, without a device, and
+    during a capture, which would make the memory part of the graph.
     """
 
     def __init__(
         self,
-        dtype: torch.dtype,
-        value: Number,
+        value: Number | torch.dtype,
+        dtype: torch.dtype | Number,
+        stream: torch.cuda.Stream | None = None,
         *,
         device: int | str | torch.device | None = None,
     ) -> None:
         extension = require_device("a DeviceScalar")
         import torch
 
+        if isinstance(value, torch.dtype):
+            value, dtype = dtype, value
         if dtype not in _types():
             known = ", ".join(str(known).removeprefix("torch.") for known in _types())
             raise FerroError(f"{dtype} cannot be the type of a DeviceScalar: expected {known}")
+        self._stream = check_stream(stream)
+        if stream is not None:
+            device = stream.device if device is None else device
         index = device_index(device)
-        stream = torch.cuda.current_stream(index)
-        if extension.capture_status(index, stream.cuda_stream) != 0:
+        if stream is not None and stream.device_index != index:
+            raise FerroError(
+                f"the stream is of device {stream.device_index}, and the DeviceScalar of device "
+                f"{index}: expected one device"
+            )
+        current = torch.cuda.current_stream(index)
+        if extension.capture_status(index, current.cuda_stream) != 0:
             raise FerroError("a DeviceScalar cannot be created during a capture: create it before")
         self._tensor = torch.tensor(value, dtype=dtype, device=torch.device("cuda", index))
-        stream.synchronize()  # other streams may read and write it from now on
-        self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor)
+        current.synchronize()  # other streams may read and write it from now on
+        self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor, _number(stream))
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -56,16 +68,26 @@ class DeviceScalar:
     def dtype(self) -> torch.dtype:
         return self._tensor.dtype
 
+    @property
+    def stream(self) -> torch.cuda.Stream | None:
+        """The stream that the constructor was given."""
+        return self._stream
+
     def update(self, value: Number, stream: torch.cuda.Stream | None = None) -> None:
-        """Writes `value` after all earlier and before all later work of `stream`, or of the current
-        one. The host does not wait, and may call it again at once. In a capture the graph writes
-        this value at each launch. Raises `RuntimeError` for a value that the type cannot hold."""
-        number = None if stream is None else check_stream(stream).cuda_stream  # type: ignore[union-attr]
-        self._scalar.update(value, number)
+        """Writes `value` after all earlier and before all later work of the scalar's stream and of
+        the current one; with `stream`, of that stream alone. The host does not wait, and may call
+        it again at once. In a capture the graph writes this value at each launch. Raises
+        `RuntimeError` for a value that the type cannot hold."""
+        self._scalar.update(value, _number(stream))
 
     def __repr__(self) -> str:
         name = str(self.dtype).removeprefix("torch.")
         return f"<DeviceScalar {name} on device {self._tensor.device.index}>"
+
+
+def _number(stream: torch.cuda.Stream | None) -> int | None:
+    checked = check_stream(stream)
+    return None if checked is None else int(checked.cuda_stream)
 
 
 def _types() -> tuple[torch.dtype, ...]:

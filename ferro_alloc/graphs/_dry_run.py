@@ -32,10 +32,10 @@ from ferro_alloc.graphs._plan import (
     reserved_without_gaps,
 )
 from ferro_alloc.graphs._pools import (
-    CapturePool,
     PoolHandle,
     graph_pool_handle,
-    pool_of_graph,
+    name_of,
+    pool_of,
     release_graph_pool_handle,
 )
 from ferro_alloc.graphs._sizes import pool_sizes
@@ -180,7 +180,7 @@ class _DryRun:
         capture = self._capture(args, None)
         driver = self._bytes_of_others() - others
         sizes = capture.graph.sizes()
-        in_pool = capture.graph.pool.sizes().private_bytes
+        in_pool = pool_sizes(capture.graph.memory_handle).private_bytes
         results = _result_bytes(capture)
         planned = PlannedCapture(
             _name(args),
@@ -256,7 +256,7 @@ def _result_bytes(capture: _Capture) -> int:
         if isinstance(leaf, torch.Tensor) and leaf.is_cuda and leaf.layout == torch.strided
     ]
     # With a pool as argument, torch 2.11 releases the numbers of its handle, which it does not own.
-    pool = tuple(capture.graph.pool.handle)
+    pool = tuple(capture.graph.memory_handle)
     return sum(
         block["size"]
         for segment in torch.cuda.memory_snapshot()
@@ -273,23 +273,23 @@ def _result_bytes(capture: _Capture) -> int:
 def _plan_graphs(
     extension: ModuleType, graphs: Sequence[torch.cuda.CUDAGraph], wanted: Sequence[Pools]
 ) -> Plan:
-    found = list(dict.fromkeys(map(pool_of_graph, graphs)))
+    found = list(dict.fromkeys(PoolHandle(graph.pool()) for graph in graphs))
     for pool in found:
-        group = exclusive_groups.get(pool.handle)
+        group = exclusive_groups.get(pool)
         if group is not None:
-            raise FerroError(f"{pool} is already in {group}: call sizes() of that group")
+            raise FerroError(f"{pool_of(pool)} is already in {group}: call sizes() of that group")
     captures = [_of_pool(pool) for pool in found]
     apart = sum(capture.reserved_bytes for capture in captures)
-    shared, scratch = extension.scratch_bytes_if_joined([pool.handle for pool in found])
+    shared, scratch = extension.scratch_bytes_if_joined(found)
     bytes_of: dict[Pools, int] = {"separate": apart, "exclusive": apart - scratch + shared}
     sets = {pools: PlannedSet(pools, bytes_of[pools], 0, pools == "separate") for pools in wanted}
     return Plan(tuple(captures), sets, 0)
 
 
-def _of_pool(pool: CapturePool) -> PlannedCapture:
-    sizes = pool.sizes()
+def _of_pool(pool: PoolHandle) -> PlannedCapture:
+    sizes = pool_sizes(pool)
     return PlannedCapture(
-        pool.name or str(tuple(pool.handle)),
+        name_of(pool) or str(tuple(pool)),
         results_bytes=sizes.live_bytes,
         state_bytes=0,
         scratch_bytes=sizes.scratch_bytes,

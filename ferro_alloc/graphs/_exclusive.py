@@ -15,7 +15,7 @@ from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
-from ferro_alloc.graphs._pools import CapturePool, PoolHandle, pool_of, pool_of_graph
+from ferro_alloc.graphs._pools import CapturePool, PoolHandle, handle_of, pool_of
 from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._streams import require_device
 
@@ -64,7 +64,8 @@ class ExclusiveGroup:
         self._name = name
         self._ordered = ordered
         self._number = next(_numbers)
-        self._pools: dict[PoolHandle, CapturePool] = {}
+        self._pools: dict[PoolHandle, None] = {}
+        """In the order in which they joined."""
         self._unused: set[PoolHandle] = set()
         """Members that were never held, so they count as existing although nothing holds them."""
         self._order = threading.RLock()
@@ -84,7 +85,7 @@ class ExclusiveGroup:
     def pools(self) -> tuple[CapturePool, ...]:
         """The members that still exist, in the order in which they joined."""
         with _lock:
-            return tuple(pool for handle, pool in self._pools.items() if not self._is_gone(handle))
+            return tuple(pool_of(handle) for handle in self._pools if not self._is_gone(handle))
 
     def join(self, *members: Member) -> None:
         """Adds graphs and pools; existing members stay.
@@ -100,18 +101,17 @@ class ExclusiveGroup:
         each recording, for which the host waits for the device.
         """
         _require()
-        pools = [pool_of_member(member) for member in members]
+        handles = [handle_of_member(member) for member in members]
         with self._order, _lock:
             forget_gone_groups()
             exchange()
-            for pool in pools:
-                handle = pool.handle
+            for handle in handles:
                 if handle in self._pools:
                     continue
                 other = exclusive_groups.get(handle)
                 reason = "member" if other is not None and other is not self else ""
-                self._check(reason, pool)
-                self._join(pool)
+                self._check(reason, handle)
+                self._join(handle)
 
     def leave(self, *members: Member) -> None:
         """Gives the pools of these members separate scratch again, with all of their graphs.
@@ -120,33 +120,32 @@ class ExclusiveGroup:
         the scratch, and for a pool that is not a member; a member then stays one.
         """
         extension = _require()
-        pools = [pool_of_member(member) for member in members]
+        handles = [handle_of_member(member) for member in members]
         with self._order, _lock:
             forget_gone_groups()
-            for pool in pools:
-                handle = pool.handle
-                self._check("" if handle in self._pools else "no member", pool)
-                self._check(extension.leave_scratch(handle), pool)
+            for handle in handles:
+                self._check("" if handle in self._pools else "no member", handle)
+                self._check(extension.leave_scratch(handle), handle)
                 self._remove(handle)
             exchange()
 
-    def _join(self, pool: CapturePool) -> None:
+    def _join(self, handle: PoolHandle) -> None:
         extension = _load.load()
         try:
-            self._check(extension.join_scratch(self._number, pool.handle), pool)
+            self._check(extension.join_scratch(self._number, handle), handle)
         except (FerroError, RuntimeError) as error:
-            if not extension.is_in_group(self._number, pool.handle):
+            if not extension.is_in_group(self._number, handle):
                 raise
-            self._add(pool)
+            self._add(handle)
             raise FerroError(
-                f"{pool} joined the exclusive group {self._name!r} on some devices and could not "
-                f"leave them again, so it is a member there until leave() succeeds. {error}"
+                f"{pool_of(handle)} joined the exclusive group {self._name!r} on some devices and "
+                "could not leave them again, so it is a member there until leave() succeeds. "
+                f"{error}"
             ) from error
-        self._add(pool)
+        self._add(handle)
 
-    def _add(self, pool: CapturePool) -> None:
-        handle = pool.handle
-        self._pools[handle] = pool
+    def _add(self, handle: PoolHandle) -> None:
+        self._pools[handle] = None
         if not _exists(handle):
             self._unused.add(handle)
         exclusive_groups[handle] = self
@@ -211,9 +210,11 @@ class ExclusiveGroup:
             stream.synchronize()  # so that the next replay still comes after this one
             raise
 
-    def _check(self, reason: str, pool: CapturePool) -> None:
+    def _check(self, reason: str, handle: PoolHandle) -> None:
         if reason:
-            raise FerroError(f"{pool} and the exclusive group {self._name!r}: {_REASONS[reason]}.")
+            raise FerroError(
+                f"{pool_of(handle)} and the exclusive group {self._name!r}: {_REASONS[reason]}."
+            )
 
     def __repr__(self) -> str:
         return f"<ExclusiveGroup {self._name!r}, {len(self._pools)} pools>"
@@ -252,9 +253,9 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
 
 
 def _exists(handle: PoolHandle) -> bool:
-    """Whether the program holds its handle, or a graph or MemPool holds its memory."""
+    """Whether the program holds the pool or its handle, or a graph or MemPool its memory."""
     extension = _load.load()
-    return extension.find_open_pool(handle) is not None or extension.is_pool_held(handle)
+    return extension.find_pool(handle) is not None or extension.is_pool_held(handle)
 
 
 def _require() -> ModuleType:
@@ -269,12 +270,12 @@ def _require() -> ModuleType:
     return extension
 
 
-def pool_of_member(member: Member) -> CapturePool:
+def handle_of_member(member: Member) -> PoolHandle:
     """Raises `FerroError` for an invalid member."""
     import torch
 
     if isinstance(member, CapturedGraph):
-        return member.pool
+        return member.memory_handle
     if isinstance(member, torch.cuda.CUDAGraph):
-        return pool_of_graph(member)
-    return pool_of(member)
+        return PoolHandle(member.pool())
+    return handle_of(member)

@@ -51,7 +51,7 @@ class GraphedCallable:
             for given, captured in zip(leaves, self._leaves, strict=True):
                 if _is_tensor(captured) and given is not captured:
                     captured.copy_(given, non_blocking=True)
-        self._graph.launch()
+        self._graph.launch(torch.cuda.current_stream(self._graph.device))
         return self._outputs
 
 
@@ -65,17 +65,23 @@ def make_graphed_callable(
     stream: torch.cuda.Stream | None = None,
     capture_error_mode: CaptureMode | str = CaptureMode.THREAD_LOCAL,
 ) -> GraphedCallable:
-    """Captures `function(*sample_args, **sample_kwargs)` after `num_warmup_iters` calls, on
-    `stream` or on a side stream of this thread.
+    """Captures `function(*sample_args, **sample_kwargs)` after `num_warmup_iters=3` calls of it.
 
+    All calls are on `stream`, or on a side stream of this thread.
     The tensors among the samples, including nested ones, become the graph's inputs: later calls
     copy into them. Gradients do not flow through the graph, and its results have no gradient
     function; `torch.cuda.make_graphed_callables` supports gradients and takes the same handles.
     `pool`, `stream` and `capture_error_mode` are those of `begin_capture()`. An error of `function`
-    discards the capture and propagates. Raises `FerroError` without a device, and for a tensor that
-    is not on one.
+    discards the capture and propagates. Raises `FerroError` without a device, for a tensor that is
+    not on one, and for other arguments.
     """
     require_device("make_graphed_callable()")
+    if not callable(function):
+        raise FerroError(
+            f"make_graphed_callable({function!r}, ...): expected a function first, and then a "
+            "sequence of its sample arguments; pass a stream as stream=, and a mode as "
+            "capture_error_mode="
+        )
     args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
     for number, sample in enumerate(_flat((args, kwargs))[0]):
         if _is_tensor(sample) and not sample.is_cuda:

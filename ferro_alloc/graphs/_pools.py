@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Self
 
 from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
@@ -15,9 +17,16 @@ if TYPE_CHECKING:
 
 
 class PoolHandle(tuple[int, int]):
-    """The pair of numbers by which PyTorch identifies a pool."""
+    """The pair of numbers by which PyTorch identifies a pool.
+
+    `PoolHandle(n)` is `PoolHandle((0, n))`, the form of handles that programs get. Raises
+    `FerroError` for anything but a number or a pair of numbers.
+    """
 
     __slots__ = ()
+
+    def __new__(cls, handle: int | tuple[int, int]) -> Self:
+        return super().__new__(cls, _checked((0, handle) if isinstance(handle, int) else handle))
 
     @property
     def id(self) -> tuple[int, int]:
@@ -26,14 +35,25 @@ class PoolHandle(tuple[int, int]):
 
 
 class CapturePool:
-    """One pool, without its memory. Thread-safe; two objects of one pool are equal.
+    """A pool that graphs are captured into. One handle has one object, so `is` compares pools.
 
-    It is known until its handle is released and no graph or MemPool holds its memory. ferro_alloc
-    sees the memory of graphs while it is installed; otherwise only the handle counts.
+    `CapturePool()` creates a pool with a handle of its own. A pool keeps its seal, its name and its
+    buffers as long as the program holds the object, its handle is open, a capture into it runs, or
+    a graph or MemPool holds its memory. Then it is gone, and its buffers are dropped. Before the
+    first `ferro_alloc.install()` ferro_alloc is not told of the end of plain graphs: then their
+    pools are dropped by the next call about pools. Thread-safe.
     """
 
-    def __init__(self, pool: _C.CapturePool) -> None:
-        self._pool = pool
+    _pool: _C.CapturePool
+
+    def __init__(self, name: str = "") -> None:
+        _check_name("CapturePool", name)
+        extension = _load.load()
+        import torch
+
+        self._pool = extension.lend_pool(torch.cuda.graph_pool_handle(), name)
+        with _lock:
+            _objects[self._pool.handle] = self
 
     @property
     def native(self) -> _C.CapturePool:
@@ -46,8 +66,13 @@ class CapturePool:
 
     @property
     def name(self) -> str:
-        """The name passed to `graph_pool_handle()`; may be empty."""
+        """The name for errors about the pool; may be empty, and may be set."""
         return self._pool.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        _check_name("CapturePool.name", name)
+        self._pool.name = name
 
     @property
     def is_sealed(self) -> bool:
@@ -80,75 +105,101 @@ class CapturePool:
         Raises `FerroError` while ferro_alloc is not installed."""
         return pool_sizes(self.handle)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CapturePool) and other.handle == self.handle
-
-    def __hash__(self) -> int:
-        return hash(self.handle)
-
     def __repr__(self) -> str:
         sealed = ", sealed" if self.is_sealed else ""
         name = f" {self.name!r}" if self.name else ""
         return f"<CapturePool{name} {self.handle}, {self.buffer_count} buffers{sealed}>"
 
 
+_lock = threading.RLock()
+_objects: weakref.WeakValueDictionary[tuple[int, int], CapturePool] = weakref.WeakValueDictionary()
+"""The object of each pool that the program holds."""
+
+
+def _object_of(pool: _C.CapturePool) -> CapturePool:
+    with _lock:
+        known = _objects.get(pool.handle)
+        if known is None:
+            known = CapturePool.__new__(CapturePool)
+            known._pool = pool
+            _objects[pool.handle] = known
+        return known
+
+
 PoolLike = tuple[int, int] | CapturePool | Any
 """A handle, a `CapturePool`, or an object whose `id` is a handle, such as a MemPool."""
 
 
-def graph_pool_handle(name: str = "", *, mem_pool: torch.cuda.MemPool | None = None) -> PoolHandle:
+def graph_pool_handle(
+    name: str = "", *, mem_pool: torch.cuda.MemPool | tuple[int, int] | None = None
+) -> PoolHandle:
     """Returns a handle, unique in this process, also among those of
-    `torch.cuda.graph_pool_handle()`.
+    `torch.cuda.graph_pool_handle()`. It keeps its pool until `release_graph_pool_handle()`.
 
-    `name` appears in errors about the pool. With `mem_pool` the function returns the handle of that
-    pool, which can then be sealed and keep buffers. Raises `FerroError` if the extension or a CUDA
-    build of torch is missing, and unless the name is a string.
+    `name` appears in errors about the pool. With `mem_pool`, a MemPool or a handle of PyTorch, the
+    function returns the handle of that pool, which can then be sealed and keep buffers; a pool that
+    has a name keeps it. Raises `FerroError` if the extension or a CUDA build of torch is missing,
+    and unless the name is a string.
     """
-    if not isinstance(name, str):
-        raise FerroError(f"graph_pool_handle({name!r}): expected a name, or nothing")
+    _check_name("graph_pool_handle", name)
     extension = _load.load()
     import torch
 
-    pair = torch.cuda.graph_pool_handle() if mem_pool is None else mem_pool.id
-    handle = PoolHandle(_checked(tuple(pair)))
+    handle = handle_of(torch.cuda.graph_pool_handle() if mem_pool is None else mem_pool)
     extension.open_pool(handle, name)
     return handle
 
 
 def capture_pool_for_handle(handle: tuple[int, int]) -> CapturePool | None:
-    """Returns the pool of a handle; None for a handle that `graph_pool_handle()` did not return, or
-    that was released. `CapturedGraph.pool` returns the pool as long as a graph holds it.
+    """Returns the pool of a handle of `graph_pool_handle()`, of a `CapturePool`, or, once a capture
+    into it began, of `torch.cuda.graph_pool_handle()` or a MemPool. None for any other handle, and
+    for a released one: `CapturedGraph.pool` still returns its pool.
 
     Raises `FerroError` for an invalid handle.
     """
-    pool = _load.load().find_open_pool(_checked(handle))
-    return None if pool is None else CapturePool(pool)
+    pool = _load.load().find_pool_by_handle(_checked(handle))
+    return None if pool is None else _object_of(pool)
 
 
 def release_graph_pool_handle(handle: tuple[int, int]) -> None:
-    """Releases a handle. The pool lives until the last graph that holds it is gone.
+    """Removes a handle. The pool lives until the last object and the last graph that use it are
+    gone.
 
     Does nothing for a released or unknown handle. Raises `FerroError` for an invalid handle.
     """
     _load.load().close_pool(_checked(handle))
 
 
+def handle_of(pool: PoolLike) -> PoolHandle:
+    """Raises `FerroError` for an object that is no pool."""
+    if isinstance(pool, CapturePool):
+        return pool.handle
+    return PoolHandle(_checked(pool if isinstance(pool, tuple) else getattr(pool, "id", pool)))
+
+
 def pool_of(pool: PoolLike) -> CapturePool:
-    """Registers an unknown pool, as long as graphs or MemPools hold it."""
+    """Also makes an unknown handle known."""
     if isinstance(pool, CapturePool):
         return pool
-    handle = _checked(pool if isinstance(pool, tuple) else getattr(pool, "id", pool))
-    extension = _load.load()
-    known = extension.find_pool(handle)
-    if known is not None:
-        return CapturePool(known)
-    opened = CapturePool(extension.open_pool(handle, ""))
-    extension.close_pool(handle)
-    return opened
+    handle = handle_of(pool)
+    return _object_of(_load.load().lend_pool(handle))
 
 
-def pool_of_graph(graph: torch.cuda.CUDAGraph) -> CapturePool:
-    return pool_of(tuple(graph.pool()))
+def known_pool(handle: tuple[int, int]) -> CapturePool | None:
+    """Also returns a pool whose handle was released."""
+    pool = _load.load().find_pool(handle)
+    return None if pool is None else _object_of(pool)
+
+
+def name_of(handle: tuple[int, int]) -> str:
+    """Empty for an unknown pool too."""
+    pool = _load.load().find_pool(handle)
+    return "" if pool is None else pool.name
+
+
+def _check_name(function: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise FerroError(f"{function}({name!r}): expected a name, or nothing")
 
 
 def _checked(handle: object) -> tuple[int, int]:
@@ -158,5 +209,6 @@ def _checked(handle: object) -> tuple[int, int]:
             return first, second
     raise FerroError(
         f"{handle!r} is not the handle of a graph pool: expected a pair of numbers, as "
-        "graph_pool_handle() returns it"
+        "graph_pool_handle() returns it, a CapturePool or a MemPool. Pass a stream as stream=, and "
+        "a mode as capture_error_mode="
     )

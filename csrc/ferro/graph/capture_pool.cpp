@@ -4,6 +4,16 @@
 
 namespace ferro {
 
+std::string CapturePool::name() const {
+  const MutexLock lock(mutex_);
+  return name_;
+}
+
+void CapturePool::set_name(std::string name) {
+  const MutexLock lock(mutex_);
+  name_ = std::move(name);
+}
+
 std::size_t CapturePool::record_buffer(Buffer buffer) {
   const MutexLock lock(mutex_);
   buffers_.push_back(std::move(buffer));

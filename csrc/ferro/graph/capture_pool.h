@@ -30,8 +30,9 @@ class CapturePool {
   CapturePool& operator=(const CapturePool&) = delete;
 
   const PoolId& id() const { return id_; }
-  // As the user gave it; may be empty.
-  const std::string& name() const { return name_; }
+  // The name that the user gave; may be empty.
+  std::string name() const FERRO_EXCLUDES(mutex_);
+  void set_name(std::string name) FERRO_EXCLUDES(mutex_);
 
   void seal() { sealed_.store(true, std::memory_order_release); }
   void unseal() { sealed_.store(false, std::memory_order_release); }
@@ -44,9 +45,9 @@ class CapturePool {
 
  private:
   const PoolId id_;
-  const std::string name_;
   std::atomic<bool> sealed_{false};
   mutable Mutex mutex_;
+  std::string name_ FERRO_GUARDED_BY(mutex_);
   std::vector<Buffer> buffers_ FERRO_GUARDED_BY(mutex_);
 };
 

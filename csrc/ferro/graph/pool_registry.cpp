@@ -1,88 +1,139 @@
 #include "ferro/graph/pool_registry.h"
 
 #include <utility>
+#include <vector>
 
 namespace ferro {
 
-std::shared_ptr<CapturePool> PoolRegistry::open(const PoolId& id, std::string name) {
-  const MutexLock lock(mutex_);
+PoolRegistry::Entry& PoolRegistry::entry_of(const PoolId& id, const std::string& name) {
   Entry& entry = pools_[id];
   if (entry.pool == nullptr) {
-    entry.pool = std::make_shared<CapturePool>(id, std::move(name));
-    known_.fetch_add(1, std::memory_order_relaxed);
-  } else if (!entry.open) {
-    entry.open = true;
-    closed_.fetch_sub(1, std::memory_order_relaxed);
+    entry.pool = std::make_unique<CapturePool>(id, name);
+    count_.store(pools_.size(), std::memory_order_relaxed);
+  } else if (entry.pool->name().empty()) {
+    entry.pool->set_name(name);
   }
-  return entry.pool;
+  return entry;
 }
 
-std::shared_ptr<CapturePool> PoolRegistry::find(const PoolId& id) const {
+// The pointer's end is reported by id, because another thread may borrow the pool again, and even
+// destroy it, before the report.
+PoolRegistry::Pool PoolRegistry::lend(Entry& entry) {
+  Pool pool = entry.lent.lock();
+  if (pool == nullptr) {
+    pool = {entry.pool.get(),
+            [this, id = entry.pool->id()](CapturePool* /*pool*/) { on_release(id); }};
+    entry.lent = pool;
+    entry.loan = ++loans_;
+  }
+  return pool;
+}
+
+PoolRegistry::Pool PoolRegistry::lend(const PoolId& id, const std::string& name) {
+  const MutexLock lock(mutex_);
+  return lend(entry_of(id, name));
+}
+
+PoolRegistry::Pool PoolRegistry::open(const PoolId& id, const std::string& name) {
+  const MutexLock lock(mutex_);
+  Entry& entry = entry_of(id, name);
+  entry.handle = Handle::kOpen;
+  return lend(entry);
+}
+
+PoolRegistry::Pool PoolRegistry::find(const PoolId& id) {
   const MutexLock lock(mutex_);
   const auto found = pools_.find(id);
-  return found == pools_.end() ? nullptr : found->second.pool;
+  return found == pools_.end() ? nullptr : lend(found->second);
 }
 
-std::shared_ptr<CapturePool> PoolRegistry::find_open(const PoolId& id) const {
+PoolRegistry::Pool PoolRegistry::find_by_handle(const PoolId& id) {
+  const bool is_held = !knows(id) && is_held_(id);
   const MutexLock lock(mutex_);
-  const auto found = pools_.find(id);
-  return found == pools_.end() || !found->second.open ? nullptr : found->second.pool;
+  if (!is_held && !pools_.contains(id)) {
+    return nullptr;
+  }
+  Entry& entry = entry_of(id, "");
+  return entry.handle == Handle::kClosed ? nullptr : lend(entry);
 }
 
-void PoolRegistry::close(const PoolId& id, const IsHeld& is_held) {
+void PoolRegistry::close(const PoolId& id) {
+  const bool is_held = !knows(id) && is_held_(id);
+  {
+    const MutexLock lock(mutex_);
+    if (is_held || pools_.contains(id)) {
+      entry_of(id, "").handle = Handle::kClosed;
+    }
+  }
+  on_release(id);
+}
+
+void PoolRegistry::on_release(const PoolId& id) {
+  if (count() == 0) {
+    return;
+  }
+  std::uint64_t loan = 0;
   {
     const MutexLock lock(mutex_);
     const auto found = pools_.find(id);
-    if (found == pools_.end() || !found->second.open) {
+    if (found == pools_.end() || found->second.is_used()) {
       return;
     }
-    found->second.open = false;
-    closed_.fetch_add(1, std::memory_order_relaxed);
+    loan = found->second.loan;
   }
-  on_release(id, is_held);
-}
-
-bool PoolRegistry::is_closed(const PoolId& id) const {
-  const MutexLock lock(mutex_);
-  const auto found = pools_.find(id);
-  return found != pools_.end() && !found->second.open;
-}
-
-void PoolRegistry::on_release(const PoolId& id, const IsHeld& is_held) {
-  if (closed_.load(std::memory_order_relaxed) == 0) {
+  if (is_held_(id)) {
     return;
   }
-  // Without the lock, because the allocators take their own locks to answer.
-  if (!is_closed(id) || is_held(id)) {
-    return;
-  }
-  std::shared_ptr<CapturePool> dropped;
-  const MutexLock lock(mutex_);
-  const auto found = pools_.find(id);
-  if (found != pools_.end() && !found->second.open) {  // it may be open again
+  std::unique_ptr<CapturePool> dropped;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = pools_.find(id);
+    // A later borrower may have captured into it, which the answer above misses.
+    if (found == pools_.end() || found->second.is_used() || found->second.loan != loan) {
+      return;
+    }
     dropped = std::move(found->second.pool);
     pools_.erase(found);
-    known_.fetch_sub(1, std::memory_order_relaxed);
-    closed_.fetch_sub(1, std::memory_order_relaxed);
+    count_.store(pools_.size(), std::memory_order_relaxed);
+  }
+  dropped.reset();
+  on_gone_(id);
+}
+
+void PoolRegistry::drop_unused() {
+  std::vector<PoolId> unused;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, entry] : pools_) {
+      if (!entry.is_used()) {
+        unused.push_back(id);
+      }
+    }
+  }
+  for (const PoolId& id : unused) {
+    on_release(id);
   }
 }
 
-std::shared_ptr<CapturePool> PoolRegistry::find_sealed(const PoolId& id) const {
-  if (known_.load(std::memory_order_relaxed) == 0) {
-    return nullptr;
-  }
-  std::shared_ptr<CapturePool> pool = find(id);
-  return pool != nullptr && pool->is_sealed() ? pool : nullptr;
-}
-
-std::size_t PoolRegistry::count() const {
+bool PoolRegistry::knows(const PoolId& id) const {
   const MutexLock lock(mutex_);
-  return pools_.size();
+  return pools_.contains(id);
 }
 
-PoolRegistry& pool_registry() {
-  static auto* registry = new PoolRegistry;
-  return *registry;
+std::string PoolRegistry::name_of(const PoolId& id) const {
+  const MutexLock lock(mutex_);
+  const auto found = pools_.find(id);
+  return found == pools_.end() ? "" : found->second.pool->name();
+}
+
+std::optional<std::string> PoolRegistry::sealed_name(const PoolId& id) const {
+  if (count() == 0) {
+    return std::nullopt;
+  }
+  const MutexLock lock(mutex_);
+  const auto found = pools_.find(id);
+  const bool is_sealed = found != pools_.end() && found->second.pool->is_sealed();
+  return is_sealed ? std::optional(found->second.pool->name()) : std::nullopt;
 }
 
 }  // namespace ferro

@@ -35,7 +35,7 @@ CAPTURES: dict[str, Any] = {
     "a_capture_is_ended_by_its_stream": [
         ["FerroError", "FerroError", "FerroError", "FerroError"],
         ["NONE", "NONE"],
-        *(True, True, True, True),
+        *(True, True, False, True),
     ],
     "what_a_graph_keeps_lives_as_long_as_it_does": [True, True],
     "a_capture_that_is_dropped_is_discarded": [False, True],

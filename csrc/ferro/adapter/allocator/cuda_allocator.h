@@ -142,8 +142,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   bool is_diverting(c10::DeviceIndex device) const;
   // Whether graphs or MemPools hold this pool in either allocator.
   bool holds_pool(const PoolId& id) const;
-  // The program no longer uses the pool by its handle.
-  void close_pool(const PoolId& id);
+  // Called after a hold of a pool is released, and after the registry destroyed the pool. When
+  // nothing holds it, the data kept beside its memory is dropped (graph/graph_memory.h,
+  // graph/pool_registry.h, host_pools.h).
+  void on_release(const PoolId& id);
 
   // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a
   // refusal: "member" of a group, "no member", "capturing", "no memory", "native" for a pool of
@@ -322,9 +324,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Releases the failed captures of this thread on all devices (graph/pool_router.h), and
   // everything that only they held.
   void release_failed_captures();
-  // Called after a hold of a pool is released. After the last one, the data kept beside its memory
-  // is dropped (graph/graph_memory.h, graph/pool_registry.h, host_pools.h).
-  void on_release(const PoolId& id);
+  static void end_failed_capture(Device& device, const PoolId& id);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.

@@ -1,10 +1,9 @@
 // Pools and graphs.
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/allocator/cuda_allocator.h"
-#include "ferro/adapter/allocator/sealed_pools.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/graph/checkpoint.h"
-#include "ferro/graph/pool_registry.h"
 
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -305,9 +304,9 @@ void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t
   previous_.allocator().releasePool(index, id);
 }
 
-void CudaAllocator::close_pool(const PoolId& id) {
-  pool_registry().close(id, [this](const PoolId& asked) { return holds_pool(asked); });
-  on_release(id);
+// Ends a capture that the program never ended.
+void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
+  static_cast<void>(owner.graphs.end_capture(id, GraphMemory::Outcome::kFailed));
 }
 
 void CudaAllocator::on_release(const PoolId& id) {
@@ -321,8 +320,8 @@ void CudaAllocator::on_release(const PoolId& id) {
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).graphs.on_last_release(id);
   }
-  pool_registry().on_release(id, [this](const PoolId& asked) { return holds_pool(asked); });
-  if (pool_registry().find(id) == nullptr) {
+  pool_registry().on_release(id);
+  if (!pool_registry().knows(id)) {
     host_pools_.release(id);
   }
 }

@@ -5,8 +5,8 @@
 // the previous one: all memory with layout:segments or on a device without virtual memory
 // management, pools with graph_layout:segments, requests while the program has switched expandable
 // segments off, and pools whose blocks are whole segments or that have their own allocator.
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/allocator/cuda_allocator.h"
-#include "ferro/adapter/allocator/sealed_pools.h"
 #include "ferro/adapter/history/gathering.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"

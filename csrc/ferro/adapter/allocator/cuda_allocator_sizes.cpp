@@ -1,24 +1,14 @@
 // The sizes of pools and graphs, by name.
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
-#include "ferro/graph/pool_registry.h"
 
 #include <c10/util/ApproximateClock.h>
 
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 namespace ferro {
-namespace {
-
-std::string name_of(const PoolId& id) {
-  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
-  return known == nullptr ? "" : known->name();
-}
-
-}  // namespace
-
 std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::DeviceIndex index) const {
   Device& owner = device(index);
   std::vector<PrivatePool> pools;
@@ -31,7 +21,7 @@ std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::Device
       sizes.live_bytes += block.size;
     }
     sizes.scratch_bytes = sizes.private_bytes - sizes.live_bytes;
-    pools.push_back({id, name_of(id), sizes});
+    pools.push_back({id, pool_registry().name_of(id), sizes});
   };
   for (const auto& [id, reserved] : owner.core.report().reserved_by_pool()) {
     if (reserved[kAll].current != 0) {

@@ -1,13 +1,12 @@
 #include "ferro/adapter/allocator/status_text.h"
 
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/torch/convert.h"
-#include "ferro/graph/pool_registry.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -27,8 +26,8 @@ std::string shown(const std::string& given) {
 }
 
 std::string label_of(const PoolId& id) {
-  const std::shared_ptr<CapturePool> known = pool_registry().find(id);
-  return known == nullptr || known->name().empty() ? to_text(id) : shown(known->name());
+  const std::string name = pool_registry().name_of(id);
+  return name.empty() ? to_text(id) : shown(name);
 }
 
 // Only our pools: a list of the previous allocator's pools requires reading its blocks.

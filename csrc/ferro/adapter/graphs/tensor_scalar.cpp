@@ -58,17 +58,19 @@ std::uint64_t scalar_bits(const c10::Scalar& value, c10::ScalarType type) {
 
 }  // namespace
 
-TensorScalar::TensorScalar(at::Tensor tensor)
+TensorScalar::TensorScalar(at::Tensor tensor, StreamNumber bound)
     : tensor_(std::move(tensor)),
       type_(tensor_.scalar_type()),
+      bound_(bound),
       scalar_(driver_of(tensor_.device().index()), to_device_ptr(tensor_.data_ptr()),
               tensor_.element_size()) {}
 
 void TensorScalar::update(const c10::Scalar& value, StreamNumber number) {
   const std::uint64_t bits = scalar_bits(value, type_);
-  const StreamId stream = stream_of(number, tensor_.device().index());
-  keep_for(stream);
-  scalar_.update(bits, stream);
+  run_on(number, bound_, tensor_.device().index(), [&](StreamId stream) {
+    keep_for(stream);
+    scalar_.update(bits, stream);
+  });
 }
 
 void TensorScalar::keep_for(StreamId stream) {

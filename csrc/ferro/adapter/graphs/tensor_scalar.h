@@ -15,7 +15,8 @@ namespace ferro {
 // Keeps the tensor, and its memory until all streams that wrote to it have finished. Thread-safe.
 class TensorScalar {
  public:
-  explicit TensorScalar(at::Tensor tensor);
+  // `bound`: the stream of updates that name none (`run_on`); none: the current stream of each.
+  TensorScalar(at::Tensor tensor, StreamNumber bound);
   // Writes the value in the order of the stream. Throws c10::Error, as a tensor would, for a number
   // that the type cannot hold.
   void update(const c10::Scalar& value, StreamNumber stream) FERRO_EXCLUDES(mutex_);
@@ -25,6 +26,7 @@ class TensorScalar {
 
   const at::Tensor tensor_;
   const c10::ScalarType type_;
+  const StreamNumber bound_;
   DeviceScalar scalar_;
   Mutex mutex_;
   std::vector<StreamId> streams_ FERRO_GUARDED_BY(mutex_);

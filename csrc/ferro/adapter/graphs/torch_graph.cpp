@@ -7,6 +7,7 @@
 #include "ferro/driver/cuda_api.h"
 #include "ferro/graph/capture_status.h"
 
+#include <ATen/cuda/MemPool.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -64,24 +65,57 @@ c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device) 
   return c10::cuda::getStreamFromExternal(raw(stream), device);
 }
 
+void run_on(StreamNumber asked, StreamNumber bound, c10::DeviceIndex device,
+            c10::function_ref<void(StreamId)> work) {
+  const StreamId stream = stream_of(asked ? asked : bound, device);
+  const StreamId current = stream_of(std::nullopt, device);
+  // A wait for work outside its capture would invalidate the capture.
+  if (asked || stream == current ||
+      with_torch_errors([&] { return is_capturing(capture_status(driver_of(device), stream)); })) {
+    work(stream);
+    return;
+  }
+  const auto order = [device](StreamId before, StreamId after) {
+    at::cuda::CUDAEvent event(cudaEventDisableTiming);
+    event.record(torch_stream_of(before, device));
+    event.block(torch_stream_of(after, device));
+  };
+  order(current, stream);
+  try {
+    work(stream);
+  } catch (...) {
+    order(stream, current);  // hooks of PyTorch may throw after a launch
+    throw;
+  }
+  order(stream, current);
+}
+
 DeviceGraph::DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
-                         c10::DeviceIndex device, std::shared_ptr<CapturePool> pool)
+                         c10::DeviceIndex device, std::shared_ptr<CapturePool> pool,
+                         StreamNumber bound)
     : device_(device),
+      bound_(bound),
       capture_(GraphMembers::capture_id(*graph)),
+      memory_(to_pool_id(graph->pool())),
       graph_(std::make_unique<TorchGraph>(std::move(graph), std::move(replay), device),
              std::move(pool)) {}
 
 DeviceGraph::~DeviceGraph() {
   if (const CudaAllocator* allocator = allocator_of(device_)) {
-    allocator->forget_capture(device_, graph_.pool()->id(), capture_);
+    allocator->forget_capture(device_, memory_, capture_);
   }
+}
+
+void DeviceGraph::launch(StreamNumber stream) {
+  run_on(stream, bound_, device_, [this](StreamId on) { graph_.launch(on); });
 }
 
 std::optional<GraphSizes> DeviceGraph::sizes() const {
   const CudaAllocator* allocator = allocator_of(device_);
-  return allocator == nullptr ? std::nullopt
-                              : allocator->graph_sizes(device_, graph_.pool()->id(), capture_);
+  return allocator == nullptr ? std::nullopt : allocator->graph_sizes(device_, memory_, capture_);
 }
+
+PoolId new_capture_id() { return to_pool_id(at::cuda::MemPool::graph_pool_handle(false)); }
 
 // When a capture ends with an error, PyTorch keeps its random generator's capture and its
 // diversion. A capture that succeeds clears both.

@@ -7,6 +7,7 @@
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <functional>
@@ -20,28 +21,41 @@ using StreamNumber = std::optional<std::uint64_t>;
 StreamId stream_of(StreamNumber number, c10::DeviceIndex device);
 c10::cuda::CUDAStream torch_stream_of(StreamId stream, c10::DeviceIndex device);
 
+// Calls `work` with `asked`, else with `bound`, else with the current stream. If the program did not
+// ask for the bound stream, that stream waits for the current one before the work, and the current
+// one for it afterwards, so that work on either is ordered; except while the bound stream captures.
+// Throws c10::Error, and what `work` throws.
+void run_on(StreamNumber asked, StreamNumber bound, c10::DeviceIndex device,
+            c10::function_ref<void(StreamId)> work);
+
 // A graph that PyTorch captured on `device`. `replay` is PyTorch's own launch on the current
-// stream, which also advances random numbers and calls hooks. Streams belong to that device. Throws
-// c10::Error. As thread-safe as PyTorch's graph.
+// stream, which also advances random numbers and calls hooks. Streams belong to that device; `bound`
+// is that of launches which name none. `pool` may be null, and need not be the pool of the graph's
+// memory. Throws c10::Error. As thread-safe as PyTorch's graph.
 class DeviceGraph {
  public:
   DeviceGraph(std::shared_ptr<at::cuda::CUDAGraph> graph, std::function<void()> replay,
-              c10::DeviceIndex device, std::shared_ptr<CapturePool> pool);
+              c10::DeviceIndex device, std::shared_ptr<CapturePool> pool, StreamNumber bound);
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  void launch(StreamNumber stream) { graph_.launch(stream_of(stream, device_)); }
-  void upload(StreamNumber stream) { graph_.upload(stream_of(stream, device_)); }
+  void launch(StreamNumber stream);
+  void upload(StreamNumber stream) { graph_.upload(stream_of(stream ? stream : bound_, device_)); }
   const CapturedGraph& graph() const { return graph_; }
-  // None where ferro_alloc does not own the pool.
+  // None where ferro_alloc does not own the memory.
   std::optional<GraphSizes> sizes() const;
 
  private:
   const c10::DeviceIndex device_;
+  const StreamNumber bound_;
   const std::uint64_t capture_;  // the driver's id
+  const PoolId memory_;
   CapturedGraph graph_;
 };
+
+// A new id for the memory of a graph that is captured without a pool, as PyTorch gives it.
+PoolId new_capture_id();
 
 // Called after a failed capture of this thread on that stream. Ends the capture if PyTorch did not,
 // and resets the state of PyTorch's random generator and of the allocator.

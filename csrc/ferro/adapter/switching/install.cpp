@@ -1,5 +1,6 @@
 #include "ferro/adapter/switching/install.h"
 
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/switching/capture_probe.h"
 #include "ferro/adapter/torch/rank_messages.h"
 #include "ferro/driver/cuda_api.h"
@@ -79,6 +80,7 @@ bool is_caching() {
 }
 
 void install(const Settings& config) {
+  pool_registry().drop_unused();  // from now on the allocator reports releases
   const MutexLock lock(install_mutex);
   if (is_installed()) {
     return;

@@ -258,14 +258,16 @@ TEST_F(PendingRegressionsTest, TheOrderOfAGraphDoesNotCoverUsesOutsideOfIt) {
 // It was forgotten although its handle was open again.
 TEST(PoolRegistryRegressionsTest, APoolThatIsOpenedInItsOwnSweepStays) {
   constexpr PoolId kPool{0, 3};
-  PoolRegistry registry;
-  const std::shared_ptr<CapturePool> pool = registry.open(kPool, "");
-  registry.close(kPool, [&](const PoolId& id) {
-    EXPECT_EQ(registry.open(id, ""), pool);
+  std::function<void(const PoolId&)> while_asked = [](const PoolId&) {};
+  PoolRegistry registry([&](const PoolId& id) {
+    std::exchange(while_asked, [](const PoolId&) {})(id);
     return false;
   });
-  EXPECT_EQ(registry.find(kPool), pool);
-  registry.close(kPool, [](const PoolId&) { return false; });
+  const CapturePool* pool = registry.open(kPool, "").get();
+  while_asked = [&](const PoolId& id) { EXPECT_EQ(registry.open(id, "").get(), pool); };
+  registry.close(kPool);
+  EXPECT_EQ(registry.find(kPool).get(), pool);
+  registry.close(kPool);
   EXPECT_EQ(registry.count(), 0U);
 }
 

@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -12,9 +18,6 @@ namespace capture_pool_test {
 
 constexpr PoolId kPool{0, 7};
 constexpr PoolId kOther{0, 8};
-
-bool nobody(const PoolId& /*id*/) { return false; }
-bool somebody(const PoolId& /*id*/) { return true; }
 
 // Notes its number when it goes.
 CapturePool::Buffer numbered(int number, std::vector<int>& gone) {
@@ -24,10 +27,12 @@ CapturePool::Buffer numbered(int number, std::vector<int>& gone) {
           }};
 }
 
-TEST(CapturePoolTest, IsSealedAndUnsealed) {
+TEST(CapturePoolTest, IsNamedSealedAndUnsealed) {
   CapturePool pool(kPool, "decode");
   EXPECT_EQ(pool.id(), kPool);
   EXPECT_EQ(pool.name(), "decode");
+  pool.set_name("prefill");
+  EXPECT_EQ(pool.name(), "prefill");
   EXPECT_FALSE(pool.is_sealed());
   pool.seal();
   pool.seal();
@@ -72,125 +77,229 @@ TEST(CapturePoolTest, ItsEndDropsItsBuffers) {
   EXPECT_EQ(gone, (std::vector{1, 2}));
 }
 
+// Allocators are simulated by the set of pools that they hold.
 class PoolRegistryTest : public ::testing::Test {
  protected:
-  PoolRegistry registry_;
+  std::set<PoolId> held_;
+  std::vector<PoolId> asked_;
+  std::vector<PoolId> gone_;
+  std::function<void()> while_asked_ = [] {};
+  PoolRegistry registry_{[this](const PoolId& id) {
+                           asked_.push_back(id);
+                           const bool is_held = held_.contains(id);
+                           std::exchange(while_asked_, [] {})();
+                           return is_held;
+                         },
+                         [this](const PoolId& id) { gone_.push_back(id); }};
+  std::vector<int> dropped_;
 };
 
-TEST_F(PoolRegistryTest, KnowsWhatWasOpened) {
+TEST_F(PoolRegistryTest, OneIdHasOnePool) {
   EXPECT_EQ(registry_.find(kPool), nullptr);
   const auto pool = registry_.open(kPool, "first");
   EXPECT_EQ(registry_.find(kPool), pool);
-  EXPECT_EQ(registry_.open(kPool, "second"), pool) << "it stays as it is";
+  EXPECT_EQ(registry_.lend(kPool), pool);
+  EXPECT_EQ(registry_.find_by_handle(kPool), pool);
+  EXPECT_EQ(registry_.open(kPool, "second"), pool);
   EXPECT_EQ(pool->name(), "first");
   EXPECT_EQ(registry_.find(kOther), nullptr);
   EXPECT_EQ(registry_.count(), 1U);
 }
 
-TEST_F(PoolRegistryTest, ClosingForgetsUnheldPoolsOnce) {
-  std::vector<int> gone;
-  registry_.open(kPool, "")->record_buffer(numbered(1, gone));
-  registry_.close(kPool, nobody);
+TEST_F(PoolRegistryTest, APoolWithoutANameGetsTheFirstOne) {
+  const auto pool = registry_.lend(kPool);
+  EXPECT_EQ(registry_.name_of(kPool), "");
+  registry_.open(kPool, "decode");
+  EXPECT_EQ(pool->name(), "decode");
+  EXPECT_EQ(registry_.name_of(kPool), "decode");
+  EXPECT_EQ(registry_.name_of(kOther), "");
+}
+
+TEST_F(PoolRegistryTest, ClosingTheHandleDestroysAnUnusedPoolAndDoesNothingTwice) {
+  registry_.open(kPool, "")->record_buffer(numbered(1, dropped_));
+  EXPECT_TRUE(dropped_.empty());
+  registry_.close(kPool);
   EXPECT_EQ(registry_.find(kPool), nullptr);
-  EXPECT_EQ(gone, (std::vector{1}));
-  registry_.close(kPool, nobody);
-  registry_.close(kOther, nobody);
+  EXPECT_EQ(dropped_, (std::vector{1}));
+  EXPECT_EQ(gone_, (std::vector{kPool}));
+  registry_.close(kPool);
+  registry_.close(kOther);
+  EXPECT_EQ(registry_.count(), 0U);
+  EXPECT_EQ(gone_.size(), 1U);
+}
+
+TEST_F(PoolRegistryTest, APoolThatIsLentOutlivesItsHandle) {
+  auto pool = registry_.open(kPool, "decode");
+  pool->record_buffer(numbered(1, dropped_));
+  registry_.close(kPool);
+  EXPECT_EQ(registry_.find_by_handle(kPool), nullptr) << "the name is gone";
+  EXPECT_EQ(registry_.find(kPool), pool);
+  EXPECT_EQ(registry_.lend(kPool), pool) << "a capture into it finds the same pool";
+  EXPECT_EQ(registry_.open(kPool, ""), pool);
+  registry_.close(kPool);
+  EXPECT_TRUE(dropped_.empty());
+  pool.reset();
+  EXPECT_EQ(dropped_, (std::vector{1}));
   EXPECT_EQ(registry_.count(), 0U);
 }
 
-TEST_F(PoolRegistryTest, APoolThatIsHeldOutlivesItsHandle) {
-  std::vector<int> gone;
-  registry_.open(kPool, "")->record_buffer(numbered(1, gone));
-  registry_.close(kPool, somebody);
-  ASSERT_NE(registry_.find(kPool), nullptr);
-  registry_.on_release(kPool, somebody);
-  EXPECT_TRUE(gone.empty());
-  registry_.on_release(kPool, nobody);
-  EXPECT_EQ(registry_.find(kPool), nullptr);
-  EXPECT_EQ(gone, (std::vector{1}));
+TEST_F(PoolRegistryTest, APoolWhoseMemoryIsHeldOutlivesHandleAndPointers) {
+  registry_.open(kPool, "")->record_buffer(numbered(1, dropped_));
+  held_.insert(kPool);
+  registry_.close(kPool);
+  EXPECT_EQ(registry_.find(kPool)->buffer_count(), 1U);
+  registry_.on_release(kPool);
+  EXPECT_TRUE(dropped_.empty());
+  held_.clear();
+  registry_.on_release(kPool);
+  EXPECT_EQ(dropped_, (std::vector{1}));
 }
 
-TEST_F(PoolRegistryTest, AReleaseLeavesOpenHandlesAlone) {
-  registry_.open(kPool, "");
-  registry_.open(kOther, "");
-  registry_.close(kOther, somebody);
-  registry_.on_release(kPool, nobody);
-  registry_.on_release(kOther, nobody);
-  EXPECT_NE(registry_.find(kPool), nullptr);
-  EXPECT_EQ(registry_.find(kOther), nullptr);
-}
-
-TEST_F(PoolRegistryTest, AHandleThatIsOpenedAgainKeepsThePool) {
-  const auto pool = registry_.open(kPool, "");
-  registry_.close(kPool, somebody);
-  EXPECT_EQ(registry_.open(kPool, ""), pool);
-  registry_.on_release(kPool, nobody);
+TEST_F(PoolRegistryTest, APoolThatIsLentOutlivesTheReleaseOfItsMemory) {
+  auto pool = registry_.lend(kPool);
+  held_.insert(kPool);
+  held_.clear();
+  registry_.on_release(kPool);
   EXPECT_EQ(registry_.find(kPool), pool);
+  pool.reset();
+  EXPECT_EQ(registry_.count(), 0U);
 }
 
-TEST_F(PoolRegistryTest, HoldsAreNotQueriedWhileAllHandlesAreOpen) {
+TEST_F(PoolRegistryTest, AnAllocatorThatReportsNoReleasesIsAskedAgain) {
+  for (const PoolId& id : {kPool, kOther}) {
+    held_.insert(id);
+    registry_.lend(id)->record_buffer(numbered(1, dropped_));
+  }
+  registry_.drop_unused();
+  EXPECT_EQ(registry_.count(), 2U);
+  held_.clear();
+  registry_.drop_unused();
+  EXPECT_EQ(registry_.count(), 0U);
+  EXPECT_EQ(dropped_.size(), 2U);
+}
+
+TEST_F(PoolRegistryTest, AHandleIsKnownOnceItsMemoryIsHeld) {
+  EXPECT_EQ(registry_.find_by_handle(kPool), nullptr);
+  held_.insert(kPool);
+  const auto pool = registry_.find_by_handle(kPool);
+  ASSERT_NE(pool, nullptr);
+  EXPECT_EQ(registry_.find_by_handle(kPool), pool);
+}
+
+TEST_F(PoolRegistryTest, AHandleOfHeldMemoryCanBeClosedToo) {
+  held_.insert(kPool);
+  registry_.close(kPool);
+  EXPECT_EQ(registry_.find_by_handle(kPool), nullptr);
+  held_.clear();
+  registry_.on_release(kPool);
+  EXPECT_EQ(registry_.count(), 0U);
+}
+
+TEST_F(PoolRegistryTest, NoAllocatorIsAskedAboutAPoolInUse) {
   registry_.open(kPool, "");
-  registry_.on_release(kPool, [](const PoolId&) -> bool { throw std::runtime_error("asked"); });
+  const auto other = registry_.lend(kOther);
+  asked_.clear();
+  registry_.on_release(kPool);
+  registry_.on_release(kOther);
+  EXPECT_TRUE(asked_.empty());
 }
 
 TEST_F(PoolRegistryTest, AReleaseQueriesOnePool) {
   for (std::uint64_t i = 0; i < 100; ++i) {
-    registry_.open({0, 100 + i}, "");
-    registry_.close({0, 100 + i}, somebody);
+    held_.insert({0, 100 + i});
+    registry_.lend({0, 100 + i});
   }
-  int asked = 0;
-  registry_.on_release({0, 150}, [&](const PoolId& id) {
-    EXPECT_EQ(id, (PoolId{0, 150}));
-    return ++asked == 0;
-  });
-  EXPECT_EQ(asked, 1);
+  held_.erase({0, 150});
+  asked_.clear();
+  registry_.on_release({0, 150});
+  EXPECT_EQ(asked_, (std::vector{PoolId{0, 150}}));
   EXPECT_EQ(registry_.count(), 99U);
 }
 
-TEST_F(PoolRegistryTest, APoolThatIsOpenedAgainWhileHoldersAreAskedStays) {
-  const auto pool = registry_.open(kPool, "");
-  registry_.close(kPool, somebody);
-  registry_.on_release(kPool, [this](const PoolId& id) {
-    registry_.open(id, "");
-    return false;
-  });
-  EXPECT_EQ(registry_.find(kPool), pool);
+TEST_F(PoolRegistryTest, APoolThatIsOpenedAgainWhileAllocatorsAreAskedStays) {
+  auto pool = registry_.lend(kPool);
+  const CapturePool* before = pool.get();
+  while_asked_ = [this] { registry_.open(kPool, ""); };
+  pool.reset();
+  EXPECT_EQ(registry_.find(kPool).get(), before);
 }
 
-TEST_F(PoolRegistryTest, AllocatorsMayComeBackWhileTheyAreAsked) {
-  registry_.open(kPool, "");
-  registry_.close(kPool, [this](const PoolId& id) { return registry_.find(id) == nullptr; });
-  EXPECT_EQ(registry_.find(kPool), nullptr);
+// The capture begins and takes its hold after the allocators have answered.
+TEST_F(PoolRegistryTest, ACaptureThatBeginsWhileAllocatorsAreAskedKeepsThePool) {
+  auto pool = registry_.lend(kPool);
+  pool->record_buffer(numbered(1, dropped_));
+  while_asked_ = [this] {
+    const auto borrowed = registry_.find(kPool);
+    held_.insert(kPool);
+  };
+  pool.reset();
+  EXPECT_TRUE(dropped_.empty());
+  EXPECT_EQ(registry_.find(kPool)->buffer_count(), 1U);
 }
 
-TEST_F(PoolRegistryTest, FindsWhatIsSealed) {
-  const auto pool = registry_.open(kPool, "");
-  EXPECT_EQ(registry_.find_sealed(kPool), nullptr);
+TEST_F(PoolRegistryTest, TheSealIsFoundHoweverThePoolIsHeld) {
+  auto pool = registry_.open(kPool, "decode");
+  EXPECT_EQ(registry_.sealed_name(kPool), std::nullopt);
   pool->seal();
-  EXPECT_EQ(registry_.find_sealed(kPool), pool);
-  EXPECT_EQ(registry_.find_sealed(kOther), nullptr);
-  pool->unseal();
-  EXPECT_EQ(registry_.find_sealed(kPool), nullptr);
+  EXPECT_EQ(registry_.sealed_name(kPool), "decode");
+  EXPECT_EQ(registry_.sealed_name(kOther), std::nullopt);
+  registry_.close(kPool);
+  EXPECT_EQ(registry_.sealed_name(kPool), "decode");
+  held_.insert(kPool);
+  pool.reset();
+  EXPECT_EQ(registry_.sealed_name(kPool), "decode");
+  registry_.find(kPool)->unseal();
+  EXPECT_EQ(registry_.sealed_name(kPool), std::nullopt);
 }
 
-TEST_F(PoolRegistryTest, ThreadsOpenAndCloseSideBySide) {
+TEST_F(PoolRegistryTest, ABufferMayUseTheRegistryWhenItIsDropped) {
+  auto pool = registry_.lend(kPool);
+  CapturePool* next = nullptr;
+  pool->record_buffer({new int(0), [&](void* held) {
+                         next = registry_.open(kPool, "next").get();
+                         delete static_cast<int*>(held);
+                       }});
+  pool.reset();
+  EXPECT_EQ(registry_.find(kPool).get(), next);
+  EXPECT_EQ(next->name(), "next");
+}
+
+TEST(PoolRegistryThreadsTest, OpenLendAndCloseSideBySide) {
+  std::atomic<int> buffers{0};
+  std::atomic<bool> is_held{false};
+  PoolRegistry registry([&](const PoolId& /*id*/) { return is_held.load(); });
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < 4; ++i) {
-    threads.emplace_back([this, i] {
-      for (std::uint64_t round = 0; round < 200; ++round) {
+    threads.emplace_back([&, i] {
+      for (std::uint64_t round = 0; round < 500; ++round) {
         const PoolId id{0, i * 1000 + round};
-        registry_.open(id, "")->record_buffer(std::make_shared<int>(1));
-        registry_.open(kPool, "");
-        registry_.close(id, nobody);
-        registry_.close(kPool, nobody);
+        const auto record = [&](const PoolRegistry::Pool& pool) {
+          ++buffers;
+          pool->record_buffer({new int(0), [&](void* held) {
+                                 --buffers;
+                                 delete static_cast<int*>(held);
+                               }});
+        };
+        record(registry.open(id, ""));
+        record(registry.lend(kPool));
+        is_held = round % 3 == 0;
+        const auto pool = registry.open(kPool, "");
+        const std::size_t before = pool->buffer_count();
+        registry.close(kPool);
+        registry.on_release(kPool);
+        EXPECT_GE(pool->buffer_count(), before) << "a lent pool keeps its buffers";
+        EXPECT_EQ(registry.lend(kPool), pool);
+        registry.close(id);
       }
     });
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
-  registry_.close(kPool, nobody);
-  EXPECT_EQ(registry_.count(), 0U);
+  is_held = false;
+  registry.drop_unused();
+  EXPECT_EQ(registry.count(), 0U);
+  EXPECT_EQ(buffers, 0);
 }
 
 }  // namespace capture_pool_test
