@@ -65,14 +65,11 @@ def test_stacks_beyond_a_number_count_as_unknown() -> None:
     assert line == line_with('return [torch.empty(1, device="cuda")]', "in_many_ways")
     assert (size, blocks) == (512 << 16, 1 << 16)
     assert found["text"].endswith(f" in {1 << 16} blocks: unknown")
-    print(f"{found['seconds']:.3f} s")
-    assert found["seconds"] < 2
+    assert found["of allocation"] < 1
 
 
 @pytest.mark.parametrize("blocks", [MILLION // 10, pytest.param(MILLION, marks=pytest.mark.long)])
-def test_a_million_blocks_take_no_second(blocks: int) -> None:
+def test_an_error_takes_less_time_than_its_blocks_took(blocks: int) -> None:
     found = outcome(blocks)["many blocks"]
     assert [site[1:] for site in found["sites"]] == [[512 * blocks, blocks]]
-    print(f"{found['seconds']:.3f} s")
-    # A tenth of them may take more than a tenth, as the machine may be busy.
-    assert found["seconds"] < (1 if blocks == MILLION else 0.5)
+    assert found["of allocation"] < 1
