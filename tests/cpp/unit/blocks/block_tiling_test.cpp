@@ -61,6 +61,11 @@ TEST_F(ManyGapsTest, TheFirstThatHasRoomForSparePagesIsFound) {
   EXPECT_EQ(tiling_.growth_candidates(kPageBytes, 3), Blocks{});
 }
 
+TEST_F(ManyGapsTest, ThoseBesideFreeBlocksAreFoundToo) {
+  tiling_.insert_merged(gaps_[50]->prev);
+  EXPECT_EQ(tiling_.growth_candidates(kPageBytes, 0), (Blocks{gaps_[0], gaps_[49], gaps_[50]}));
+}
+
 // Sixteen pages on handles of four, four, one, one, two and four pages; all of them live.
 class HolesTest : public ::testing::Test {
  protected:

@@ -237,6 +237,23 @@ TEST_F(LargeHandlesInStoreTest, TrimNeverReleasesMoreThanIsAskedFor) {
   expect_counts(4, 4);
 }
 
+TEST_F(PageStoreTest, HandlesAreSmallRelativeToTheRoomOfDeviceAndLimit) {
+  const HandleRules halves{.of_request = 1, .of_room = 2, .of_held = 1};
+  PageStore store(driver_, timeline_, kPageBytes, halves);
+  testing::Handles pages;
+  const auto create = [&] {
+    const std::uint64_t before = driver_.calls().create;
+    EXPECT_EQ(take(store, 8, Fit::kAtLeast, pages), TakeResult::kOk);
+    store.put(pages);
+    pages.clear();
+    EXPECT_EQ(store.trim(8), 8U);
+    return driver_.calls().create - before;
+  };
+  EXPECT_EQ(create(), 1U) << "of sixteen";
+  store.set_limit(8 * kPageBytes);
+  EXPECT_EQ(create(), 2U) << "of eight";
+}
+
 TEST_F(PageStoreTest, HeadroomIsLeftToOthers) {
   const std::size_t on_device = driver_.memory_info().free_bytes / kPageBytes;
   PageStore modest(driver_, timeline_, kPageBytes, HandleRules{}, 2 * kPageBytes);

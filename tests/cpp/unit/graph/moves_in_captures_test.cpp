@@ -137,6 +137,28 @@ class MovesInCapturesTest : public testing::DeviceFixture {
   std::size_t held() { return device_->report().held_bytes() / kPageBytes; }
 };
 
+TEST_F(MovesInCapturesTest, SizesCountAPageOnceAtWhateverAddressesItWas) {
+  const auto give = [this](std::size_t pages) {
+    const auto size = bytes(pages * kPageBytes);
+    return graphs_->allocate(kPool, stream_, size, GraphMemory::InCapture::kYes).ptr;
+  };
+  begin();
+  const std::uint64_t id = device_->driver().capture_info(stream_).id;
+  std::vector<DevicePtr> dead;
+  for (std::size_t i = 0; i < kHoles; ++i) {
+    dead.push_back(give(2));
+    give(1);
+  }
+  for (const DevicePtr ptr : dead) {
+    free(ptr);
+  }
+  const std::vector<BlockView> live{{give(kDead), kDead * kPageBytes}};
+  end();
+  const GraphSizes sizes = graphs_->sizes_of(kPool, id, live);
+  EXPECT_EQ(sizes.private_bytes, (kDead + kAlive) * kPageBytes);
+  EXPECT_EQ(sizes.live_bytes, kDead * kPageBytes);
+}
+
 TEST_F(MovesInCapturesTest, ScatteredPagesServeALaterRequestOfTheSameCapture) {
   begin();
   Graph graph;

@@ -162,10 +162,12 @@ TEST_F(ExportTableTest, ARefusalOfTheDriverChangesNothing) {
   const DescriptorLimit limit(2000);  // beyond it are the simulator's own
   ASSERT_TRUE(limit.is_set());
   const rlim_t next = next_descriptor();
-  FaultyApi::fail_only("cuMemExportToShareableHandle", 3, CUDA_ERROR_UNKNOWN);
-  EXPECT_THROW((void)add(5), DriverError);
-  EXPECT_EQ(table_.count(), 0U);
-  EXPECT_EQ(next_descriptor(), next);
+  for (const std::uint64_t refused : {1U, 3U}) {
+    FaultyApi::fail_only("cuMemExportToShareableHandle", refused, CUDA_ERROR_UNKNOWN);
+    EXPECT_THROW((void)add(5), DriverError);
+    EXPECT_EQ(table_.count(), 0U);
+    EXPECT_EQ(next_descriptor(), next);
+  }
 }
 
 // The handle is released right after it is retired, and its number serves another.
