@@ -13,7 +13,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ferro_alloc import sizes
-    from ferro_alloc._device import DeviceMemoryView, DeviceNumbers, device
+    from ferro_alloc._device import CacheStats, DeviceMemoryView, DeviceNumbers, device
     from ferro_alloc._errors import FerroError
     from ferro_alloc._failures import (
         CallSite,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _MODULES = ("allocator", "config", "graphs", "sizes")
 _NAMES = {
     "_device": (
+        "CacheStats",
         "DeviceMemoryView",
         "DeviceNumbers",
         "device",
@@ -99,6 +100,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CacheStats",
     "CallSite",
     "Config",
     "DeviceMemoryView",

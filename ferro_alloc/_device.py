@@ -16,15 +16,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DeviceNumbers:
-    """The memory of ferro_alloc on one device at one moment, all streams and pools together."""
+class CacheStats:
+    """The outcomes of the requests since the start. Their sum is the number of requests."""
 
-    allocated_bytes: int
+    hits: int
+    """Requests that found a free block at once."""
+    late_hits: int
+    """Requests that needed no new page from the driver, but for which blocks were merged, pages
+    moved or other memory was found; `Status.devices` has the steps."""
+    misses: int
+    """Requests that took new pages from the driver, or failed."""
+
+
+@dataclass(frozen=True)
+class DeviceNumbers:
+    """The memory of ferro_alloc on one device at one moment, all streams and pools together.
+
+    Sizes are in bytes. The names are those of `torch.cuda` where it has the same number.
+    """
+
+    memory_allocated: int
     """Sizes of the blocks in use."""
-    peak_allocated_bytes: int
-    """The maximum of `allocated_bytes` since the start or the last `reset_peak()`."""
-    reserved_bytes: int
+    max_memory_allocated: int
+    """The maximum of `memory_allocated` since the start or the last `reset_peak_stats()`."""
+    memory_reserved: int
     """Memory taken from the driver and not returned."""
+    requested_bytes: int
+    """What the program asked for in the blocks in use: without their rounding."""
     cached_bytes: int
     """Reserved bytes that no block uses. Blocks that wait for another stream count neither as
     allocated nor as cached."""
@@ -32,16 +50,13 @@ class DeviceNumbers:
     """The number of blocks in use."""
     free_blocks: int
     """The number of free blocks between them."""
-    hits: int
-    """Requests since the start that found a free block at once."""
-    misses: int
-    """Requests since the start that did not; `Status.devices` has the steps that served them."""
+    cache_stats: CacheStats
     slowest_miss_ms: float
-    """The host's time for the slowest miss, without its wait for those of other threads, since the
-    start or the last `reset_slowest_miss()` or `reset_peak()`."""
+    """The host's time for the slowest request that was no hit, without its wait for those of other
+    threads, since the start or the last `reset_slowest_miss()` or `reset_peak_stats()`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DeviceMemoryView:
     """A device's memory under ferro_alloc. Each access reads the current numbers; thread-safe.
 
@@ -52,21 +67,33 @@ class DeviceMemoryView:
 
     index: int
 
+    def __repr__(self) -> str:
+        try:
+            numbers = str(self.numbers())
+        except FerroError as error:
+            numbers = str(error)
+        return f"<DeviceMemoryView of device {self.index}: {numbers}>"
+
     def numbers(self) -> DeviceNumbers:
         """All numbers of one moment, unless other threads allocate or free meanwhile."""
-        return DeviceNumbers(**_ask("device_view", self.index))
+        numbers = _ask("device_view", self.index)
+        return DeviceNumbers(**{**numbers, "cache_stats": CacheStats(**numbers["cache_stats"])})
 
     @property
-    def allocated_bytes(self) -> int:
-        return self.numbers().allocated_bytes
+    def memory_allocated(self) -> int:
+        return self.numbers().memory_allocated
 
     @property
-    def peak_allocated_bytes(self) -> int:
-        return self.numbers().peak_allocated_bytes
+    def max_memory_allocated(self) -> int:
+        return self.numbers().max_memory_allocated
 
     @property
-    def reserved_bytes(self) -> int:
-        return self.numbers().reserved_bytes
+    def memory_reserved(self) -> int:
+        return self.numbers().memory_reserved
+
+    @property
+    def requested_bytes(self) -> int:
+        return self.numbers().requested_bytes
 
     @property
     def cached_bytes(self) -> int:
@@ -81,16 +108,12 @@ class DeviceMemoryView:
         return self.numbers().free_blocks
 
     @property
-    def hits(self) -> int:
-        return self.numbers().hits
+    def cache_stats(self) -> CacheStats:
+        return self.numbers().cache_stats
 
     @property
     def slowest_miss_ms(self) -> float:
         return self.numbers().slowest_miss_ms
-
-    @property
-    def misses(self) -> int:
-        return self.numbers().misses
 
     @property
     def private_pools(self) -> tuple[PrivatePool, ...]:
@@ -102,7 +125,7 @@ class DeviceMemoryView:
         """Returns the cached memory of this device to the driver, in whole pages."""
         _ask("empty_cache", self.index)
 
-    def reset_peak(self) -> None:
+    def reset_peak_stats(self) -> None:
         """Resets all peaks of this device to the current values, including PyTorch's."""
         _ask("reset_peak", self.index)
 

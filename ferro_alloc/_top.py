@@ -49,7 +49,7 @@ class DeviceUse:
     requests: int
     """Since the program began or reset its statistics."""
     misses: int
-    """Requests that found no free block."""
+    """Requests that took new pages from the driver, or failed (`CacheStats`)."""
     slowest_miss_ns: int
     requests_per_second: float | None = None
     """None without an earlier sample."""

@@ -25,17 +25,22 @@ ROUND_LARGE = 2 << 20
 
 
 def round_size(size: int) -> int:
-    """Returns the bytes of the block that a request for `size` bytes gets, by PyTorch's settings in
-    force; 0 for 0. Raises `FerroError` for an invalid size, or if the extension cannot be
-    loaded."""
-    return int(_load.load().round_size(checked_size(size)))
+    """Returns the bytes of a block for `size` bytes, by PyTorch's settings in force: a multiple of
+    512, and at least 512. (PyTorch asks for no block for 0 bytes.) Raises `FerroError` for an
+    invalid size, or if the extension cannot be loaded."""
+    return int(_load.load().round_size(max(checked_size(size), 1)))
 
 
 def allocation_size(size: int, config: Config | None = None) -> int:
-    """Returns the bytes that a request for `size` bytes takes from the driver without free memory.
+    """Returns the bytes taken from the driver for a block of `size` bytes without free memory.
 
-    Returns 0 for 0. `config`: the settings; None: those installed, or else those of
-    FERRO_ALLOC_CONF. Raises `FerroError` for an invalid size, or if the extension cannot be loaded.
+    With pages these are whole pages, of the block that `round_size(size)` gives. In PyTorch's
+    layout they are the segment for a block of exactly `size` bytes, as `get_allocation_size` in its
+    allocator computes it: 20 MiB for 10 MiB - 1, although a request for that is rounded to 10 MiB
+    first. `allocation_size(round_size(size))` is right for a request in both layouts.
+
+    `config`: the settings; None: those installed, or else those of FERRO_ALLOC_CONF. Raises
+    `FerroError` for an invalid size, or if the extension cannot be loaded.
     """
     chosen = config or settings() or Config.from_env()
     return int(

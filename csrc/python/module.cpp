@@ -151,15 +151,19 @@ py::dict device_view(int device) {
   constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   py::dict numbers;
   // Of both allocators; the other numbers are ours.
-  numbers["allocated_bytes"] = stats.allocated_bytes[kAggregate].current;
-  numbers["peak_allocated_bytes"] = stats.allocated_bytes[kAggregate].peak;
-  numbers["reserved_bytes"] = stats.reserved_bytes[kAggregate].current;
+  numbers["memory_allocated"] = stats.allocated_bytes[kAggregate].current;
+  numbers["max_memory_allocated"] = stats.allocated_bytes[kAggregate].peak;
+  numbers["memory_reserved"] = stats.reserved_bytes[kAggregate].current;
+  numbers["requested_bytes"] = stats.requested_bytes[kAggregate].current;
   numbers["cached_bytes"] =
       view.free_bytes + core.store().counts().idle * core.store().page_bytes();
   numbers["blocks"] = view.live_blocks;
   numbers["free_blocks"] = view.free_blocks;
-  numbers["hits"] = view.hits;
-  numbers["misses"] = view.misses;
+  py::dict cache;
+  cache["hits"] = view.hits;
+  cache["late_hits"] = view.late_hits;
+  cache["misses"] = view.misses;
+  numbers["cache_stats"] = cache;
   numbers["slowest_miss_ms"] = static_cast<double>(core.report().slowest_nanoseconds()) / 1e6;
   return numbers;
 }

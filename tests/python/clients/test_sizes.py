@@ -28,9 +28,9 @@ found = [
 print(json.dumps(found))
 """
 FOUND = [
-    [0, 512, 512, 1024, 5120, MIB, MIB + 512, 10 * MIB, 30 * MIB],
-    [0, 2, 2, 2, 2, 2, 2, 10, 30],
-    [0, 2, 2, 2, 2, 2, 20, 10, 30],
+    [512, 512, 512, 1024, 5120, MIB, MIB + 512, 10 * MIB, 30 * MIB],
+    [2, 2, 2, 2, 2, 2, 2, 10, 30],
+    [2, 2, 2, 2, 2, 2, 20, 10, 30],
     8,
     False,
 ]
@@ -62,7 +62,7 @@ def test_constants_are_pytorchs() -> None:
     for size, expected in (
         (sizes.SMALL_SIZE, sizes.SMALL_BUFFER),
         (sizes.SMALL_SIZE + 1, sizes.LARGE_BUFFER),
-        (sizes.MIN_LARGE_ALLOC - sizes.MIN_BLOCK_SIZE, sizes.LARGE_BUFFER),
+        (sizes.MIN_LARGE_ALLOC - 1, sizes.LARGE_BUFFER),
         (sizes.MIN_LARGE_ALLOC + 1, sizes.MIN_LARGE_ALLOC + sizes.ROUND_LARGE),
     ):
         assert sizes.allocation_size(size, segments) == expected

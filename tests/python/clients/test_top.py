@@ -102,7 +102,7 @@ def test_the_numbers_are_the_programs_own(program: Program) -> None:
     assert device["peak_reserved_bytes"] == stats["reserved_bytes.all.peak"] == 72 << 20
     assert device["peak_allocated_bytes"] == stats["allocated_bytes.all.peak"]
     assert device["requests"] == stats["allocation.all.allocated"] == 2
-    assert device["misses"] == program.do("ferro_alloc.device().numbers().misses")
+    assert device["misses"] == program.do("ferro_alloc.device().numbers().cache_stats.misses")
     assert device["requests_per_second"] == 0
     assert device["stranded_bytes"] == 0
     program.do("known.update(c=torch.empty(512, dtype=torch.uint8, device='cuda'))")

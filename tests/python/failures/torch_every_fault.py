@@ -107,7 +107,7 @@ class Program:
 
 def in_use():
     view = _C.device_view(0)
-    return view["allocated_bytes"], view["blocks"]
+    return view["memory_allocated"], view["blocks"]
 
 
 def run(function=None, number=0):

@@ -10,6 +10,10 @@ from tests.python.torch_programs import simulated
 
 def test_numbers_and_forecasts() -> None:
     found = simulated("device_view.py", memory="1GiB")
+    shown = found.pop("repr")
+    assert shown.startswith("<DeviceMemoryView of device 0: DeviceNumbers(memory_allocated=")
+    assert "requested_bytes=" in shown
+    assert "late_hits=1" in shown
     not_installed = "ferro_alloc is not installed: call ferro_alloc.install() first"
     device_names = "expected a number from 0 to 0, a name such as 'cuda:0', a torch.device, or None"
     assert found == {
@@ -18,16 +22,18 @@ def test_numbers_and_forecasts() -> None:
         "wrong index": f"there is no device 7: {device_names}",
         "no index": f"there is no device True: {device_names}",
         "no size": "the size is -1: expected a number of bytes from 0 to 2**60 - 1",
-        "empty": [0] * 9,
-        "round": [0, 512, 512, 1024, 5120],
+        "empty": [{"hits": 0, "late_hits": 0, "misses": 0}],
+        "round": [512, 512, 512, 1024, 5120],
         "forecast": [0, 2, 4],
-        "numbers": [True, True, True, True, [3, 1, 1, 4]],
+        "numbers": [True, True, True, True, True, [3, 1, 1, 0, 4]],
         "one by one": True,
         "forecast of what is there": 0,
         "forecast on another stream": 2,
+        "late": [0, 1, 0],
         "peak": True,
         "emptied": 0,
-        "moved": 0,
+        "moved": 5,
+        "repr after": f"<DeviceMemoryView of device 0: {not_installed}>",
         "after": not_installed,
     }
 

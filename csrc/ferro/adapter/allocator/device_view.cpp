@@ -51,11 +51,9 @@ std::size_t round_size(std::size_t bytes) {
 }
 
 std::size_t allocation_size(std::size_t bytes, Layout layout, std::size_t page_bytes) {
-  if (bytes == 0) {
-    return 0;
-  }
-  return layout == Layout::kSegments ? native_segment_bytes(round_size(bytes))
-                                     : align_up(round_size(bytes), page_bytes);
+  return layout == Layout::kSegments
+             ? native_segment_bytes(bytes)
+             : align_up(round_size(std::max<std::size_t>(bytes, 1)), page_bytes);
 }
 
 std::size_t bytes_from_driver(DeviceMemory& device, std::size_t bytes) {

@@ -10,8 +10,8 @@ namespace ferro {
 // Bytes of the block that a request for `bytes` gets, by the current settings. 0 for 0.
 std::size_t round_size(std::size_t bytes);
 
-// Bytes that a request for `bytes` takes from the driver if no memory is free, by the current and
-// the given settings. 0 for 0. Needs no device.
+// Bytes taken from the driver for a block of `bytes` if no memory is free, by the current and the
+// given settings; with pages, for the block that a request for `bytes` gets. Needs no device.
 std::size_t allocation_size(std::size_t bytes, Layout layout, std::size_t page_bytes);
 
 // Bytes that a request for `bytes` on the current stream would take from the driver now.

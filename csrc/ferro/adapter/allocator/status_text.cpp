@@ -62,7 +62,8 @@ void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeS
   const DeviceCounters counters = core.report().counters();
   const PageStore& store = core.store();
   const std::uint64_t misses =
-      std::accumulate(counters.ladder.begin(), counters.ladder.end(), std::uint64_t{0});
+      std::accumulate(counters.ladder.begin(), counters.ladder.end(), std::uint64_t{0}) -
+      counters.late_hits;
   const auto add = [&](const char* name, auto value) {
     text += std::string(" ") + name + '=' + std::to_string(value);
   };

@@ -59,11 +59,14 @@ std::size_t DeviceReport::stranded_bytes() {
 DeviceView DeviceReport::view() {
   const RecursiveMutexLock lock(climb_mutex_);
   DeviceView view;
-  for (const std::uint64_t climbs : parts_.counters.ladder) {
-    view.misses += climbs;
+  std::uint64_t climbs = 0;
+  for (const std::uint64_t ended : parts_.counters.ladder) {
+    climbs += ended;
   }
-  view.hits = parts_.stats.allocations() -
-              (view.misses - parts_.counters.ended_by(LadderStep::kOutOfMemory));
+  view.hits =
+      parts_.stats.allocations() - (climbs - parts_.counters.ended_by(LadderStep::kOutOfMemory));
+  view.late_hits = parts_.counters.late_hits;
+  view.misses = climbs - view.late_hits;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView part = heap->view();
     view.live_blocks += part.live_blocks;

@@ -39,6 +39,7 @@ DevicePtr Ladder::climb(Climb& climb) {
   const auto pages_so_far = [&] {
     return climb.heap.pages_moved() + parts_.counters.pages_transferred;
   };
+  const std::uint64_t created = parts_.store.counts().created;
   for (const Step& step : kSteps) {
     // The later steps take memory from elsewhere. Memory freed before this point may go elsewhere
     // once it has passed.
@@ -60,6 +61,9 @@ DevicePtr Ladder::climb(Climb& climb) {
     if (ptr != kNull || climb.is_rejected()) {
       break;
     }
+  }
+  if (ptr != kNull && parts_.store.counts().created == created) {
+    ++parts_.counters.late_hits;
   }
   std::uint64_t& slowest = parts_.counters.slowest_nanoseconds;
   slowest =

@@ -10,6 +10,7 @@ namespace ferro {
 // Since the last reset; those of the ladder and of stale mappings since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
+  std::uint64_t late_hits = 0;         // requests that climbed, and needed no new page
   std::uint64_t out_of_memory = 0;     // requests that failed, except rejected ones
   std::uint64_t rejected = 0;          // requests beyond the rejection limit
   std::uint64_t synchronisations = 0;  // empty_cache and step 8

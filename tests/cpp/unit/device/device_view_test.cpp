@@ -32,11 +32,31 @@ TEST_F(DeviceViewTest, HitsAreTheRequestsThatDidNotClimb) {
   const DeviceView view = device_->report().view();
   EXPECT_EQ(view.hits, 2U);
   EXPECT_EQ(view.misses, 3U) << "the first of each stream, and the one that failed";
+  EXPECT_EQ(view.late_hits, 0U);
   EXPECT_EQ(view.live_blocks, 3U);
   EXPECT_EQ(view.free_blocks, 2U) << "the rest of each page";
   EXPECT_EQ(view.free_bytes, 2 * kPageBytes - 3 * 512);
   device_->stats().reset_accumulated();
   EXPECT_EQ(device_->report().view().hits, 2U) << "since construction";
+}
+
+TEST_F(DeviceViewTest, RequestsThatNeedNoNewPageAreLateHits) {
+  std::vector<DevicePtr> pages;
+  for (int i = 0; i < 4; ++i) {
+    pages.push_back(allocate(kPageBytes));
+  }
+  free(pages[0]);
+  free(pages[2]);
+  const DeviceView before = device_->report().view();
+  allocate(2 * kPageBytes);
+  DeviceView after = device_->report().view();
+  EXPECT_EQ(after.late_hits - before.late_hits, 1U) << "two pages moved";
+  EXPECT_EQ(after.misses, before.misses);
+  EXPECT_EQ(after.hits, before.hits);
+  allocate(kPageBytes);
+  after = device_->report().view();
+  EXPECT_EQ(after.late_hits - before.late_hits, 1U);
+  EXPECT_EQ(after.misses - before.misses, 1U);
 }
 
 TEST_F(DeviceViewTest, StrandedIsWhatIsFreeBesideLiveBytes) {
