@@ -1,0 +1,144 @@
+"""Runs a test under each allocator, in processes of their own, and compares the peaks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferro_alloc._tables import table
+from ferro_alloc.pytest_plugin._text import size_text
+
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
+PROPERTY = "gpu_memory_compared"
+
+
+class Comparison:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._arguments: list[str] = []
+        self._rows: dict[str, dict[str, dict[str, Any]]] = {}
+        self._measured: list[dict[str, Any]] = []
+        self._has_xdist = False
+
+    def configure(self, config: pytest.Config) -> None:
+        worker = getattr(config, "workerinput", {})
+        given = worker.get("ferro_alloc_arguments", config.invocation_params.args)
+        paths = set(config.args)
+        self._arguments = [
+            str(word) for word in given if str(word) not in paths and word != "--ferro-compare"
+        ]
+        self._has_xdist = config.pluginmanager.hasplugin("xdist")
+
+    def run(self, item: pytest.Item) -> bool | None:
+        """Runs the test in three processes and reports it as one; None without --ferro-compare."""
+        if not self._options.ferro_compare or self._options.ferro_measured:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        found = {name: self._run_under(item, name) for name in ALLOCATORS}
+        outcomes = {each["outcome"] for each in found.values()}
+        worst = next(name for name in ("failed", "skipped", "passed") if name in outcomes)
+        text: Any = None
+        if worst == "failed":
+            text = "\n\n".join(
+                f"under {name}:\n{each['text']}"
+                for name, each in found.items()
+                if each["outcome"] == "failed"
+            )
+        elif worst == "skipped":
+            reason = next(each["text"] for each in found.values() if each["outcome"] == "skipped")
+            text = (str(item.path), (item.location[1] or 0) + 1, reason)
+        numbers = {name: each["numbers"] for name, each in found.items()}
+        flat = [
+            (f"{name}.{key}", value) for name, own in numbers.items() for key, value in own.items()
+        ]
+        for when in ("setup", "call", "teardown"):
+            is_call = when == "call"
+            report = pytest.TestReport(
+                nodeid=item.nodeid,
+                location=item.location,
+                keywords=dict.fromkeys(item.keywords, 1),
+                outcome=worst if is_call else "passed",
+                longrepr=text if is_call else None,
+                when=when,  # type: ignore[arg-type]
+                user_properties=[*flat, (PROPERTY, json.dumps(numbers))],
+            )
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _run_under(self, item: pytest.Item, name: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "measured.json"
+            command = [
+                *(sys.executable, "-m", "pytest", *self._arguments),
+                *(["-n0"] if self._has_xdist else []),
+                *(f"--rootdir={item.config.rootpath}", "--junitxml="),
+                *(f"--ferro-measured={name}", f"--ferro-measured-file={file}"),
+                str(item.config.rootpath / item.nodeid),
+            ]
+            unwanted = ("FERRO_ALLOC_SIM", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST")
+            env = {key: value for key, value in os.environ.items() if key not in unwanted}
+            done = subprocess.run(
+                command,
+                cwd=item.config.invocation_params.dir,
+                env=env,
+                capture_output=True,
+                text=True,
+            )
+            if file.exists():
+                reports = json.loads(file.read_text())
+                for each in reports:
+                    if each["outcome"] != "passed":
+                        return dict(each)
+                for each in reports:
+                    if each["when"] == "call":
+                        return dict(each)
+        text = f"the process ended with {done.returncode} before the test did\n"
+        return {"outcome": "failed", "text": text + done.stdout + done.stderr, "numbers": {}}
+
+    def see(self, report: pytest.TestReport) -> None:
+        if self._options.ferro_measured:
+            text = str(report.longrepr) if report.longrepr else ""
+            if isinstance(report.longrepr, tuple):
+                text = report.longrepr[2]
+            keys = ("peak_allocated_bytes", "peak_reserved_bytes")
+            numbers = {key: value for key, value in report.user_properties if key in keys}
+            self._measured.append(
+                {
+                    "when": report.when,
+                    "outcome": report.outcome,
+                    "text": text,
+                    "numbers": numbers,
+                }
+            )
+        elif report.when == "call":
+            for key, value in report.user_properties:
+                if key == PROPERTY:
+                    self._rows[report.nodeid] = json.loads(str(value))
+
+    def finish(self) -> None:
+        if self._options.ferro_measured_file:
+            Path(self._options.ferro_measured_file).write_text(json.dumps(self._measured))
+
+    def lines(self) -> list[str]:
+        if not self._rows:
+            return []
+        rows: list[tuple[str, ...]] = [("peak allocated / reserved", *ALLOCATORS)]
+        for nodeid, numbers in self._rows.items():
+            rows.append((nodeid, *(_peaks(numbers.get(name, {})) for name in ALLOCATORS)))
+        return table(rows)
+
+
+def _peaks(numbers: dict[str, int]) -> str:
+    if not numbers:
+        return "not measured"
+    allocated, reserved = numbers["peak_allocated_bytes"], numbers["peak_reserved_bytes"]
+    return f"{size_text(allocated)} / {size_text(reserved)}"

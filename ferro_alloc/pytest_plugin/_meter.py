@@ -1,0 +1,200 @@
+"""Measures the GPU memory of one test, with the statistics of any allocator."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import defaultdict
+from typing import Any
+
+from ferro_alloc.pytest_plugin._text import size_text
+
+NO_GPU = "no NVIDIA GPU on this machine (--ferro-simulate=h100 simulates one)"
+NO_TORCH = "torch cannot be imported"
+MOST_LINES = 10
+_ENTRIES = 1_000_000
+_COUNTED = {
+    "allocations": ("allocation.all.allocated",),
+    "driver_calls": ("num_device_alloc", "num_device_free"),
+}
+
+
+class GpuMemory:
+    """The GPU memory of a test, from the setup of its fixtures until now. Numbers of the program's
+    allocator, native or ferro_alloc. Of several devices the peaks are those of the one with the
+    highest; counts are sums."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Highest number of bytes in use, with memory from before the test."""
+        return self._meter.peak("allocated_bytes")
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Highest number of bytes held by the allocator, with its cache from before the test."""
+        return self._meter.peak("reserved_bytes")
+
+    @property
+    def allocations(self) -> int:
+        """Number of requests."""
+        return self._meter.count("allocations")
+
+    @property
+    def driver_calls(self) -> int:
+        """Number of calls that took memory from the driver or returned it."""
+        return self._meter.count("driver_calls")
+
+
+class Meter:
+    """Begins when it is created."""
+
+    def __init__(self, traced: bool, leaks: bool, required: bool) -> None:
+        self.problem = ""
+        self._torch: Any = sys.modules.get("torch")
+        self._recorded = False
+        if required and self._torch is None:
+            try:
+                import torch
+            except ImportError:
+                self.problem = NO_TORCH
+                return
+            self._torch = torch
+        if required and not self._torch.cuda.is_available():
+            self.problem = NO_GPU
+            return
+        self._leaks = leaks
+        self._started: list[dict[str, int]] = []
+        self._live: set[tuple[int, int]] = set()
+        self._live_bytes = 0
+        if not self._is_used():
+            if traced or leaks:
+                # Programs that fork after this keep CUDA uninitialised.
+                self._torch.cuda._lazy_call(lambda: self._record(traced))
+            return
+        if traced or leaks:
+            self._record(traced)
+        if leaks:
+            self._live, self._live_bytes = self._blocks()
+        for device in self._devices():
+            self._torch.cuda.reset_peak_memory_stats(device)
+            self._started.append(self._torch.cuda.memory_stats(device))
+
+    def peak(self, kind: str) -> int:
+        return max((stats[f"{kind}.all.peak"] for stats in self._stats()), default=0)
+
+    def count(self, kind: str) -> int:
+        now = sum(stats.get(key, 0) for stats in self._stats() for key in _COUNTED[kind])
+        return now - sum(stats.get(key, 0) for stats in self._started for key in _COUNTED[kind])
+
+    def properties(self) -> dict[str, int]:
+        return {
+            "peak_allocated_bytes": self.peak("allocated_bytes"),
+            "peak_reserved_bytes": self.peak("reserved_bytes"),
+            "allocations": self.count("allocations"),
+            "driver_calls": self.count("driver_calls"),
+        }
+
+    def holders_at_peak(self) -> list[str]:
+        """The lines of code that held the memory when most of it was in use."""
+        from ferro_alloc.snapshots import _trace
+
+        snapshot = self._torch.cuda.memory._snapshot()
+        found: list[tuple[int, defaultdict[str, list[int]]]] = []
+        for device in _trace.devices(snapshot):
+            trace = _trace.read(snapshot, device)
+            allocated = trace.allocated()
+            peak = max(range(len(allocated)), key=allocated.__getitem__)
+            held: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+            blocks = trace.blocks
+            for index, born in enumerate(blocks.born):
+                if born <= peak < blocks.requested[index]:
+                    entry = held[trace.stacks.lines[blocks.stack[index]]]
+                    entry[0] += blocks.size[index]
+                    entry[1] += 1
+            found.append((allocated[peak], held))
+        return _lines(max(found, key=lambda each: each[0])[1]) if found else []
+
+    def exempt(self) -> None:
+        """Memory that is live now is no leak of this test."""
+        if self._leaks and not self.problem and self._is_used():
+            more, _ = self._blocks()
+            self._live |= more
+
+    def leaked(self) -> tuple[int, list[str]]:
+        """Bytes that are live and were not when the test began, and the lines that requested
+        them."""
+        if self.problem or not self._is_used():
+            return 0, []
+        from ferro_alloc.snapshots._stacks import line_of
+
+        gc.collect()
+        self._torch._C._cuda_clearCublasWorkspaces()
+        held: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for device, block in self._active():
+            if (device, block["address"]) not in self._live:
+                entry = held[line_of(block.get("frames", ()))]
+                entry[0] += block["size"]
+                entry[1] += 1
+        return sum(size for size, _ in held.values()), _lines(held)
+
+    def end(self) -> None:
+        if self._recorded and self._is_used():
+            self._torch.cuda.memory._record_memory_history(enabled=None)
+
+    def is_used(self) -> bool:
+        return not self.problem and self._is_used()
+
+    def _is_used(self) -> bool:
+        if self._torch is None:
+            self._torch = sys.modules.get("torch")
+        cuda = getattr(self._torch, "cuda", None)
+        return cuda is not None and cuda.is_initialized()
+
+    def _record(self, traced: bool) -> None:
+        """A history that the program records stays as it is."""
+        if not self._torch._C._cuda_isHistoryEnabled():
+            self._torch.cuda.memory._record_memory_history(
+                context="alloc" if traced else "state",
+                stacks="python",
+                max_entries=_ENTRIES if traced else 1,
+            )
+            self._recorded = True
+
+    def _devices(self) -> range:
+        return range(self._torch.cuda.device_count())
+
+    def _stats(self) -> list[dict[str, int]]:
+        if self.problem or not self._is_used():
+            return []
+        return [self._torch.cuda.memory_stats(device) for device in self._devices()]
+
+    def _active(self) -> list[tuple[int, dict[str, Any]]]:
+        segments = self._torch.cuda.memory_snapshot(include_traces=False)
+        return [
+            (segment["device"], block)
+            for segment in segments
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
+        ]
+
+    def _blocks(self) -> tuple[set[tuple[int, int]], int]:
+        self._torch._C._cuda_clearCublasWorkspaces()
+        active = self._active()
+        return {(device, block["address"]) for device, block in active}, sum(
+            block["size"] for _, block in active
+        )
+
+
+def _lines(held: defaultdict[str, list[int]]) -> list[str]:
+    ordered = sorted(held.items(), key=lambda each: -each[1][0])
+    lines = [
+        f"  {size_text(size)} in {blocks:,} block{'' if blocks == 1 else 's'}: {line}"
+        for line, (size, blocks) in ordered[:MOST_LINES]
+    ]
+    if len(ordered) > MOST_LINES:
+        rest = sum(size for _, (size, _) in ordered[MOST_LINES:])
+        lines.append(f"  {size_text(rest)} in {len(ordered) - MOST_LINES} more lines")
+    return lines

@@ -1,0 +1,203 @@
+"""One run of pytest that uses an option, a marker or the fixture of the plugin."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ferro_alloc._errors import FerroError
+from ferro_alloc.pytest_plugin import _unjudged
+from ferro_alloc.pytest_plugin._compare import Comparison
+from ferro_alloc.pytest_plugin._meter import GpuMemory, Meter
+from ferro_alloc.pytest_plugin._names import COMPARE, FIXTURE, LIMIT
+from ferro_alloc.pytest_plugin._text import size_text
+
+_NOTHING = "not simulated: nothing was missed"
+
+
+class Session:
+    def __init__(self, options: argparse.Namespace, is_worker: bool) -> None:
+        self._options = options
+        self._is_worker = is_worker
+        self._lines: list[str] = []
+        self._meters: dict[pytest.Item, Meter] = {}
+        self._running: Meter | None = None
+        self._limits: dict[str, int] = {}
+        self._failed: set[str] = set()
+        self._comparison = Comparison(options)
+        _unjudged.clear()
+
+    # ---- the process
+
+    def prepare(self) -> None:
+        """Activates the simulated GPU and installs the allocator."""
+        if self._options.ferro_simulate:
+            self._simulate(self._options.ferro_simulate)
+        if self._options.ferro_measured:
+            from ferro_alloc.fit import _allocators
+
+            _allocators.choose(self._options.ferro_measured)
+        elif self._options.ferro_alloc:
+            self._install(is_strict=self._options.ferro_alloc == "strict")
+
+    def _distributes(self) -> bool:
+        """Whether this is a controller of xdist, which runs no test."""
+        names = ("numprocesses", "tx")
+        return not self._is_worker and any(getattr(self._options, name, None) for name in names)
+
+    def _simulate(self, card: str) -> None:
+        from ferro_alloc import sim
+        from ferro_alloc.sim.cards import find_card
+
+        try:
+            find_card(card)
+            if not self._distributes():
+                sim.activate(gpu=card)
+        except FerroError as error:
+            raise pytest.UsageError(f"--ferro-simulate: {error}") from None
+
+    def _install(self, is_strict: bool) -> None:
+        from ferro_alloc import _load, allocator
+        from ferro_alloc.config import Config
+
+        try:
+            if self._distributes():
+                Config.from_env()
+                _load.check_versions(_load.built_for(), _load.running_torch())
+                if self._options.ferro_simulate:
+                    return
+            allocator.install(strict=is_strict)
+        except (FerroError, ValueError) as error:
+            if is_strict:
+                raise pytest.UsageError(f"--ferro-alloc=strict: {error}") from None
+            self._lines.append(
+                f"warning: {error}; the tests ran under PyTorch's own allocator (--ferro-alloc)"
+            )
+
+    def configure(self, config: pytest.Config) -> None:
+        self._comparison.configure(config)
+
+    # ---- a test
+
+    def check_limit(self, item: pytest.Item) -> None:
+        """Raises `pytest.UsageError` for an invalid limit."""
+        marker = item.get_closest_marker(LIMIT)
+        if marker is None:
+            return
+        from ferro_alloc.sim.cards import SIZE_FORMS, parse_memory
+
+        where = f"{item.nodeid}: {LIMIT}"
+        if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str):
+            given = ", ".join(map(repr, marker.args))
+            raise pytest.UsageError(f"{where}({given}): expected one size as text: {SIZE_FORMS}")
+        try:
+            self._limits[item.nodeid] = parse_memory(marker.args[0])
+        except FerroError as error:
+            raise pytest.UsageError(f"{where}({marker.args[0]!r}): {error}") from None
+
+    def compare(self, item: pytest.Item) -> bool | None:
+        if item.get_closest_marker(COMPARE) is None:
+            return None
+        return self._comparison.run(item)
+
+    def begin(self, item: pytest.Item) -> None:
+        limit = item.nodeid in self._limits
+        leaks = self._options.gpu_memory_leaks
+        required = limit or leaks or FIXTURE in getattr(item, "fixturenames", ())
+        meter = self._meters[item] = Meter(traced=limit, leaks=leaks, required=required)
+        self._running = meter
+        if meter.problem and (limit or leaks):
+            item.user_properties.append((_unjudged.PROPERTY, meter.problem))
+
+    def memory_of(self, item: pytest.Item) -> GpuMemory:
+        meter = self._meters[item]
+        if meter.problem:
+            pytest.skip(f"{FIXTURE}: {meter.problem}")
+        return GpuMemory(meter)
+
+    @contextmanager
+    def wider_fixture(self) -> Iterator[None]:
+        yield
+        if self._running is not None:
+            self._running.exempt()
+
+    def judge_peak(self, item: pytest.Item) -> None:
+        """Fails a test that passed and exceeded its limit."""
+        meter = self._meters.get(item)
+        limit = self._limits.get(item.nodeid)
+        if meter is None or limit is None or meter.problem:
+            return
+        peak = meter.peak("allocated_bytes")
+        if peak > limit:
+            lines = [
+                f"the peak of allocated GPU memory is {size_text(peak)}, and the limit is "
+                f"{size_text(limit)}: free memory earlier, or raise the limit",
+                "held at the peak, by line:",
+                *meter.holders_at_peak(),
+            ]
+            pytest.fail("\n".join(lines), pytrace=False)
+
+    def note(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Adds the numbers to the properties before the report of the call is made."""
+        meter = self._meters.get(item)
+        if call.excinfo is not None:
+            self._failed.add(item.nodeid)
+        if call.when == "call" and meter is not None and meter.is_used():
+            item.user_properties.extend(meter.properties().items())
+
+    def judge_leaks(self, item: pytest.Item) -> None:
+        meter = self._meters.pop(item, None)
+        self._running = None
+        if meter is None:
+            return
+        try:
+            # The traceback of a failed test keeps its tensors.
+            if self._options.gpu_memory_leaks and item.nodeid not in self._failed:
+                getattr(item, "funcargs", {}).clear()
+                if getattr(item, "_instance", None) is not None:
+                    # pytest creates both again if the test is repeated.
+                    item._instance = item._obj = None  # type: ignore[attr-defined]
+                size, lines = meter.leaked()
+                if size > 0:
+                    item.user_properties.append(("gpu_memory_leaked_bytes", size))
+                    text = f"the test leaves {size_text(size)} of GPU memory that it did not find:"
+                    pytest.fail("\n".join([text, *lines]), pytrace=False)
+        finally:
+            meter.end()
+
+    def see(self, report: pytest.TestReport) -> None:
+        _unjudged.see(report)
+        self._comparison.see(report)
+
+    # ---- the end
+
+    def finish(self, config: pytest.Config) -> None:
+        sim = sys.modules.get("ferro_alloc.sim")
+        # A process that did not import torch did not use the card.
+        if self._options.ferro_simulate and sim is not None and "torch" in sys.modules:
+            self._lines += sim.not_simulated()
+        if self._is_worker:
+            output: dict[str, Any] = config.workeroutput  # type: ignore[attr-defined]
+            output["ferro_alloc_lines"] = self._lines
+        self._comparison.finish()
+
+    def merge(self, output: dict[str, Any]) -> None:
+        """Adds what a worker reported; equal lines of workers appear once."""
+        self._lines += output.get("ferro_alloc_lines", [])
+
+    def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        lines = list(dict.fromkeys(self._lines))
+        if sum(line.startswith("not simulated: ") for line in lines) > 1:
+            lines = [line for line in lines if line != _NOTHING]
+        if self._options.ferro_simulate:
+            lines.insert(0, f"simulated GPU: {self._options.ferro_simulate}")
+        lines += _unjudged.lines() + self._comparison.lines()
+        if lines:
+            reporter.section("ferro_alloc")
+            for line in lines:
+                reporter.line(line)
