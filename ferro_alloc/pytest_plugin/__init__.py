@@ -70,30 +70,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares the process before a conftest.py can import torch."""
-    _begin(early_config, early_config.known_args_namespace)
+    _begin(early_config.known_args_namespace)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    _begin(config, config.option)
+    _begin(config.option)
     if _session is not None:
         _session.configure(config)
 
 
-def _begin(config: pytest.Config, options: argparse.Namespace) -> None:
+def _begin(options: argparse.Namespace) -> None:
     names = ("ferro_alloc", "ferro_simulate", "ferro_compare", "gpu_memory_leaks", "ferro_measured")
     if _session is None and any(getattr(options, name, None) for name in names):
-        _load(config, options)
+        _load(options)
 
 
-def _load(config: pytest.Config, options: argparse.Namespace) -> Session:
+def _load(options: argparse.Namespace) -> Session:
     global _session
     if _session is None:
         from ferro_alloc.pytest_plugin._session import Session
 
-        _session = Session(options, is_worker=hasattr(config, "workerinput"))
+        _session = Session(options)
         _session.prepare()
     return _session
 
@@ -107,7 +107,7 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker(LIMIT) is not None:
-            _load(config, config.option).check_limit(item)
+            _load(config.option).check_limit(item)
 
 
 def _uses(item: pytest.Item) -> bool:
@@ -123,7 +123,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     if _uses(item):
-        _load(item.config, item.config.option).begin(item)
+        _load(item.config.option).begin(item)
     return (yield)
 
 
@@ -203,4 +203,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture
 def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
     """The GPU memory of this test so far; skips the test without a GPU."""
-    return _load(request.config, request.config.option).memory_of(request.node)
+    return _load(request.config.option).memory_of(request.node)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,6 +18,9 @@ from ferro_alloc.pytest_plugin._text import size_text
 
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 PROPERTY = "gpu_memory_compared"
+Outcome = Literal["passed", "failed", "skipped"]
+Phase = Literal["setup", "call", "teardown"]
+PHASES: tuple[Phase, ...] = ("setup", "call", "teardown")
 
 
 class Comparison:
@@ -44,7 +47,9 @@ class Comparison:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         found = {name: self._run_under(item, name) for name in ALLOCATORS}
         outcomes = {each["outcome"] for each in found.values()}
-        worst = next(name for name in ("failed", "skipped", "passed") if name in outcomes)
+        worst: Outcome = "passed"
+        if "failed" in outcomes or "skipped" in outcomes:
+            worst = "failed" if "failed" in outcomes else "skipped"
         text: Any = None
         if worst == "failed":
             text = "\n\n".join(
@@ -59,7 +64,7 @@ class Comparison:
         flat = [
             (f"{name}.{key}", value) for name, own in numbers.items() for key, value in own.items()
         ]
-        for when in ("setup", "call", "teardown"):
+        for when in PHASES:
             is_call = when == "call"
             report = pytest.TestReport(
                 nodeid=item.nodeid,
@@ -67,7 +72,7 @@ class Comparison:
                 keywords=dict.fromkeys(item.keywords, 1),
                 outcome=worst if is_call else "passed",
                 longrepr=text if is_call else None,
-                when=when,  # type: ignore[arg-type]
+                when=when,
                 user_properties=[*flat, (PROPERTY, json.dumps(numbers))],
             )
             item.ihook.pytest_runtest_logreport(report=report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,10 @@ _NOTHING = "not simulated: nothing was missed"
 
 
 class Session:
-    def __init__(self, options: argparse.Namespace, is_worker: bool) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._is_worker = is_worker
+        # A worker of xdist has the controller's options, and no `workerinput` before it is set up.
+        self._is_worker = bool(os.environ.get("PYTEST_XDIST_WORKER"))
         self._lines: list[str] = []
         self._meters: dict[pytest.Item, Meter] = {}
         self._running: Meter | None = None
@@ -80,6 +82,10 @@ class Session:
             )
 
     def configure(self, config: pytest.Config) -> None:
+        self._is_worker = hasattr(config, "workerinput")
+        if self._distributes() and self._options.ferro_simulate:
+            # A test of a worker may run pytest with workers of its own: these have their own cards.
+            os.environ.pop("FERRO_ALLOC_SIM", None)
         self._comparison.configure(config)
 
     # ---- a test
