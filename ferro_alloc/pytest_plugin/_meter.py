@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ferro_alloc.pytest_plugin._text import size_text
@@ -12,6 +14,8 @@ from ferro_alloc.pytest_plugin._text import size_text
 NO_GPU = "no NVIDIA GPU on this machine (--ferro-simulate=h100 simulates one)"
 NO_TORCH = "torch cannot be imported"
 MOST_LINES = 10
+Block = tuple[int, int, int]
+"""Device, address and size."""
 _ENTRIES = 1_000_000
 _COUNTED = {
     "allocations": ("allocation.all.allocated",),
@@ -51,8 +55,10 @@ class GpuMemory:
 class Meter:
     """Begins when it is created."""
 
-    def __init__(self, traced: bool, leaks: bool, required: bool) -> None:
+    def __init__(self, traced: bool, leaks: bool, required: bool, wider: set[Block]) -> None:
+        """`wider` has the blocks of fixtures of wider scope, of all tests."""
         self.problem = ""
+        self._wider = wider
         self._torch: Any = sys.modules.get("torch")
         self._recorded = False
         if required and self._torch is None:
@@ -67,8 +73,7 @@ class Meter:
             return
         self._leaks = leaks
         self._started: list[dict[str, int]] = []
-        self._live: set[tuple[int, int]] = set()
-        self._live_bytes = 0
+        self._live: dict[Block, str] = {}
         if not self._is_used():
             if traced or leaks:
                 # Programs that fork after this keep CUDA uninitialised.
@@ -77,7 +82,8 @@ class Meter:
         if traced or leaks:
             self._record(traced)
         if leaks:
-            self._live, self._live_bytes = self._blocks()
+            self._live = self._blocks()
+            self._wider &= self._live.keys()
         for device in self._devices():
             self._torch.cuda.reset_peak_memory_stats(device)
             self._started.append(self._torch.cuda.memory_stats(device))
@@ -117,28 +123,32 @@ class Meter:
             found.append((allocated[peak], held))
         return _lines(max(found, key=lambda each: each[0])[1]) if found else []
 
-    def exempt(self) -> None:
-        """Memory that is live now is no leak of this test."""
-        if self._leaks and not self.problem and self._is_used():
-            more, _ = self._blocks()
-            self._live |= more
+    @contextmanager
+    def wider_fixture(self) -> Iterator[None]:
+        """Memory that a fixture of wider scope takes meanwhile is no leak of a test."""
+        counts = not self.problem and self._leaks
+        before = self._blocks() if counts and self._is_used() else {}
+        yield
+        if counts and self._is_used():
+            self._wider |= self._blocks().keys() - before.keys()
 
     def leaked(self) -> tuple[int, list[str]]:
-        """Bytes that are live and were not when the test began, and the lines that requested
-        them."""
+        """The bytes by which live memory grew since the test began, and the lines of code that
+        requested the blocks that are new."""
         if self.problem or not self._is_used():
             return 0, []
-        from ferro_alloc.snapshots._stacks import line_of
-
         gc.collect()
-        self._torch._C._cuda_clearCublasWorkspaces()
+        found = self._blocks()
+        grown = self._own(found) - self._own(self._live)
         held: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for device, block in self._active():
-            if (device, block["address"]) not in self._live:
-                entry = held[line_of(block.get("frames", ()))]
-                entry[0] += block["size"]
-                entry[1] += 1
-        return sum(size for size, _ in held.values()), _lines(held)
+        for block in found.keys() - self._live.keys() - self._wider:
+            entry = held[found[block]]
+            entry[0] += block[2]
+            entry[1] += 1
+        return grown, _lines(held)
+
+    def _own(self, blocks: dict[Block, str]) -> int:
+        return sum(block[2] for block in blocks if block not in self._wider)
 
     def end(self) -> None:
         if self._recorded and self._is_used():
@@ -171,21 +181,18 @@ class Meter:
             return []
         return [self._torch.cuda.memory_stats(device) for device in self._devices()]
 
-    def _active(self) -> list[tuple[int, dict[str, Any]]]:
-        segments = self._torch.cuda.memory_snapshot(include_traces=False)
-        return [
-            (segment["device"], block)
-            for segment in segments
+    def _blocks(self) -> dict[Block, str]:
+        """The lines of code that requested the live blocks, without workspaces of cuBLAS, which
+        stay until the end."""
+        from ferro_alloc.snapshots._stacks import line_of
+
+        self._torch._C._cuda_clearCublasWorkspaces()
+        return {
+            (segment["device"], block["address"], block["size"]): line_of(block.get("frames", ()))
+            for segment in self._torch.cuda.memory_snapshot(include_traces=False)
             for block in segment["blocks"]
             if block["state"] == "active_allocated"
-        ]
-
-    def _blocks(self) -> tuple[set[tuple[int, int]], int]:
-        self._torch._C._cuda_clearCublasWorkspaces()
-        active = self._active()
-        return {(device, block["address"]) for device, block in active}, sum(
-            block["size"] for _, block in active
-        )
+        }
 
 
 def _lines(held: defaultdict[str, list[int]]) -> list[str]:

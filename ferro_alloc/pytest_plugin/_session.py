@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from ferro_alloc._errors import FerroError
 from ferro_alloc.pytest_plugin import _unjudged
 from ferro_alloc.pytest_plugin._compare import Comparison
-from ferro_alloc.pytest_plugin._meter import GpuMemory, Meter
+from ferro_alloc.pytest_plugin._meter import Block, GpuMemory, Meter
 from ferro_alloc.pytest_plugin._names import COMPARE, FIXTURE, LIMIT
 from ferro_alloc.pytest_plugin._text import size_text
 
@@ -29,6 +30,7 @@ class Session:
         self._lines: list[str] = []
         self._meters: dict[pytest.Item, Meter] = {}
         self._running: Meter | None = None
+        self._wider: set[Block] = set()
         self._limits: dict[str, int] = {}
         self._failed: set[str] = set()
         self._comparison = Comparison(options)
@@ -114,8 +116,12 @@ class Session:
     def begin(self, item: pytest.Item) -> None:
         limit = item.nodeid in self._limits
         leaks = self._options.gpu_memory_leaks
+        if leaks and self._failed:
+            _release_traceback()
         required = limit or leaks or FIXTURE in getattr(item, "fixturenames", ())
-        meter = self._meters[item] = Meter(traced=limit, leaks=leaks, required=required)
+        meter = self._meters[item] = Meter(
+            traced=limit, leaks=leaks, required=required, wider=self._wider
+        )
         self._running = meter
         if meter.problem and (limit or leaks):
             item.user_properties.append((_unjudged.PROPERTY, meter.problem))
@@ -128,9 +134,8 @@ class Session:
 
     @contextmanager
     def wider_fixture(self) -> Iterator[None]:
-        yield
-        if self._running is not None:
-            self._running.exempt()
+        with self._running.wider_fixture() if self._running is not None else nullcontext():
+            yield
 
     def judge_peak(self, item: pytest.Item) -> None:
         """Fails a test that passed and exceeded its limit."""
@@ -207,3 +212,12 @@ class Session:
             reporter.section("ferro_alloc")
             for line in lines:
                 reporter.line(line)
+
+
+def _release_traceback() -> None:
+    """Frees the tensors of the last failed test. pytest does so too, but after the setup of the
+    next test, whose freed memory would then hide a leak."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()

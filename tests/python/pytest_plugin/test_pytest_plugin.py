@@ -52,6 +52,9 @@ def test_raises():
 def test_leaks():
     kept.append(torch.ones(1 << 20, device="cuda"))
 
+def test_replaces():
+    kept[:] = [torch.ones(1 << 19, device="cuda"), torch.ones(1 << 19, device="cuda")]
+
 def test_wider_fixture(model):
     a = torch.ones(64, 64, device="cuda")
     torch.mm(a, a)
@@ -124,6 +127,7 @@ WITH_LEAKS = {
     "test_expected": "skipped",
     "test_raises": "failure",
     "test_leaks": "error",
+    "test_replaces": "passed",
     "test_wider_fixture": "passed",
     "test_fixture": "passed",
     "test_skips": "skipped",
