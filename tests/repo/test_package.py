@@ -88,6 +88,8 @@ def test_metadata_needs_no_torch(checkout: Path) -> None:
     command = [sys.executable, "-c", hide + BUILD, "prepare_metadata_for_build_wheel"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    metadata = checkout / "dist" / done.stdout.splitlines()[-1]
+    assert "ferro_alloc = ferro_alloc.pytest_plugin" in (metadata / "entry_points.txt").read_text()
 
 
 @pytest.fixture(params=["65.5.0", "66.1.1"])
