@@ -160,14 +160,18 @@ def test_workers_have_their_own_cards(tmp_path: Path) -> None:
     suite = """
 import pytest, torch
 
-@pytest.mark.parametrize("number", range(2))
-def test_takes_most_of_a_card(number):
-    x = torch.empty(60 << 30, dtype=torch.uint8, device="cuda")
+kept = []
+
+def test_takes_most_of_a_card():
+    kept.append(torch.empty(60 << 30, dtype=torch.uint8, device="cuda"))
     assert torch.cuda.get_allocator_backend() == "ferro_alloc"
 
-@pytest.mark.gpu_memory_limit("8MiB")
+@pytest.mark.gpu_memory_limit("1GiB")
 def test_over():
-    torch.ones(4 << 20, device="cuda")
+    torch.ones(512 << 20, device="cuda")
+
+def test_takes_most_of_another_card():
+    test_takes_most_of_a_card()
 
 def test_reads_values_that_were_not_computed():
     assert torch.ones(1 << 24, device="cuda").sum().item() is not None
@@ -178,7 +182,7 @@ def test_reads_values_that_were_not_computed():
     assert set(outcomes.values()) == {"passed"}, done.text
     assert "values taken that were not computed" in done.text
     assert done.text.count("not simulated: ") == 1
-    assert done.properties("test_over")["peak_allocated_bytes"] == str(16 << 20)
+    assert int(done.properties("test_over")["peak_allocated_bytes"]) >= 2 << 30
 
 
 COMPARED = """
