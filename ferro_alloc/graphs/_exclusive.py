@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,6 +18,7 @@ from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, handle_of, pool_of
 from ferro_alloc.graphs._replays import exchange
+from ferro_alloc.graphs._sizes import pool_sizes
 from ferro_alloc.graphs._streams import require_device
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ Member = Any
 _numbers = itertools.count(1)
 _lock = threading.RLock()
 """Guards the registry, and the membership of pools."""
+
+_warned: set[PoolHandle] = set()
+"""Pools whose late declaration was reported."""
 
 _REASONS = {
     "no memory": "there is no memory for separate scratch. Free some and try again",
@@ -96,12 +101,22 @@ class ExclusiveGroup:
         capture runs, for a member of another group, and for an invalid member; the message names a
         pool that has become a member nevertheless.
 
+        Declare a pool before the second capture into it. If earlier captures share memory with
+        later ones by then, their graphs keep PyTorch's rule among themselves: they replay in the
+        order of their captures, because results of the later ones lie in scratch of the earlier
+        ones. A `UserWarning` reports each such pool once.
+
         `compiled_pool()` may be a member. Memory that its graphs pass to one another stays private:
         inputs, results and saved tensors of a backward pass. They share their other scratch after
         each recording, for which the host waits for the device.
         """
+        self._join_all(members)
+
+    def _join_all(self, members: tuple[Member, ...]) -> None:
         _require()
         handles = [handle_of_member(member) for member in members]
+        for handle in handles:
+            _warn_if_late(handle)
         with self._order, _lock:
             forget_gone_groups()
             exchange()
@@ -228,7 +243,8 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
     and MemPools; `ExclusiveGroup.join` describes the effect, and the calls that other threads must
     not make meanwhile. A group takes the memory of its results and state, plus the largest scratch
     of one graph, instead of the sum. Memory that is live at the end of a capture has private pages,
-    so graphs may replay in any order, including those of one pool. The next replay of a partner may
+    so graphs may replay in any order, including those of one pool that was declared before its
+    second capture; `join` describes the others. The next replay of a partner may
     overwrite memory that the program has released: keep the tensors that you read, and let no
     partner run between the graphs of a forward pass and those of its backward pass.
 
@@ -242,7 +258,7 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
         )
     group = ExclusiveGroup(name, ordered)
     try:
-        group.join(*members)
+        group._join_all(members)
     except BaseException as error:
         try:
             group.leave(*group.pools)
@@ -250,6 +266,20 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
             raise FerroError(f"{error} Earlier members are still in the group: {left}") from error
         raise
     return group
+
+
+def _warn_if_late(handle: PoolHandle) -> None:
+    """Reports a pool whose captures share memory already, unless its trees order their replays."""
+    if handle in _warned or handle in exclusive_groups or _load.load().is_tree_pool(handle):
+        return
+    if pool_sizes(handle).shared_bytes != 0:
+        _warned.add(handle)
+        warnings.warn(
+            f"{pool_of(handle)} joins an exclusive group after several captures that share memory, "
+            "so their graphs must replay in the order of their captures: declare the pool before "
+            "the second capture into it.",
+            stacklevel=4,
+        )
 
 
 def _exists(handle: PoolHandle) -> bool:

@@ -4,6 +4,7 @@ import gc
 import itertools
 import random
 import threading
+import warnings
 import weakref
 
 from tests.python.feature_checks import (
@@ -180,6 +181,39 @@ def pools_beside_a_group_fill_their_pages():
     beside = taken()
     del group
     return before, beside == before
+
+
+def warnings_of(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = call()
+    return value, [(each.category.__name__, each.filename == __file__) for each in caught]
+
+
+@check
+def a_late_declaration_is_reported_once():
+    """The second graph's result lies in scratch of the first, whose replay then destroys it."""
+    handle, early = graphs.graph_pool_handle(), graphs.graph_pool_handle()
+    steps = [Step(size, handle) for size in SIZES[:2]]
+    group, late = warnings_of(lambda: graphs.exclusive(handle))
+    right = []
+    for order in (steps, steps[::-1]):
+        for tag, step in enumerate(steps, 3):
+            step.put(tag)
+        for step in order:
+            step.graph.launch()
+        torch.cuda.synchronize()
+        right.append(all(step.is_right(tag) for tag, step in enumerate(steps, 3)))
+    _, other = warnings_of(lambda: group.join(early))
+    kept = [Step(size, early) for size in SIZES[:2]]
+    _, alone = warnings_of(lambda: group.join(Step(4).graph))
+    group.leave(handle)
+    _, again = warnings_of(lambda: group.join(handle))
+    found = [late, right, other, alone, again]
+    group.leave(*group.pools)
+    for name in (handle, early):
+        graphs.release_graph_pool_handle(name)
+    return *found, len(kept)
 
 
 @check

@@ -19,6 +19,12 @@ EXPECTED: dict[str, Any] = {
     # PyTorch keeps as long as there is a graph.
     "handles_with_results_stay_whole": [48 + 8, 32 + 8, 8, True, 32, True],
     "pools_beside_a_group_fill_their_pages": [[True, 12], True],
+    "a_late_declaration_is_reported_once": [
+        [["UserWarning", True]],
+        [True, False],
+        *[[]] * 3,
+        2,
+    ],
     "what_is_no_member_is_refused": [["FerroError"], [True, True]],
     "a_pool_joins_on_all_devices_or_on_none": ["FerroError", 0, 0],
     "a_pool_that_cannot_leave_one_device_stays_a_member": ["FerroError", True, 2, 0, 1],
