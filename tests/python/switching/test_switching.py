@@ -79,6 +79,41 @@ def test_the_settings_tell_other_libraries_what_memory_they_get() -> None:
     }
 
 
+@cache
+def spellings(allocator: str, conf: str = "") -> Result:
+    return simulated("setting_spellings.py", allocator, memory="1GiB", conf=conf)
+
+
+@pytest.mark.parametrize("layout", ["pages", "segments"])
+def test_each_spelling_of_settings_means_what_it_means_natively(layout: str) -> None:
+    native = spellings("native")
+    assert {bool(each["refused"]) for each in native.values()} == {True, False}
+    assert spellings("ferro", f"layout:{layout}") == native
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("max_split_size_mb:64,", True),
+        (" max_split_size_mb : 64 , ", True),
+        (" ", True),
+        (",", False),
+        ("max_split_size_mb:64,,", False),
+        ("MAX_SPLIT_SIZE_MB:64", False),
+    ],
+)
+@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_each_spelling_in_the_environment(
+    run_simulated: RunSimulated, variable: str, text: str, accepted: bool
+) -> None:
+    for allocator in ("native", "ferro"):
+        program = ("setting_in_environment.py", allocator)
+        done = run_simulated(
+            *program, memory="1GiB", env={variable: text}, start_anew=True, check=False
+        )
+        assert (done.returncode == 0) == accepted, done.stderr
+
+
 def test_the_settings_say_that_segments_are_plain() -> None:
     found = simulated(
         "expandable_setting.py",

@@ -1,5 +1,8 @@
 #include "ferro/adapter/torch/expandable_setting.h"
 
+#include <cctype>
+#include <exception>
+
 namespace ferro {
 namespace {
 
@@ -7,7 +10,23 @@ using c10::CachingAllocator::AcceleratorAllocatorConfig;
 
 constexpr const char* kKey = "expandable_segments";
 
-bool names_setting(const std::string& settings) { return settings.find(kKey) != std::string::npos; }
+// PyTorch's parser ignores blanks, also within words.
+std::string without_blanks(std::string settings) {
+  std::erase_if(settings, [](unsigned char ch) { return std::isspace(ch) != 0; });
+  return settings;
+}
+
+bool names_setting(const std::string& settings) {
+  return without_blanks(settings).find(kKey) != std::string::npos;
+}
+
+// The settings with this one as the last, which is in force. They may end with a comma, but the
+// parser refuses two in a row.
+std::string with_setting(const std::string& settings, bool expandable) {
+  const std::string words = without_blanks(settings);
+  const bool needs_comma = !words.empty() && words.back() != ',';
+  return settings + (needs_comma ? "," : "") + kKey + (expandable ? ":True" : ":False");
+}
 
 }  // namespace
 
@@ -27,9 +46,15 @@ void ExpandableSetting::write(bool expandable) {
   if (now != written_) {
     of_program_ = now;
   }
-  written_ = of_program_ + (of_program_.empty() ? "" : ",") + kKey;
-  written_ += expandable ? ":True" : ":False";
-  AcceleratorAllocatorConfig::instance().parseArgs(written_);
+  written_ = with_setting(of_program_, expandable);
+  try {
+    AcceleratorAllocatorConfig::instance().parseArgs(written_);
+  } catch (const std::exception&) {
+    // PyTorch keeps a text that it refused, and has told the program.
+    of_program_.clear();
+    written_ = with_setting("", expandable);
+    AcceleratorAllocatorConfig::instance().parseArgs(written_);
+  }
 }
 
 void ExpandableSetting::set(bool expandable) {
