@@ -120,3 +120,9 @@ def test_addresses_are_enough_for_many_streams_and_pools(streams: int, pools: in
     found = simulated(*words, count=8, memory="192GiB")
     many = streams + pools
     assert found == {"devices": 8, "host": True, "wrong": 0, "numbers": many, "large": 64}
+
+
+def test_wrong_calls_about_pools_name_the_allocator() -> None:
+    error = simulated("own_assertions.py", memory="256MiB")["error"]
+    assert "ferro_alloc: releasePool: pool (0, 12345)" in error
+    assert "PyTorch" not in error

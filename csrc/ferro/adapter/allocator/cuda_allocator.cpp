@@ -443,7 +443,7 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
   }
   const bool known = with_torch_errors(
       [&] { return span->heap()->record_stream(*span, address, to_stream_id(stream.stream())); });
-  TORCH_INTERNAL_ASSERT(known, "No live block of ferro_alloc starts at ", data.get());
+  TORCH_CHECK(known, "ferro_alloc: recordStream: no live block starts at ", data.get());
 }
 
 }  // namespace ferro

@@ -256,8 +256,8 @@ void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
     previous_.allocator().releasePool(index, id);
   } else {
     const bool released = owner.core.pools().release(to_pool_id(id));
-    TORCH_INTERNAL_ASSERT(released, "releasePool: pool (", id.first, ", ", id.second,
-                          ") is unknown or not held");
+    TORCH_CHECK(released, "ferro_alloc: releasePool: pool (", id.first, ", ", id.second,
+                ") is unknown or not held");
   }
   on_release(to_pool_id(id));
 }
@@ -332,8 +332,8 @@ int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) 
     return previous_.allocator().getPoolUseCount(index, id);
   }
   const int count = owner.core.pools().use_count(to_pool_id(id));
-  TORCH_INTERNAL_ASSERT(count >= 0, "getPoolUseCount: pool (", id.first, ", ", id.second,
-                        ") is unknown");
+  TORCH_CHECK(count >= 0, "ferro_alloc: getPoolUseCount: pool (", id.first, ", ", id.second,
+              ") is unknown");
   return count;
 }
 
@@ -341,8 +341,8 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
                                        std::shared_ptr<CUDAAllocator> allocator) {
   Device& owner = device(index);
   const bool exists = owner.core.pools().use_count(to_pool_id(id)) >= 0;
-  TORCH_INTERNAL_ASSERT(allocator == nullptr || !exists, "createOrIncrefPool: pool (", id.first,
-                        ", ", id.second, ") exists already and cannot be given an allocator");
+  TORCH_CHECK(allocator == nullptr || !exists, "ferro_alloc: createOrIncrefPool: pool (", id.first,
+              ", ", id.second, ") exists already and cannot be given an allocator");
   if (allocator != nullptr || is_previous_pool(owner, index, id, IfUnknown::kCreated)) {
     start_previous();
     previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
