@@ -59,6 +59,13 @@ TEST(AddressRangesTest, AgreesWithASetOfBytes) {
     made[0].unite(made[1]);
     bytes[0].insert(bytes[1].begin(), bytes[1].end());
     EXPECT_EQ(made[0].bytes(), bytes[0].size());
+    for (int i = 0; i < 5; ++i) {
+      const std::uint64_t begin = random() % 100 + 1;
+      const std::uint64_t length = random() % 12 + 1;
+      made[0].remove(DevicePtr{begin}, length);
+      bytes[0].erase(bytes[0].lower_bound(begin), bytes[0].lower_bound(begin + length));
+      EXPECT_EQ(made[0].bytes(), bytes[0].size());
+    }
   }
 }
 
