@@ -126,3 +126,11 @@ def test_wrong_calls_about_pools_name_the_allocator() -> None:
     error = simulated("own_assertions.py", memory="256MiB")["error"]
     assert "ferro_alloc: releasePool: pool (0, 12345)" in error
     assert "PyTorch" not in error
+
+
+@pytest.mark.parametrize("layout", ["pages", "segments"])
+def test_a_request_of_exactly_the_cap_is_served(layout: str) -> None:
+    """Of a total that makes truncated fractions a byte short."""
+    found = simulated("fractions.py", layout, backing=False)
+    assert found["truncated"] > 0
+    assert (found["refused"], found["beyond"]) == ([], 65)

@@ -236,9 +236,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
     const bool has_pages;                  // else the previous allocator serves this device
     std::atomic<bool> serves_hits{false};  // requests outside pools are ours, as last seen
     std::atomic<Serving> grows;            // the allocator of the current stretch (end_stretch)
-    std::atomic<double> fraction{1};       // of setMemoryFraction; its bytes are the next field
-    std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};
-    std::atomic<std::size_t> limit_of_previous{kLimitUnset};  // as last set there
+    std::atomic<std::size_t> fraction_limit{PageStore::kNoLimit};  // of setMemoryFraction
+    std::atomic<std::size_t> limit_of_previous{kLimitUnset};       // as last set there
     std::atomic<bool> announces_captures{false};  // to the previous one; under announce_mutex_
   };
 

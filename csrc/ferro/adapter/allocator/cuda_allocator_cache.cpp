@@ -94,10 +94,7 @@ void CudaAllocator::setMemoryFraction(double fraction, c10::DeviceIndex index) {
               ". Please set within [0, 1].");
   Device& owner = device(index);
   const std::size_t limit =
-      fraction < 1
-          ? static_cast<std::size_t>(fraction * static_cast<double>(owner.core.total_memory()))
-          : PageStore::kNoLimit;
-  owner.fraction.store(fraction, std::memory_order_relaxed);
+      fraction < 1 ? to_bytes(fraction, owner.core.total_memory()) : PageStore::kNoLimit;
   owner.fraction_limit.store(limit, std::memory_order_relaxed);
   apply_limit(index);
 }

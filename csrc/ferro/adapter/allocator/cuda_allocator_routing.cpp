@@ -364,11 +364,8 @@ void CudaAllocator::apply_limit_of_previous(Device& owner, c10::DeviceIndex inde
   if (owner.limit_of_previous.exchange(left, std::memory_order_relaxed) == left) {
     return;
   }
-  const bool is_fraction = left == owner.fraction_limit.load(std::memory_order_relaxed);
-  const double fraction =
-      is_fraction ? owner.fraction.load(std::memory_order_relaxed)
-                  : static_cast<double>(left) / static_cast<double>(owner.core.total_memory());
-  previous_.allocator().setMemoryFraction(std::min(fraction, 1.0), index);
+  const std::size_t total = owner.core.total_memory();
+  previous_.allocator().setMemoryFraction(left < total ? to_fraction(left, total) : 1.0, index);
 }
 
 void CudaAllocator::set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id,

@@ -1,5 +1,6 @@
 #include "ferro/adapter/allocator/rejections.h"
 
+#include "ferro/adapter/torch/convert.h"
 #include "ferro/core/pages/page_store.h"
 
 #include <c10/core/Allocator.h>
@@ -16,7 +17,7 @@ std::size_t rejection_limit(std::size_t total_memory) {
   }
   const double fraction =
       c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
-  return static_cast<std::size_t>(fraction * static_cast<double>(total_memory));
+  return to_bytes(fraction, total_memory);
 }
 
 std::string rejection_message(const OutOfMemoryFacts& facts) {

@@ -5,6 +5,8 @@
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
+#include <cmath>
+
 namespace ferro {
 namespace {
 
@@ -152,6 +154,19 @@ std::string out_of_memory_message(const OutOfMemoryFacts& facts) {
   text += "and " + format_size(held > allocated ? held - allocated : 0) +
           " is reserved by PyTorch but unallocated. ";
   return text + explain(facts);
+}
+
+std::size_t to_bytes(double fraction, std::size_t total) {
+  return static_cast<std::size_t>(std::llround(fraction * static_cast<double>(total)));
+}
+
+double to_fraction(std::size_t bytes, std::size_t total) {
+  const auto whole = static_cast<double>(total);
+  double fraction = static_cast<double>(bytes) / whole;
+  while (static_cast<std::size_t>(fraction * whole) < bytes) {
+    fraction = std::nextafter(fraction, 2.0);
+  }
+  return fraction;
 }
 
 }  // namespace ferro

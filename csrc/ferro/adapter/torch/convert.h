@@ -34,6 +34,11 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> to_segments(
     const std::vector<SegmentView>& segments, c10::DeviceIndex device, Ranges ranges);
 // The current settings, from PyTorch's own configuration objects.
 c10::cuda::CUDACachingAllocator::AllocatorConfigInfo current_config_info();
+// Rounded to the nearest byte, so that a fraction computed as bytes / total gives these bytes again.
+// PyTorch's allocator truncates, and then refuses some requests of exactly the cap.
+std::size_t to_bytes(double fraction, std::size_t total);
+// The least fraction near bytes / total that PyTorch's allocator does not truncate to fewer bytes.
+double to_fraction(std::size_t bytes, std::size_t total);
 // PyTorch's sentence, which programs parse, then the verdict.
 std::string out_of_memory_message(const OutOfMemoryFacts& facts);
 
