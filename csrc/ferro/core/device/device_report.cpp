@@ -166,6 +166,7 @@ void DeviceReport::reset_peaks() {
 void DeviceReport::reset_accumulated() {
   const RecursiveMutexLock lock(climb_mutex_);
   parts_.counters = {.slowest_nanoseconds = parts_.counters.slowest_nanoseconds,
+                     .late_hits = parts_.counters.late_hits,
                      .ladder = parts_.counters.ladder,
                      .ladder_costs = parts_.counters.ladder_costs};
   pages_at_reset_ = parts_.store.counts();

@@ -7,10 +7,9 @@
 
 namespace ferro {
 
-// Since the last reset; those of the ladder and of stale mappings since construction.
+// Since the last reset; late hits and those of the ladder and of stale mappings since construction.
 struct DeviceCounters {
   std::uint64_t retries = 0;           // requests that reached the host-side waits of step 8
-  std::uint64_t late_hits = 0;         // requests that climbed, and needed no new page
   std::uint64_t out_of_memory = 0;     // requests that failed, except rejected ones
   std::uint64_t rejected = 0;          // requests beyond the rejection limit
   std::uint64_t synchronisations = 0;  // empty_cache and step 8
@@ -21,6 +20,7 @@ struct DeviceCounters {
   std::uint64_t unmapped_by_requests = 0;
   std::uint64_t unmaps_refused = 0;
   std::uint64_t slowest_nanoseconds = 0;  // host time of the slowest climb; reset separately
+  std::uint64_t late_hits = 0;            // requests that climbed, and needed no new page
   LadderCounts ladder{};
   LadderCosts ladder_costs{};
 

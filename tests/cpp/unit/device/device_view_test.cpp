@@ -57,6 +57,9 @@ TEST_F(DeviceViewTest, RequestsThatNeedNoNewPageAreLateHits) {
   after = device_->report().view();
   EXPECT_EQ(after.late_hits - before.late_hits, 1U);
   EXPECT_EQ(after.misses - before.misses, 1U);
+  device_->report().reset_accumulated();
+  EXPECT_EQ(device_->report().view().late_hits, after.late_hits) << "since construction";
+  EXPECT_EQ(device_->report().view().misses, after.misses);
 }
 
 TEST_F(DeviceViewTest, StrandedIsWhatIsFreeBesideLiveBytes) {
