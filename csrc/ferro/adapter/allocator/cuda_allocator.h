@@ -323,7 +323,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Releases the failed captures of this thread on all devices (graph/pool_router.h), and
   // everything that only they held.
   void release_failed_captures();
-  static void end_failed_capture(Device& device, const PoolId& id);
   void release_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool is_ended) const;
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.

@@ -304,11 +304,6 @@ void CudaAllocator::release_in_previous(c10::DeviceIndex index, c10::MempoolId_t
   previous_.allocator().releasePool(index, id);
 }
 
-// Ends a capture that the program never ended.
-void CudaAllocator::end_failed_capture(Device& owner, const PoolId& id) {
-  static_cast<void>(owner.graphs.end_capture(id, GraphMemory::Outcome::kFailed));
-}
-
 void CudaAllocator::on_release(const PoolId& id) {
   if (holds_pool(id)) {
     return;
