@@ -8,6 +8,7 @@ plugin. See docs/pytest.md.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -190,8 +191,6 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    import sys
-
     if _session is not None:
         _session.summarise(terminalreporter)
     elif "ferro_alloc.pytest_plugin._unjudged" in sys.modules:

@@ -1,11 +1,11 @@
 """What an exclusive group does, once for each driver call in it, with this call refused.
 
 The program's second argument is the CUresult, and the third is "of_a_tree" for a pool that is set
-back to earlier states as trees of graphs do, else "of_graphs". With the fourth, "few", about half
-as many of the calls are refused. Whatever is refused: either nobody
-sees it, or one error passes. Then the members replay as before, with every byte right in any order,
-the group has its pages, and all else is given back. Prints for each function how many of its calls
-were refused, and how many of these ended in an error.
+back to earlier states as trees of graphs do, else "of_graphs". With "few" as the fourth, about half
+as many of the calls are refused. After a refusal the program goes on, or gets one error. Then the
+members replay as before, with every byte right in any order, the group has its pages, and all else
+is given back. Prints for each function how many of its calls were refused, and how many of these
+ended in an error.
 """
 
 import itertools
