@@ -25,7 +25,7 @@ void GraphMemory::add_uses(GraphPool& pool, std::vector<ScratchUse>& to, Heap& h
 
 void GraphMemory::retire_written(GraphPool& pool) {
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    ArenaScratch(*heap).retire_free(pool.written);
+    heap->retire_free(pool.written);
   }
 }
 
@@ -34,8 +34,8 @@ bool GraphMemory::share_dead_borrowed(GraphPool& pool, std::vector<ScratchUse>& 
                                       Folding folding) {
   bool any_lives = false;
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    add_uses(pool, to, *heap, pool.loan->user, ArenaScratch(*heap).alias_borrowed(), folding);
-    any_lives = any_lives || !ArenaScratch(*heap).borrowed().empty();
+    add_uses(pool, to, *heap, pool.loan->user, heap->alias_borrowed(), folding);
+    any_lives = any_lives || !heap->borrowed().empty();
   }
   return any_lives;
 }
@@ -43,9 +43,8 @@ bool GraphMemory::share_dead_borrowed(GraphPool& pool, std::vector<ScratchUse>& 
 // Shares whole handles that were free when the capture began and that graphs may write.
 void GraphMemory::share_what_died(GraphPool& pool) {
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    ArenaScratch(*heap).retire_free(pool.written);
-    add_uses(pool, pool.uses, *heap, next_user_++, ArenaScratch(*heap).alias_retired(),
-             Folding::kPoolPrivate);
+    heap->retire_free(pool.written);
+    add_uses(pool, pool.uses, *heap, next_user_++, heap->alias_retired(), Folding::kPoolPrivate);
   }
   pool.set->settle_accounts();
 }
@@ -63,9 +62,8 @@ void GraphMemory::share_what_died_on(StreamId stream, GraphPool& pool, std::size
   std::vector<ScratchUse> own;
   std::vector<ScratchUse> borrowed;
   for (Heap* heap : heaps) {
-    ArenaScratch(*heap).retire_free(pool.written);
-    add_uses(pool, own, *heap, next_user_++, ArenaScratch(*heap).alias_retired(),
-             Folding::kPoolPrivate);
+    heap->retire_free(pool.written);
+    add_uses(pool, own, *heap, next_user_++, heap->alias_retired(), Folding::kPoolPrivate);
   }
   for (const ScratchUse& use : own) {
     pages -= which == Died::kAny ? std::min(pages, pages_in(use.range.handles)) : 0;
@@ -75,8 +73,8 @@ void GraphMemory::share_what_died_on(StreamId stream, GraphPool& pool, std::size
       break;
     }
     const std::size_t before = borrowed.size();
-    add_uses(pool, borrowed, *heap, next_user_++,
-             ArenaScratch(*heap).alias_some_borrowed(pages, accepts), Folding::kMayNot);
+    add_uses(pool, borrowed, *heap, next_user_++, heap->alias_some_borrowed(pages, accepts),
+             Folding::kMayNot);
     for (std::size_t i = before; i < borrowed.size(); ++i) {
       pages -= std::min(pages, pages_in(borrowed[i].range.handles));
     }
@@ -306,7 +304,7 @@ SharingResult GraphMemory::settle(GraphPool& pool) {
   const CaptureLoan& loan = *pool.loan;
   bool all = true;
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    for (const ArenaScratch::Handle& borrowed : ArenaScratch(*heap).borrowed()) {
+    for (const Heap::PlacedHandle& borrowed : heap->borrowed()) {
       ScratchSet::Shared& shared = set.at(borrowed.range.handle);
       if (shared.is_used_by(loan.users)) {
         // Only this graph uses it, and writes the memory that it freed there earlier.
@@ -315,7 +313,7 @@ SharingResult GraphMemory::settle(GraphPool& pool) {
         if (!shared.users.empty()) {
           pool.written.add(borrowed.begin, borrowed.range.pages * parts_.store.page_bytes());
         }
-        ArenaScratch(*heap).keep_borrowed(borrowed.begin);
+        heap->keep_borrowed(borrowed.begin);
       } else if (exchange_borrowed(*heap, borrowed)) {
         shared.users.erase(loan.user);
       } else {
@@ -331,7 +329,7 @@ SharingResult GraphMemory::settle(GraphPool& pool) {
 }
 
 // Maps own handles of the heap at the addresses of a borrowed one. False: memory is short.
-bool GraphMemory::exchange_borrowed(Heap& heap, const ArenaScratch::Handle& borrowed) {
+bool GraphMemory::exchange_borrowed(Heap& heap, const Heap::PlacedHandle& borrowed) {
   std::vector<StoredHandle> taken;
   PageRequest wanted;
   wanted.pages = borrowed.range.pages;
@@ -346,7 +344,7 @@ bool GraphMemory::exchange_borrowed(Heap& heap, const ArenaScratch::Handle& borr
     fresh.push_back(handle.range);
   }
   try {
-    if (ArenaScratch(heap).remap(borrowed.begin, {&borrowed.range, 1}, fresh) != Status::kOk) {
+    if (heap.remap(borrowed.begin, {&borrowed.range, 1}, fresh) != Status::kOk) {
       parts_.store.put(taken);
       return false;
     }
@@ -357,7 +355,7 @@ bool GraphMemory::exchange_borrowed(Heap& heap, const ArenaScratch::Handle& borr
     find(heap.pool())->set->settle_accounts();
     throw;
   }
-  ArenaScratch(heap).exchange_borrowed(borrowed.begin, fresh);
+  heap.exchange_borrowed(borrowed.begin, fresh);
   return true;
 }
 

@@ -69,7 +69,7 @@ std::set<PageHandle> GraphMemory::staying_handles(const GraphPool& pool) {
   std::set<PageHandle> free;
   if (pool.moved.any()) {
     for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-      free.merge(ArenaScratch(*heap).free_handles());
+      free.merge(heap->free_handles());
     }
   }
   return pool.moved.staying(free);
@@ -88,12 +88,11 @@ void GraphMemory::add_member(GroupId group, GraphPool& pool, const AddressRanges
   } else if (has_graphs) {
     const std::set<PageHandle> staying = staying_handles(pool);
     for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-      ArenaScratch arena(*heap);
       // What the pool has given to others since is gone.
-      const AddressRanges backed = arena.backed_ranges();
+      const AddressRanges backed = heap->backed_ranges();
       pool.written.unite(written != nullptr ? written->intersection(backed) : backed);
-      arena.retire_free(pool.written);
-      add_uses(pool, pool.uses, *heap, user, arena.alias_retired(staying), Folding::kMayFold);
+      heap->retire_free(pool.written);
+      add_uses(pool, pool.uses, *heap, user, heap->alias_retired(staying), Folding::kMayFold);
     }
     for (AliasedBlock& old : pool.moved.take_except(staying)) {
       Heap& heap = *old.block->span->heap();
@@ -172,8 +171,7 @@ GroupBytes GraphMemory::bytes_if_joined(std::span<const PoolId> ids) {
         twice = pool.moved.pages_except(staying_handles(pool));
       }
       for (Heap* heap : parts_.pools.heaps_of(id)) {
-        std::ranges::move(ArenaScratch(*heap).runs_of_free_handles(carried, moved),
-                          std::back_inserter(runs));
+        std::ranges::move(heap->runs_of_free_handles(carried, moved), std::back_inserter(runs));
       }
     } else if (pool.set->members().size() == 1) {
       // It has left a group; others may not join.
@@ -201,8 +199,7 @@ GraphMemory::User GraphMemory::share_what_is_not_carried(GraphPool& pool) {
   const User user = next_user_++;
   const std::set<PageHandle> moved = pool.moved.handles();
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    add_uses(pool, pool.uses, *heap, user,
-             ArenaScratch(*heap).alias_free_outside(pool.carried.ranges(), moved),
+    add_uses(pool, pool.uses, *heap, user, heap->alias_free_outside(pool.carried.ranges(), moved),
              Folding::kMayFold);
   }
   pool.carried.settle(backed_ranges_of(pool.id));

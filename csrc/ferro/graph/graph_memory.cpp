@@ -63,7 +63,7 @@ AddressRanges GraphMemory::live_ranges_of(const PoolId& id) {
 AddressRanges GraphMemory::backed_ranges_of(const PoolId& id) {
   AddressRanges backed;
   for (Heap* heap : parts_.pools.heaps_of(id)) {
-    backed.unite(ArenaScratch(*heap).backed_ranges());
+    backed.unite(heap->backed_ranges());
   }
   return backed;
 }
@@ -124,10 +124,10 @@ bool GraphMemory::is_on_own_pages(DevicePtr ptr) {
   Span& span = *parts_.addresses.find(ptr);
   Heap& heap = *span.heap();
   const std::optional<BlockView> block = heap.live_block_at(span, ptr);
-  if (block && !ArenaScratch(heap).is_borrowed(span, ptr, block->size)) {
+  if (block && !heap.is_borrowed(span, ptr, block->size)) {
     return true;
   }
-  ArenaScratch(heap).undo_allocation(span, ptr);
+  heap.undo_allocation(span, ptr);
   return false;
 }
 
@@ -162,17 +162,17 @@ bool GraphMemory::may_have(const GraphPool& pool, Span& span, const BlockView& b
   if (!pool.loan) {
     return true;
   }
-  ArenaScratch arena(*span.heap());
+  Heap& heap = *span.heap();
   AddressRanges refused;
-  if (!pool.borrows() && arena.is_borrowed(span, block.ptr, block.size)) {
+  if (!pool.borrows() && heap.is_borrowed(span, block.ptr, block.size)) {
     refused.add(block.ptr, block.size);
   } else if (pool.borrows() && pool.written.overlaps(block.ptr, block.size)) {
     refused = pool.written;
   } else {
     return true;
   }
-  arena.undo_allocation(span, block.ptr);
-  arena.retire_free(refused);
+  heap.undo_allocation(span, block.ptr);
+  heap.retire_free(refused);
   return false;
 }
 
@@ -275,7 +275,7 @@ void GraphMemory::release(GraphPool& pool) {
   pool.uses.clear();
   if (pool.is_member()) {
     for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-      ArenaScratch(*heap).unretire_all();
+      heap->unretire_all();
     }
   }
 }
@@ -356,7 +356,7 @@ void GraphMemory::collect(News news) {
     return;
   }
   std::erase_if(gone_moves_, [](const AliasedBlock& old) {
-    return ArenaScratch(*old.block->span->heap()).remove_alias(old.block);
+    return old.block->span->heap()->remove_alias(old.block);
   });
   for (auto& [id, pool] : pools_) {
     if (!pool.is_member()) {
@@ -437,7 +437,7 @@ void GraphMemory::check_invariants() const {
       }
     }
     for (Heap* heap : parts_.pools.heaps_of(id)) {
-      for (const ArenaScratch::Handle& borrowed : ArenaScratch(*heap).borrowed()) {
+      for (const Heap::PlacedHandle& borrowed : heap->borrowed()) {
         FERRO_CHECK(pool.loan.has_value());
         count(borrowed.range, pool.loan->user);
       }
@@ -455,7 +455,7 @@ void GraphMemory::check_invariants() const {
 void GraphMemory::check_moved(const GraphPool& pool) const {
   std::set<PageHandle> own;
   for (Heap* heap : parts_.pools.heaps_of(pool.id)) {
-    own.merge(ArenaScratch(*heap).own_handles());
+    own.merge(heap->own_handles());
   }
   if (pool.is_member()) {
     for (const auto& [handle, shared] : pool.set->handles()) {

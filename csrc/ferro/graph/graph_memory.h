@@ -185,7 +185,7 @@ class GraphMemory final : public GraphPages {
   SharingResult end_loan(GraphPool& pool, Outcome outcome);
   SharingResult end_loan_again(GraphPool& pool, Outcome outcome);
   SharingResult settle(GraphPool& pool);
-  bool exchange_borrowed(Heap& heap, const ArenaScratch::Handle& borrowed);
+  bool exchange_borrowed(Heap& heap, const Heap::PlacedHandle& borrowed);
   void retire_written(GraphPool& pool);
   void share_what_died(GraphPool& pool);
   bool share_dead_borrowed(GraphPool& pool, std::vector<ScratchUse>& to, Folding folding);

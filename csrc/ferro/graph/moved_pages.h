@@ -7,7 +7,7 @@
 // bytes of the block == pages of its handles * page size.
 #pragma once
 
-#include "ferro/core/heap/arena_scratch.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/core/types/address_ranges.h"
 #include "ferro/driver/types.h"
 

@@ -22,7 +22,7 @@ Status change(const Remap& remap, std::size_t page_bytes, const std::vector<Hand
   std::vector<HandleRange>& handles = remap.use->range.handles;
   const std::size_t before = pages_in(std::span(handles).first(remap.first)) * page_bytes;
   const DevicePtr begin = remap.use->range.block->ptr + before;
-  const Status status = ArenaScratch(*remap.use->heap).remap(begin, from, to);
+  const Status status = remap.use->heap->remap(begin, from, to);
   if (status == Status::kOk) {
     const auto at = handles.begin() + static_cast<std::ptrdiff_t>(remap.first);
     const auto next = handles.erase(at, at + static_cast<std::ptrdiff_t>(from.size()));

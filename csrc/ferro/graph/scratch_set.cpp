@@ -66,7 +66,7 @@ std::vector<HandleRange> ScratchSet::choose(
 
 void ScratchSet::remove_uses(std::vector<ScratchUse>& uses) {
   std::erase_if(uses, [&](const ScratchUse& use) {
-    const bool removed = ArenaScratch(*use.heap).remove_alias(use.range.block);
+    const bool removed = use.heap->remove_alias(use.range.block);
     if (removed) {
       remove_user(use.range.handles, use.user);
     }

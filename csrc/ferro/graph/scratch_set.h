@@ -12,7 +12,7 @@
 #pragma once
 
 #include "ferro/core/device/pool_table.h"
-#include "ferro/core/heap/arena_scratch.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/core/pages/page_store.h"
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/types/pool_id.h"

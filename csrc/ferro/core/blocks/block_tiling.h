@@ -38,8 +38,6 @@ struct Hole {
 // The policy's view of a gap, with the free blocks that touch it.
 GapView view_of_gap(const Block& gap);
 
-class ArenaScratch;
-
 class BlockTiling {
  public:
   using Spans = std::map<DevicePtr, std::unique_ptr<Span>>;  // by their first address
@@ -128,6 +126,17 @@ class BlockTiling {
     std::size_t retired_bytes = 0;
   };
   const Scratch& scratch() const { return scratch_; }
+  // Retired memory. Retires a block that is in no index, and merges it with retired neighbours.
+  Block* retire(Block* block);
+  // Cuts whole pages out of a retired block; the caller sets their state.
+  Block* cut_retired(Block* block, DevicePtr begin, std::size_t bytes);
+  // Frees all retired memory. O(blocks).
+  void unretire_all();
+
+  // Merges the next block, of the same state and in no index, into this one.
+  void join_next(Block* block) { absorb_next(block); }
+  // Makes the heap the owner of a borrowed handle.
+  void keep(Span& span, DevicePtr begin);
 
   // `function(Block&)` in order of address; it must not change the tiling. O(blocks).
   template <typename Function>
@@ -142,20 +151,6 @@ class BlockTiling {
   void check_invariants() const;
 
  private:
-  friend class ArenaScratch;
-
-  // Retired memory. Retires a block that is in no index, and merges it with retired neighbours.
-  Block* retire(Block* block);
-  // Cuts whole pages out of a retired block; the caller sets their state.
-  Block* cut_retired(Block* block, DevicePtr begin, std::size_t bytes);
-  // Frees all retired memory. O(blocks).
-  void unretire_all();
-
-  // Merges the next block, of the same state and in no index, into this one.
-  void join_next(Block* block) { absorb_next(block); }
-  // Makes the heap the owner of a borrowed handle.
-  void keep(Span& span, DevicePtr begin);
-
   // The most free blocks whose gaps are considered for one request.
   static constexpr std::size_t kMaxCandidates = 64;
   static constexpr std::size_t kMergedTogether = 8;

@@ -1,27 +1,27 @@
 // Changes of the mappings behind addresses of graphs: other handles, or none.
 #include "ferro/base/check.h"
-#include "ferro/core/heap/arena_scratch.h"
+#include "ferro/core/heap/heap.h"
 #include "ferro/driver/error.h"
 
 namespace ferro {
 
-Status ArenaScratch::remap(DevicePtr begin, std::span<const HandleRange> old,
-                           std::span<const HandleRange> fresh) {
-  const std::size_t bytes = pages_in(old) * heap_.page_bytes_;
-  if (!heap_.context_.driver.unmap(begin, bytes)) {
+Status Heap::remap(DevicePtr begin, std::span<const HandleRange> old,
+                   std::span<const HandleRange> fresh) {
+  const std::size_t bytes = pages_in(old) * page_bytes_;
+  if (!context_.driver.unmap(begin, bytes)) {
     return Status::kOutOfMemory;
   }
   const auto restore = [&] {
     Status status = Status::kOutOfMemory;
     try {
-      status = heap_.map(begin, old);
+      status = map(begin, old);
     } catch (const DriverError&) {  // NOLINT(bugprone-empty-catch): the check reports it
     }
     FERRO_CHECK(status == Status::kOk, "the driver refused to map the pages of a graph again");
   };
   Status status = Status::kOk;
   try {
-    status = heap_.map(begin, fresh);
+    status = map(begin, fresh);
   } catch (const DriverError&) {
     restore();
     throw;
@@ -32,23 +32,23 @@ Status ArenaScratch::remap(DevicePtr begin, std::span<const HandleRange> old,
   return status;
 }
 
-bool ArenaScratch::remove_alias(Block* block) {
+bool Heap::remove_alias(Block* block) {
   {
-    const HeapLock lock(heap_.mutex_);
-    heap_.notify_of_range(block->ptr, block->size, MemoryEvent::kUnmapped, nullptr,
-                          {.reason = "released"});
+    const HeapLock lock(mutex_);
+    notify_of_range(block->ptr, block->size, MemoryEvent::kUnmapped, nullptr,
+                    {.reason = "released"});
   }
-  const bool unmapped = heap_.context_.driver.unmap(block->ptr, block->size);
+  const bool unmapped = context_.driver.unmap(block->ptr, block->size);
   {
-    const HeapLock lock(heap_.mutex_);
+    const HeapLock lock(mutex_);
     if (!unmapped) {
-      heap_.notify_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr,
-                            {.reason = "put_back"});
+      notify_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr,
+                      {.reason = "put_back"});
       return false;
     }
-    heap_.forget_mapping(block->ptr, block->size);
+    forget_mapping(block->ptr, block->size);
   }
-  heap_.on_mapping_removed(block);
+  on_mapping_removed(block);
   return true;
 }
 

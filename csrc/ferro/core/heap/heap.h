@@ -32,17 +32,21 @@
 #include "ferro/core/heap/heap_context.h"
 #include "ferro/core/heap/views.h"
 #include "ferro/core/policy/relocation.h"
+#include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/policy/span_sizes.h"
 #include "ferro/core/stats/pool_bytes.h"
 #include "ferro/core/streams/pending_frees.h"
+#include "ferro/core/types/address_ranges.h"
 #include "ferro/core/types/heap_kind.h"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -244,11 +248,59 @@ class Heap final : public MappingOwner {
 
   void on_mapping_removed(Block* block) override FERRO_EXCLUDES(mutex_);
 
- private:
-  friend class ArenaScratch;
+  // Scratch of graphs: borrowed handles without live bytes, and memory that graphs have freed
+  // (graph/graph_memory.h). The caller holds the climb lock.
 
+  // A handle and the first address that it backs.
+  struct PlacedHandle {
+    DevicePtr begin{};
+    HandleRange range;
+  };
+  // The borrowed handles.
+  std::vector<PlacedHandle> borrowed() FERRO_EXCLUDES(mutex_);
+  bool is_borrowed(const Span& span, DevicePtr ptr, std::size_t bytes) FERRO_EXCLUDES(mutex_);
+  // Turns borrowed handles that are wholly free into aliased blocks.
+  std::vector<AliasedBlock> alias_borrowed() FERRO_EXCLUDES(mutex_);
+  // The same for accepted handles, from the shortest runs on, until they have `wanted` pages; the
+  // last handle may exceed them. Skips runs beside a gap that is growing.
+  std::vector<AliasedBlock> alias_some_borrowed(std::size_t wanted,
+                                                const std::function<bool(PageHandle)>& accepts)
+      FERRO_EXCLUDES(mutex_);
+  // Makes the heap the owner of the borrowed handle at `begin`.
+  void keep_borrowed(DevicePtr begin) FERRO_EXCLUDES(mutex_);
+  // Replaces the mapped handles by `fresh` at the same addresses. The contents are lost, so no work
+  // may use them. On failure, also when it throws, the old handles are mapped again. InternalError:
+  // the driver refused that.
+  Status remap(DevicePtr begin, std::span<const HandleRange> old,
+               std::span<const HandleRange> fresh) FERRO_EXCLUDES(mutex_);
+  // Records such a replacement of the borrowed handle at `begin`; the heap owns `fresh`.
+  void exchange_borrowed(DevicePtr begin, std::span<const HandleRange> fresh)
+      FERRO_EXCLUDES(mutex_);
   // Undoes an allocation that was just made, which does not count then. Observers see both.
   void undo_allocation(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  AddressRanges backed_ranges() FERRO_EXCLUDES(mutex_);
+  // Retires the free memory of these addresses, or makes all retired memory free again.
+  void retire_free(const AddressRanges& written) FERRO_EXCLUDES(mutex_);
+  void unretire_all() FERRO_EXCLUDES(mutex_);
+  // Turns own handles that are wholly free, and some of whose bytes are retired, into aliased
+  // blocks. The caller owns the handles. Here and below, handles in `but` are skipped.
+  std::vector<AliasedBlock> alias_retired(const std::set<PageHandle>& but = {})
+      FERRO_EXCLUDES(mutex_);
+  // The same for own handles that are wholly free and outside of these ranges.
+  std::vector<AliasedBlock> alias_free_outside(const AddressRanges& ranges,
+                                               const std::set<PageHandle>& but)
+      FERRO_EXCLUDES(mutex_);
+  // The pages of the handles that `alias_free_outside` would find, as runs of adjacent handles.
+  HandleRuns runs_of_free_handles(const AddressRanges& outside, const std::set<PageHandle>& but)
+      FERRO_EXCLUDES(mutex_);
+  std::set<PageHandle> own_handles() FERRO_EXCLUDES(mutex_);
+  // Own handles with only free or retired memory.
+  std::set<PageHandle> free_handles() FERRO_EXCLUDES(mutex_);
+  // Unmaps an aliased block that no graph uses any more. False: the driver refused, and some of it
+  // is still mapped.
+  bool remove_alias(Block* block) FERRO_EXCLUDES(mutex_);
+
+ private:
   DevicePtr take_best_fit(std::size_t size, std::size_t requested, const CallContext& context)
       FERRO_REQUIRES(mutex_);
   DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_) {
@@ -399,6 +451,23 @@ class Heap final : public MappingOwner {
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
   bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
   bool order_behind_uses(std::size_t size, std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
+
+  // Scratch of graphs (arena_scratch.cpp, arena_scratch_mappings.cpp).
+  void collect_quietly() FERRO_REQUIRES(mutex_);
+  static bool is_all_free(const Span& span, DevicePtr begin, DevicePtr end);
+  struct BorrowedRun {
+    DevicePtr begin{};
+    std::vector<HandleRange> handles;
+  };
+  std::vector<BorrowedRun> free_borrowed_runs(std::span<const PlacedHandle> borrowed)
+      FERRO_REQUIRES(mutex_);
+  AliasedBlock alias_run(BorrowedRun run) FERRO_REQUIRES(mutex_);
+  template <typename Accepts>
+  std::vector<PlacedHandle> handles_under(Accepts accepts) FERRO_REQUIRES(mutex_);
+  std::vector<PlacedHandle> free_handles_outside(const AddressRanges& ranges,
+                                                 const std::set<PageHandle>& but)
+      FERRO_REQUIRES(mutex_);
+  std::vector<AliasedBlock> alias_own(std::span<const PlacedHandle> handles) FERRO_REQUIRES(mutex_);
 
   // Exports (arena_exports.cpp).
   struct Unit {
