@@ -50,21 +50,26 @@ def run(argv: Sequence[str]) -> int:
     if not program.is_module and not Path(program.target).exists():
         parser.error(f"there is no file '{program.target}'")
     try:
-        install(None if parsed.conf is None else Config.parse(parsed.conf))
         if parsed.children:
-            pass_to_children(parsed.conf)
+            check_children()  # before the import of torch, which takes seconds
+        install(None if parsed.conf is None else Config.parse(parsed.conf))
     except (FerroError, ValueError) as error:
         return refuse(error)
+    if parsed.children:
+        pass_to_children(parsed.conf)
     program.run()
     return 0
 
 
-def pass_to_children(settings: str | None) -> None:
+def check_children() -> None:
     if not _variable.is_in_place():
         raise FerroError(
             "--children needs the installed package, whose file ferro_alloc.pth Python reads when "
             "it starts: run `pip install --no-build-isolation .`"
         )
+
+
+def pass_to_children(settings: str | None) -> None:
     os.environ[_variable.NAME] = "1"
     if settings is not None:
         os.environ[ENVIRONMENT_VARIABLE] = settings

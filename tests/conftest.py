@@ -113,16 +113,18 @@ def without_extension(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 LONGEST_FILES = (
     "test_torch_adversarial.py",
     "test_startup.py",
-    "test_sim_fit.py",
     "test_benchmarks.py",
-    "test_torch_failures.py",
-    "test_graph_debug.py",
     "test_torch_sharing.py",
-    "test_graph_groups.py",
-    "test_sim_torch.py",
+    "test_graph_debug.py",
     "test_torch_features.py",
-    "test_replay.py",
+    "test_switching.py",
+    "test_torch_failures.py",
+    "test_sim_torch.py",
+    "test_sim_fit.py",
     "test_torch_judge.py",
+    "test_graph_groups.py",
+    "test_replay.py",
+    "test_pytest_plugin.py",
 )
 """They come first, so that no worker is left with one of them at the end."""
 

@@ -1,13 +1,16 @@
 """Starts programs from a process that has torch and the simulated GPU's libraries loaded already.
 
-    fork_server.py DESCRIPTOR [MODULE ...]
+    fork_server.py DESCRIPTOR
 
-Importing torch takes as long as a typical test, and so do the MODULES, parts of torch that some
-programs need. So this process does it once, and forks for each program before CUDA is used;
-settings, arguments and the machine are those of the child. It is driven by tests/programs.py
-through the socket DESCRIPTOR. A request is a JSON object with three descriptors: the child's
-output, its errors, and a pipe on which its number is answered at once and its exit code when it has
-ended. The server ends when the socket is closed.
+Importing torch takes as long as a typical test. So this process does it once, and forks for each
+program before CUDA is used; settings, arguments and the machine are those of the child. Some
+programs need parts of torch that take as long again: a child of this process loads these modules,
+and is their server.
+
+tests/programs.py connects to the listening socket DESCRIPTOR. A request is a JSON object with
+three descriptors: the child's output, its errors, and a pipe on which its number is answered at
+once and its exit code when it has ended. A request for another server has that server's listening
+socket as the only descriptor. A server ends when all connections are closed.
 """
 
 from __future__ import annotations
@@ -41,19 +44,25 @@ ROOT = Path(__file__).resolve().parent.parent
 NO_EXTENSION = ROOT / "tests" / "no_extension"
 
 
-def load(modules: Sequence[str]) -> None:
-    gc.disable()  # nearly all that torch makes when it is loaded stays
+def load_torch() -> None:
     _activate.preload()
     # Python calls it after the functions that the modules register.
     atexit.register(keep_modules)
-    for name in ("torch", *modules):
-        importlib.import_module(name)
+    load(["torch"])
     # Children need not wrap each operator of torch again. Each one decides about values.
     importlib.import_module("ferro_alloc.sim._values").install(compute=False)
-
     # What children import has to be compiled once only.
     sys.dont_write_bytecode, sys.pycache_prefix = False, str(ROOT / "build" / "pycache")
 
+
+def load(modules: Sequence[str]) -> None:
+    gc.disable()  # nearly all that torch makes when it is loaded stays
+    for name in modules:
+        importlib.import_module(name)
+
+
+def freeze() -> None:
+    """Prepares this process for forks."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads run, of which a child would have one"
     # What is here lives for ever: children need not look at it, nor copy its pages.
@@ -105,44 +114,70 @@ def answer(pipe: int, number: int) -> None:
         return  # who asked no longer waits
 
 
-def serve(control: socket.socket) -> dict[str, Any]:
-    """Returns in a child, with its request; the server itself ends in here."""
-    events = selectors.DefaultSelector()
-    events.register(control, selectors.EVENT_READ)
-    while True:
-        for key, _ in events.select():
-            if key.fileobj is not control:
-                pid, pipe = key.data
-                events.unregister(key.fileobj)
-                os.close(key.fd)
-                answer(pipe, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-                os.close(pipe)
-                continue
-            text, (out, errors, pipe), _, _ = _receive(control)
-            pid = os.fork()
-            if pid == 0:
-                os.setsid()
-                os.dup2(out, 1)
-                os.dup2(errors, 2)
-                others = [key.fd for key in events.get_map().values() if key.fd != control.fileno()]
-                pipes = [key.data[1] for key in events.get_map().values() if key.data]
-                for descriptor in (out, errors, pipe, *others, *pipes):
-                    os.close(descriptor)
-                events.close()
-                control.close()
-                request: dict[str, Any] = json.loads(text)
-                return request
-            os.close(out)
-            os.close(errors)
-            answer(pipe, pid)
-            events.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, pipe))
+class Server:
+    """Waits for connections, requests and the ends of children."""
 
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._events = selectors.DefaultSelector()
+        self._events.register(listener, selectors.EVENT_READ)
+        self._connections: set[socket.socket] = set()
 
-def _receive(control: socket.socket) -> tuple[bytes, list[int], int, Any]:
-    received = socket.recv_fds(control, LONGEST_REQUEST, 3)
-    if not received[0]:
-        os._exit(0)  # the socket is closed; there is nothing to tidy
-    return received
+    def serve(self) -> tuple[dict[str, Any], list[int]]:
+        """Returns in a child, with its request and the descriptors that came with it; the server
+        itself ends in here."""
+        while True:
+            for key, _ in self._events.select():
+                if key.fileobj is self._listener:
+                    connection, _ = self._listener.accept()
+                    self._connections.add(connection)
+                    self._events.register(connection, selectors.EVENT_READ)
+                elif key.data is not None:
+                    self._report_end(key.fd, *key.data)
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    if (request := self._receive(key.fileobj)) is not None:
+                        return request
+
+    def _receive(self, connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+        """Only in a child, a request."""
+        text, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 3)
+        if not text:
+            self._events.unregister(connection)
+            self._connections.remove(connection)
+            connection.close()
+            if not self._connections:
+                os._exit(0)  # there is nothing to tidy
+            return None
+        pid = os.fork()
+        if pid == 0:
+            self._close()
+            return json.loads(text), descriptors
+        if len(descriptors) == 1:
+            os.close(descriptors[0])  # the new server's, which ends by itself
+            return None
+        *outputs, pipe = descriptors
+        for descriptor in outputs:
+            os.close(descriptor)
+        answer(pipe, pid)
+        self._events.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, pipe))
+        return None
+
+    def _report_end(self, pidfd: int, pid: int, pipe: int) -> None:
+        self._events.unregister(pidfd)
+        os.close(pidfd)
+        answer(pipe, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os.close(pipe)
+
+    def _close(self) -> None:
+        """Closes all that a child has of its server."""
+        for key in list(self._events.get_map().values()):
+            os.close(key.fd)
+            if key.data is not None:
+                os.close(key.data[1])
+        self._events.close()
+        for owner in (self._listener, *self._connections):
+            owner.detach()
 
 
 def skip_destructors() -> None:
@@ -156,8 +191,13 @@ def skip_destructors() -> None:
     libc.__cxa_atexit(libc.fflush, None, None)  # runs before: the last that is set runs first
 
 
-def become(request: dict[str, Any]) -> None:
+def become(request: dict[str, Any], out: int, errors: int, pipe: int) -> None:
     """The process that `python PROGRAM ARGUMENTS` would be."""
+    os.setsid()
+    os.dup2(out, 1)
+    os.dup2(errors, 2)
+    for descriptor in (out, errors, pipe):
+        os.close(descriptor)
     if request["destructors"]:
         kept.clear()
         for finalizer in FINALIZERS:
@@ -177,10 +217,18 @@ def become(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    control = socket.socket(fileno=int(sys.argv[1]))
-    control.set_inheritable(False)
-    load(sys.argv[2:])
-    become(serve(control))
+    listening = int(sys.argv[1])
+    load_torch()
+    while True:
+        freeze()
+        listener = socket.socket(fileno=listening)
+        listener.set_inheritable(False)
+        request, descriptors = Server(listener).serve()
+        if len(descriptors) > 1:
+            become(request, *descriptors)
+            return
+        (listening,) = descriptors
+        load(request["modules"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ starting itself, has to be started anew.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import json
 import os
 import select
@@ -16,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,20 +133,33 @@ def run_simulated(
 
 
 class ForkServer:
-    def __init__(self, env: Mapping[str, str], modules: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited = clean_environment()
-        # Each program says for itself whether it may load the extension.
-        folders = inherited["PYTHONPATH"].split(os.pathsep)
-        inherited["PYTHONPATH"] = os.pathsep.join(f for f in folders if f != str(NO_EXTENSION))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, SERVER, str(theirs.fileno()), *modules],
-                env={**inherited, **FOR_SERVER, **env},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        self._control = ours
+    """A connection to a server that the processes of one run of tests share."""
+
+    def __init__(self, name: str, start: Callable[[socket.socket], object]) -> None:
+        """Unless a server has the name, `start` starts one with the listening socket."""
+        address = f"\0{name}"  # exists as long as its socket
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            while True:
+                try:
+                    listener.bind(address)
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                    with contextlib.suppress(ConnectionRefusedError):  # it does not listen yet
+                        self._control.connect(address)
+                        return
+                    time.sleep(0.01)
+                    continue
+                listener.listen()
+                self._control.connect(address)
+                self._started = start(listener)
+                return
+
+    def fork_server(self, modules: Sequence[str], listener: socket.socket) -> None:
+        """Has a server with more modules forked from this one."""
+        request = json.dumps({"modules": list(modules)}).encode()
+        socket.send_fds(self._control, [request], [listener.fileno()])
 
     def run(
         self,
@@ -183,6 +200,27 @@ _one_at_a_time = threading.Lock()
 
 @cache
 def _fork_server(for_torch: frozenset[tuple[str, str]], compiles: bool) -> ForkServer:
-    """One for each process that runs tests and each environment of torch, and one more with the
-    compiler."""
-    return ForkServer(dict(for_torch), COMPILER if compiles else ())
+    """One for each environment of torch, and one more with the compiler, which the first forks."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    key = f"{run} {ROOT} {sys.executable} {sorted(for_torch)} {compiles}"
+
+    def start(listener: socket.socket) -> object:
+        if compiles:
+            _fork_server(for_torch, False).fork_server(COMPILER, listener)
+            return None
+        return _start_server(dict(for_torch), listener)
+
+    return ForkServer(hashlib.sha256(key.encode()).hexdigest(), start)
+
+
+def _start_server(env: Mapping[str, str], listener: socket.socket) -> subprocess.Popen[bytes]:
+    inherited = clean_environment()
+    # Each program says for itself whether it may load the extension.
+    folders = inherited["PYTHONPATH"].split(os.pathsep)
+    inherited["PYTHONPATH"] = os.pathsep.join(f for f in folders if f != str(NO_EXTENSION))
+    return subprocess.Popen(
+        [sys.executable, SERVER, str(listener.fileno())],
+        env={**inherited, **FOR_SERVER, **env},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[listener.fileno()],
+    )

@@ -26,7 +26,7 @@ _MARKERS = (
     f"{COMPARE}: with --ferro-compare the test runs under native, expandable segments and "
     "ferro_alloc, each in its own process",
 )
-_session: Session | None = None
+_active: Session | None = None
 
 
 def _install_form(text: str) -> str:
@@ -66,43 +66,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     # For the processes of --ferro-compare.
     group.addoption("--ferro-measured", help=argparse.SUPPRESS)
     group.addoption("--ferro-measured-file", help=argparse.SUPPRESS)
+    group.addoption("--ferro-measured-test", help=argparse.SUPPRESS)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares the process before a conftest.py can import torch."""
-    _begin(early_config.known_args_namespace)
+    _begin(early_config.known_args_namespace, is_late=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if config.option.ferro_measured:
+        from ferro_alloc.pytest_plugin import _compare
+
+        _compare.isolate(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    _begin(config.option)
-    if _session is not None:
-        _session.configure(config)
+    _begin(config.option, is_late=True)
+    if _active is not None:
+        _active.configure(config)
 
 
-def _begin(options: argparse.Namespace) -> None:
+def _begin(options: argparse.Namespace, is_late: bool) -> None:
     names = ("ferro_alloc", "ferro_simulate", "ferro_compare", "gpu_memory_leaks", "ferro_measured")
-    if _session is None and any(getattr(options, name, None) for name in names):
-        _load(options)
+    if _active is None and any(getattr(options, name, None) for name in names):
+        _load(options, is_late)
 
 
-def _load(options: argparse.Namespace) -> Session:
-    global _session
-    if _session is None:
+def _load(options: argparse.Namespace, is_late: bool = True) -> Session:
+    global _active
+    if _active is None:
         from ferro_alloc.pytest_plugin._session import Session
 
-        _session = Session(options)
-        _session.prepare()
-    return _session
+        session = Session(options)
+        session.prepare(is_late)
+        _active = session
+    return _active
 
 
 def pytest_unconfigure() -> None:
     """A process may run pytest again (pytest.main), with other options."""
-    global _session
-    _session = None
+    global _active
+    _active = None
+    if "ferro_alloc.pytest_plugin._unjudged" in sys.modules:
+        from ferro_alloc.pytest_plugin import _unjudged
+
+        _unjudged.clear()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -113,12 +127,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _uses(item: pytest.Item) -> bool:
     names: list[str] = getattr(item, "fixturenames", [])
-    return _session is not None or FIXTURE in names
+    return _active is not None or FIXTURE in names
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    return None if _session is None else _session.compare(item)
+    return None if _active is None else _active.compare(item)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -132,25 +146,25 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    if _session is None or fixturedef.scope == "function":
+    if _active is None or fixturedef.scope == "function":
         return (yield)
-    with _session.wider_fixture():
+    with _active.wider_fixture():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
-    if _session is not None:
-        _session.judge_peak(item)
+    if _active is not None:
+        _active.judge_peak(item)
     return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
-    if _session is not None:
-        _session.judge_leaks(item)
+    if _active is not None:
+        _active.judge_leaks(item)
     return result
 
 
@@ -158,14 +172,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    if _session is not None:
-        _session.note(item, call)
+    if _active is not None:
+        _active.note(item, call)
     return (yield)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if _session is not None:
-        _session.see(report)
+    if _active is not None:
+        _active.see(report)
     elif any(name.startswith("gpu_memory_") for name, _ in report.user_properties):
         # The controller of xdist collects no tests, and learns from reports that one was measured.
         from ferro_alloc.pytest_plugin import _unjudged
@@ -175,8 +189,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _session is not None:
-        _session.finish(session.config)
+    if _active is not None:
+        _active.finish(session.config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -186,13 +200,13 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    if _session is not None:
-        _session.merge(getattr(node, "workeroutput", {}))
+    if _active is not None:
+        _active.merge(getattr(node, "workeroutput", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _session is not None:
-        _session.summarise(terminalreporter)
+    if _active is not None:
+        _active.summarise(terminalreporter)
     elif "ferro_alloc.pytest_plugin._unjudged" in sys.modules:
         from ferro_alloc.pytest_plugin import _unjudged
 

@@ -9,18 +9,41 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from ferro_alloc._tables import table
 from ferro_alloc.pytest_plugin._text import size_text
 
+if TYPE_CHECKING:
+    from ferro_alloc.sim._missing import Missed
+
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 PROPERTY = "gpu_memory_compared"
 Outcome = Literal["passed", "failed", "skipped"]
 Phase = Literal["setup", "call", "teardown"]
 PHASES: tuple[Phase, ...] = ("setup", "call", "teardown")
+
+# Options of the user's run, by destination, with the values for the processes that run one test.
+_ALONE: dict[str, Any] = {
+    # These have no terminal.
+    **dict.fromkeys(("usepdb", "trace", "looponfail"), False),
+    # The cache holds outcomes under other allocators, and the test is chosen already.
+    **dict.fromkeys(("lf", "failedfirst", "newfirst", "cacheclear"), False),
+    **dict.fromkeys(("stepwise", "stepwise_skip", "stepwise_reset"), False),
+    # These files and folders belong to the user's run: pytest empties the folder.
+    **dict.fromkeys(("xmlpath", "basetemp", "report_log", "htmlpath"), None),
+    "log_file": os.devnull,
+    "pastebin": None,
+}
+
+
+def isolate(config: pytest.Config) -> None:
+    """Makes this process run its one test, and leave the files of the user's run alone."""
+    config.args[:] = [config.option.ferro_measured_test]
+    for name in _ALONE.keys() & vars(config.option).keys():
+        setattr(config.option, name, _ALONE[name])
 
 
 class Comparison:
@@ -29,15 +52,13 @@ class Comparison:
         self._arguments: list[str] = []
         self._rows: dict[str, dict[str, dict[str, Any]]] = {}
         self._measured: list[dict[str, Any]] = []
+        self._missed: list[Missed] = []
         self._has_xdist = False
 
     def configure(self, config: pytest.Config) -> None:
         worker = getattr(config, "workerinput", {})
         given = worker.get("ferro_alloc_arguments", config.invocation_params.args)
-        paths = set(config.args)
-        self._arguments = [
-            str(word) for word in given if str(word) not in paths and word != "--ferro-compare"
-        ]
+        self._arguments = [str(word) for word in given]
         self._has_xdist = config.pluginmanager.hasplugin("xdist")
 
     def run(self, item: pytest.Item) -> bool | None:
@@ -85,9 +106,9 @@ class Comparison:
             command = [
                 *(sys.executable, "-m", "pytest", *self._arguments),
                 *(["-n0"] if self._has_xdist else []),
-                *(f"--rootdir={item.config.rootpath}", "--junitxml="),
+                f"--rootdir={item.config.rootpath}",
                 *(f"--ferro-measured={name}", f"--ferro-measured-file={file}"),
-                str(item.config.rootpath / item.nodeid),
+                f"--ferro-measured-test={item.config.rootpath}/{item.nodeid}",
             ]
             unwanted = ("FERRO_ALLOC_SIM", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST")
             env = {key: value for key, value in os.environ.items() if key not in unwanted}
@@ -95,11 +116,17 @@ class Comparison:
                 command,
                 cwd=item.config.invocation_params.dir,
                 env=env,
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
             )
             if file.exists():
-                reports = json.loads(file.read_text())
+                found = json.loads(file.read_text())
+                if found["missed"] is not None:
+                    from ferro_alloc.sim._missing import Missed
+
+                    self._missed.append(Missed(**found["missed"]))
+                reports = found["reports"]
                 for each in reports:
                     if each["outcome"] != "passed":
                         return dict(each)
@@ -129,9 +156,14 @@ class Comparison:
                 if key == PROPERTY:
                     self._rows[report.nodeid] = json.loads(str(value))
 
-    def finish(self) -> None:
+    def missed(self) -> list[Missed]:
+        """What the simulated cards of its processes could not do."""
+        return self._missed
+
+    def finish(self, missed: dict[str, Any] | None) -> None:
         if self._options.ferro_measured_file:
-            Path(self._options.ferro_measured_file).write_text(json.dumps(self._measured))
+            found = {"reports": self._measured, "missed": missed}
+            Path(self._options.ferro_measured_file).write_text(json.dumps(found))
 
     def lines(self) -> list[str]:
         if not self._rows:

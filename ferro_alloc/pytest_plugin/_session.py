@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +20,8 @@ from ferro_alloc.pytest_plugin._meter import Block, GpuMemory, Meter
 from ferro_alloc.pytest_plugin._names import COMPARE, FIXTURE, LIMIT
 from ferro_alloc.pytest_plugin._text import size_text
 
-_NOTHING = "not simulated: nothing was missed"
+if TYPE_CHECKING:
+    from ferro_alloc.sim._missing import Missed
 
 
 class Session:
@@ -28,6 +30,8 @@ class Session:
         # A worker of xdist has the controller's options, and no `workerinput` before it is set up.
         self._is_worker = bool(os.environ.get("PYTEST_XDIST_WORKER"))
         self._lines: list[str] = []
+        self._missed: Missed | None = None
+        """What the simulated cards of all processes could not do; None if no process used one."""
         self._meters: dict[pytest.Item, Meter] = {}
         self._running: Meter | None = None
         self._wider: set[Block] = set()
@@ -38,10 +42,11 @@ class Session:
 
     # ---- the process
 
-    def prepare(self) -> None:
-        """Activates the simulated GPU and installs the allocator."""
+    def prepare(self, is_late: bool) -> None:
+        """Activates the simulated GPU and installs the allocator. Late is after the conftest.py
+        files of the run were loaded."""
         if self._options.ferro_simulate:
-            self._simulate(self._options.ferro_simulate)
+            self._simulate(self._options.ferro_simulate, is_late)
         if self._options.ferro_measured:
             from ferro_alloc.fit import _allocators
 
@@ -54,10 +59,17 @@ class Session:
         names = ("numprocesses", "tx")
         return not self._is_worker and any(getattr(self._options, name, None) for name in names)
 
-    def _simulate(self, card: str) -> None:
+    def _simulate(self, card: str, is_late: bool) -> None:
         from ferro_alloc import sim
         from ferro_alloc.sim.cards import find_card
 
+        if is_late and "torch" in sys.modules and not sim.is_active():
+            # A controller of xdist refuses too, because its workers load the same files.
+            raise pytest.UsageError(
+                "--ferro-simulate: expected the plugin to be loaded before torch, found a "
+                "conftest.py that imports torch first: load the plugin with "
+                "-p ferro_alloc.pytest_plugin"
+            )
         try:
             find_card(card)
             if not self._distributes():
@@ -188,23 +200,38 @@ class Session:
     # ---- the end
 
     def finish(self, config: pytest.Config) -> None:
-        sim = sys.modules.get("ferro_alloc.sim")
         # A process that did not import torch did not use the card.
-        if self._options.ferro_simulate and sim is not None and "torch" in sys.modules:
-            self._lines += sim.not_simulated()
+        if self._options.ferro_simulate and "torch" in sys.modules and not self._distributes():
+            from ferro_alloc.sim import _missing
+
+            self._add_missed(_missing.missed())
+        for found in self._comparison.missed():
+            self._add_missed(found)
+        missed = None if self._missed is None else dataclasses.asdict(self._missed)
         if self._is_worker:
             output: dict[str, Any] = config.workeroutput  # type: ignore[attr-defined]
             output["ferro_alloc_lines"] = self._lines
-        self._comparison.finish()
+            output["ferro_alloc_missed"] = missed
+        self._comparison.finish(missed)
+
+    def _add_missed(self, found: Missed) -> None:
+        if self._missed is None:
+            self._missed = found
+        else:
+            self._missed.add(found)
 
     def merge(self, output: dict[str, Any]) -> None:
         """Adds what a worker reported; equal lines of workers appear once."""
         self._lines += output.get("ferro_alloc_lines", [])
+        if found := output.get("ferro_alloc_missed"):
+            from ferro_alloc.sim._missing import Missed
+
+            self._add_missed(Missed(**found))
 
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         lines = list(dict.fromkeys(self._lines))
-        if sum(line.startswith("not simulated: ") for line in lines) > 1:
-            lines = [line for line in lines if line != _NOTHING]
+        if self._missed is not None:
+            lines += self._missed.lines()
         if self._options.ferro_simulate:
             lines.insert(0, f"simulated GPU: {self._options.ferro_simulate}")
         lines += _unjudged.lines() + self._comparison.lines()

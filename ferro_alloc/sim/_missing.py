@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from ferro_alloc.sim import _control
@@ -16,41 +17,75 @@ ADVICE = {
 }
 
 
+@dataclass
+class Missed:
+    """What the simulated GPU could not do, in one process or in several."""
+
+    reads: dict[str, int] = field(default_factory=dict)
+    """Places that read values which nothing computed, with the number of reads."""
+    kernels: list[str] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """Libraries, each with an operator that failed in it."""
+    functions: list[str] = field(default_factory=list)
+
+    def add(self, other: Missed) -> None:
+        """Adds what another process missed."""
+        for place, count in other.reads.items():
+            self.reads[place] = self.reads.get(place, 0) + count
+        self.kernels = list(dict.fromkeys(self.kernels + other.kernels))
+        failures = [(library, operator) for library, operator in self.failures + other.failures]
+        self.failures = list(dict.fromkeys(failures))
+        self.functions = list(dict.fromkeys(self.functions + other.functions))
+
+    def lines(self) -> list[str]:
+        """The lines of `not_simulated()`."""
+        lines = []
+        if self.reads:
+            places = [f"{place} ({_times(count)})" for place, count in self.reads.items()]
+            lines.append(
+                "values taken that were not computed, zeros or valid positions: "
+                + _enumerate(places)
+            )
+        if self.kernels:
+            lines.append(f"kernels that did nothing: {_enumerate(self.kernels)}")
+        missing = [
+            f"{library} in {_enumerate([operator for _, operator in group])}"
+            f" ({ADVICE.get(library, OTHERWISE)})"
+            for library, group in groupby(
+                sorted(self.failures, key=lambda failure: failure[0]), lambda failure: failure[0]
+            )
+        ]
+        named = {library.lower() for library, _ in self.failures}
+        missing += [
+            function
+            for function in self.functions
+            # cuFFT and cuSOLVER fail because NVIDIA's libcudart is linked into them.
+            if not ("libcudart in lib" in function and any(name in function for name in named))
+        ]
+        lines.append(f"not simulated: {_enumerate(missing) if missing else 'nothing was missed'}")
+        return lines
+
+
+def missed() -> Missed:
+    """What the active machine could not do for this process so far."""
+    found = Missed(
+        kernels=list(_control.kernels()),
+        failures=[(each.library, each.operator) for each in _control.library_failures()],
+        functions=list(_control.unsupported()),
+    )
+    for read in _control.uncomputed_reads():
+        place = read.place or f"outside of Python, in {read.operator}"
+        found.reads[place] = found.reads.get(place, 0) + read.count
+    return found
+
+
 def not_simulated() -> list[str]:
     """Returns these lines; the last lists libraries and functions that failed, and what to do.
 
     Earlier lines, if any, list places that read values which nothing computed, and kernels that
     were launched outside of PyTorch's operators and did nothing.
     """
-    lines = []
-    reads = _control.uncomputed_reads()
-    if reads:
-        places: dict[str, int] = {}
-        for read in reads:
-            name = read.place or f"outside of Python, in {read.operator}"
-            places[name] = places.get(name, 0) + read.count
-        lines.append(
-            "values taken that were not computed, zeros or valid positions: "
-            + _enumerate([f"{place} ({_times(count)})" for place, count in places.items()])
-        )
-    kernels = _control.kernels()
-    if kernels:
-        lines.append(f"kernels that did nothing: {_enumerate(list(kernels))}")
-    failures = sorted(_control.library_failures(), key=lambda failure: failure.library)
-    missing = [
-        f"{library} in {_enumerate([failure.operator for failure in group])}"
-        f" ({ADVICE.get(library, OTHERWISE)})"
-        for library, group in groupby(failures, key=lambda failure: failure.library)
-    ]
-    named = {failure.library.lower() for failure in failures}
-    missing += [
-        function
-        for function in _control.unsupported()
-        # cuFFT and cuSOLVER fail because NVIDIA's libcudart is linked into them.
-        if not ("libcudart in lib" in function and any(name in function for name in named))
-    ]
-    lines.append(f"not simulated: {_enumerate(missing) if missing else 'nothing was missed'}")
-    return lines
+    return missed().lines()
 
 
 def _enumerate(names: list[str]) -> str:

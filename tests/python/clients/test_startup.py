@@ -75,9 +75,16 @@ def test_values(monkeypatch: pytest.MonkeyPatch, value: str, is_on: bool) -> Non
 @pytest.mark.parametrize(
     "value", ["1", *(pytest.param(value, marks=LONG) for value in ("true", "ON", " yes "))]
 )
-def test_on(tmp_path: Path, site_folder: Path, value: str) -> None:
-    done = python(tmp_path, SIMULATED + SHOW, site_folder, FERRO_ALLOC=value)
-    assert (done.stdout, done.stderr) == (ON, "")
+def test_on_with_settings_from_the_environment(
+    tmp_path: Path, site_folder: Path, value: str
+) -> None:
+    program = (
+        SIMULATED + SHOW + "status = ferro_alloc.status()\nprint(status.config, status.startup)"
+    )
+    settings = {"FERRO_ALLOC": value, "FERRO_ALLOC_CONF": "page_size_mb:4"}
+    done = python(tmp_path, program, site_folder, **settings)
+    startup = f"FERRO_ALLOC is '{value.strip().lower()}': installs it when torch is imported"
+    assert (done.stdout, done.stderr) == (f"{ON}{Config(page_size_mb=4)} {startup}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -158,13 +165,6 @@ def test_no_torch_before_the_program_imports_it(site_folder: Path) -> None:
     assert (done.stdout, done.stderr) == ("False True\n", "")
 
 
-def test_settings_come_from_the_environment(tmp_path: Path, site_folder: Path) -> None:
-    program = SIMULATED + "import torch, ferro_alloc\nprint(ferro_alloc.status().config)\n"
-    settings = {"FERRO_ALLOC": "1", "FERRO_ALLOC_CONF": "page_size_mb:4"}
-    done = python(tmp_path, program, site_folder, **settings)
-    assert done.stdout == f"{Config(page_size_mb=4)}\n"
-
-
 def test_the_programs_own_choice_comes_first(tmp_path: Path, site_folder: Path) -> None:
     program = (
         SIMULATED + "import ferro_alloc\nferro_alloc.install(ferro_alloc.Config(page_size_mb=8))\n"
@@ -234,17 +234,15 @@ def test_strict_is_on_where_all_is_well(tmp_path: Path, site_folder: Path) -> No
     assert (done.stdout, done.stderr) == (ON, "")
 
 
-STARTUP = "import ferro_alloc\nprint(ferro_alloc.status().startup)\n"
-# The same without torch, which the status needs.
+# What the status has as `startup`, without torch, which the status needs.
 DESCRIBED = "from ferro_alloc import _variable\nprint(_variable.describe())\n"
 
 
 def test_status_says_whether_the_variable_has_an_effect(tmp_path: Path, site_folder: Path) -> None:
-    def said(site: Path, value: str, program: str = DESCRIBED) -> str:
-        return python(tmp_path, program, site, FERRO_ALLOC=value).stdout.strip()
+    def said(site: Path, value: str) -> str:
+        return python(tmp_path, DESCRIBED, site, FERRO_ALLOC=value).stdout.strip()
 
-    on = "FERRO_ALLOC is '1': installs it when torch is imported"
-    assert said(site_folder, "1", STARTUP) == said(site_folder, "1") == on
+    assert said(site_folder, "1") == "FERRO_ALLOC is '1': installs it when torch is imported"
     assert said(site_folder, "0") == ""
     assert said(site_folder, "2") == "FERRO_ALLOC is '2': expected 1, 0 or strict; it stays off"
     if not (Path(sysconfig.get_paths()["purelib"]) / "ferro_alloc.pth").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tools.gpu import gpu_count
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = "ferro_alloc.pytest_plugin"
+SUITES = programs.find_program("suites.py")
 
 SUITE = """
 import unittest
@@ -105,21 +108,49 @@ class Run:
         }
 
 
+PRINTS = ("-rs", "--strict-markers", "--junitxml=junit.xml")
+
+
 def run(folder: Path, suite: str, *options: str) -> Run:
+    """Runs pytest as a user does, in a new interpreter."""
     (folder / "test_suite.py").write_text(suite)
     dropped = ("FERRO_ALLOC", "FERRO_ALLOC_SIM", "FERRO_ALLOC_CONF", "PYTEST_XDIST_WORKER")
     env = {key: value for key, value in os.environ.items() if key not in dropped}
     env |= {"PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": PLUGIN}
-    command = [sys.executable, "-m", "pytest", "-rs", "--strict-markers", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, f"--rootdir={folder}", "--junitxml=junit.xml", *options],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pytest", *PRINTS, f"--rootdir={folder}", *options]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     return Run(done.returncode, done.stdout + done.stderr, folder / "junit.xml")
 
+
+def prepare(folder: Path, suite: str, *options: str, plugin: bool = True) -> Path:
+    """Creates a folder for suites.py."""
+    folder.mkdir(exist_ok=True)
+    (folder / "test_suite.py").write_text(suite)
+    # pytest rewrites the asserts of a plugin only in its first run.
+    ignored = "-Wignore::pytest.PytestAssertRewriteWarning"
+    loaded = ["-p", PLUGIN] if plugin else []
+    words = [*PRINTS, f"--rootdir={folder}", *loaded, ignored, *options]
+    (folder / "options.json").write_text(json.dumps(words))
+    return folder
+
+
+def run_forked(folder: Path, suite: str, *options: str) -> Run:
+    """Runs pytest where torch is imported already."""
+    prepare(folder, suite, *options)
+    return results_of(programs.run_simulated([SUITES, folder], None), folder)[0]
+
+
+def results_of(done: programs.Completed, *folders: Path) -> list[Run]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1, done.stdout
+    return [
+        Run(status, (folder / "output.txt").read_text(), folder / "junit.xml")
+        for status, folder in zip(json.loads(done.stdout), folders, strict=True)
+    ]
+
+
+READS = "values taken that were not computed, zeros or valid positions: "
 
 WITH_LEAKS = {
     "test_over": "failure",
@@ -139,7 +170,7 @@ WITH_LEAKS = {
 @pytest.mark.parametrize("allocator", ["native", "ferro_alloc"])
 def test_limits_and_leaks(tmp_path: Path, allocator: str) -> None:
     install = ["--ferro-alloc=strict"] if allocator == "ferro_alloc" else []
-    done = run(tmp_path, SUITE, "--ferro-simulate=h100", "--gpu-memory-leaks", *install)
+    done = run_forked(tmp_path, SUITE, "--ferro-simulate=h100", "--gpu-memory-leaks", *install)
     assert done.outcomes() == WITH_LEAKS, done.text
     assert "allocated GPU memory is 16.00 MiB, and the limit is 8.00 MiB" in done.text
     assert re.search(r"16\.00 MiB in 1 block: \S*test_suite\.py:17 test_over", done.text)
@@ -157,63 +188,93 @@ def test_limits_and_leaks(tmp_path: Path, allocator: str) -> None:
 
 
 def test_workers_have_their_own_cards(tmp_path: Path) -> None:
+    """The plugin is prepared before a conftest.py imports torch, also in the controller, for which
+    a stand-in is enough."""
     suite = """
+import os, time
+from pathlib import Path
 import pytest, torch
 
 kept = []
 
-def test_takes_most_of_a_card():
+def test_takes_most_of_a_card_while_another_worker_does():
     kept.append(torch.empty(60 << 30, dtype=torch.uint8, device="cuda"))
     assert torch.cuda.get_allocator_backend() == "ferro_alloc"
+    Path(os.environ["PYTEST_XDIST_WORKER"]).touch()
+    while len(list(Path().glob("gw*"))) < 2:
+        time.sleep(0.05)
 
 @pytest.mark.gpu_memory_limit("1GiB")
 def test_over():
     torch.ones(512 << 20, device="cuda")
 
-def test_takes_most_of_another_card():
-    test_takes_most_of_a_card()
-
 def test_reads_values_that_were_not_computed():
     assert torch.ones(1 << 24, device="cuda").sum().item() is not None
 """
-    done = run(tmp_path, suite, "-n2", "--ferro-simulate=h100", "--ferro-alloc=strict")
+    (tmp_path / "conftest.py").write_text(
+        "import os, sys, types\n"
+        "if 'PYTEST_XDIST_WORKER' not in os.environ:\n"
+        "    sys.modules['torch'] = types.ModuleType('torch')\n"
+        "import torch\n"
+    )
+    options = ("-p", PLUGIN, "-n2", "--dist=each", "--ferro-simulate=h100", "--ferro-alloc=strict")
+    done = run(tmp_path, suite, *options)
     outcomes = done.outcomes()
     assert outcomes.pop("test_over") == "failure", done.text
     assert set(outcomes.values()) == {"passed"}, done.text
-    assert "values taken that were not computed" in done.text
+    assert "2 failed, 4 passed" in done.text
+    assert re.findall("values taken that were not computed.*", done.text) == [
+        f"{READS}test_suite.py:20 (2 times)"
+    ]
     assert done.text.count("not simulated: ") == 1
     assert int(done.properties("test_over")["peak_allocated_bytes"]) >= 2 << 30
 
 
 COMPARED = """
+import logging
 import pytest, torch
 
+def test_other(tmp_path):
+    (tmp_path / "file").touch()
+    logging.warning("a line of the user's log")
+
 @pytest.mark.gpu_memory_compare
-def test_compared():
+@pytest.mark.parametrize("address", ["http://a//b"])
+def test_compared(address):
     x = torch.ones(1 << 20, device="cuda")
 
 @pytest.mark.gpu_memory_compare
 def test_fails():
+    torch.ones(1 << 24, device="cuda").sum().item()
     assert torch.cuda.get_allocator_backend() == "native", "another allocator"
-
-def test_other():
-    pass
 """
+USERS_FILES = ("--basetemp=base", "--log-file=log.txt", "-o", "log_file_level=WARNING")
+ALONE = ("--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", "--maxfail=9")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [(), ("-n2",)], ids=["alone", "workers"])
+@pytest.mark.parametrize("options", [ALONE, ("-n2",)], ids=["alone", "workers"])
 def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
-    done = run(tmp_path, COMPARED, "--ferro-simulate=h100", "--ferro-compare", *options)
-    expected = {"test_compared": "passed", "test_fails": "failure", "test_other": "passed"}
+    words = ("--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *options)
+    done = run(tmp_path, COMPARED, *words, "-k", "test_suite.py", "test_suite.py")
+    compared = "test_compared[http://a//b]"
+    expected = {compared: "passed", "test_fails": "failure", "test_other": "passed"}
     assert done.outcomes() == expected, done.text
     assert re.search(r"peak allocated / reserved +native +expandable +ferro_alloc", done.text)
-    assert re.search(r"test_suite.py::test_compared( +4\.00 MiB / \d+\.00 MiB){3}", done.text)
+    row = re.escape(f"test_suite.py::{compared}")
+    assert re.search(rf"{row}( +4\.00 MiB / \d+\.00 MiB){{3}}", done.text)
     assert "under ferro_alloc:" in done.text
     assert "under native:" not in done.text
-    numbers = done.properties("test_compared")
+    numbers = done.properties(compared)
     assert numbers["native.peak_allocated_bytes"] == str(4 << 20)
     assert numbers["ferro_alloc.peak_reserved_bytes"] == str(4 << 20)
+    # The processes that ran the tests have missed something, and have no files of the run.
+    assert f"{READS}test_suite.py:16 (3 times)" in done.text
+    assert len(list((tmp_path / "base").rglob("file"))) == 1
+    if options == ALONE:
+        assert "a line of the user's log" in (tmp_path / "log.txt").read_text()
+    failed = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    assert json.loads(failed.read_text()) == {"test_suite.py::test_fails": True}
 
 
 def test_inactive_without_options(tmp_path: Path) -> None:
@@ -230,12 +291,7 @@ def test_nothing_is_loaded():
     assert run(tmp_path, suite).status == 0
 
 
-@pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("-n2",), marks=pytest.mark.long)], ids=["alone", "workers"]
-)
-def test_without_a_gpu_the_reason_is_named(tmp_path: Path, options: tuple[str, ...]) -> None:
-    suite = """
+LIMIT_AND_FIXTURE = """
 import pytest
 
 @pytest.mark.gpu_memory_limit("8MiB")
@@ -245,51 +301,98 @@ def test_limit():
 def test_fixture(gpu_memory):
     pass
 """
-    done = run(tmp_path, suite, *options)
+
+
+def check_unjudged(done: Run) -> None:
     assert done.outcomes() == {"test_limit": "passed", "test_fixture": "skipped"}
     assert "gpu_memory: no NVIDIA GPU on this machine" in done.text
     assert "not judged in 1 test: no NVIDIA GPU on this machine" in done.text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
-def test_a_refusal(tmp_path: Path) -> None:
-    suite = "def test_runs(): pass"
-    strict = run(tmp_path, suite, "--ferro-alloc=strict")
+def test_workers_name_the_reason_without_a_gpu(tmp_path: Path) -> None:
+    check_unjudged(run(tmp_path, LIMIT_AND_FIXTURE, "-n2"))
+
+
+BAD_INPUT = [
+    (["--ferro-simulate=h1000"], "2GiB", "there is no card 'h1000'"),
+    (["--ferro-alloc=strickt"], "2GiB", "expected strict, on or no value, found 'strickt'"),
+    (["--ferro-alloc", "test_suite.py"], "2GiB", "write --ferro-alloc=on"),
+    ([], "2 apples", "the memory '2 apples' has no unit or is no size: expected 24GiB"),
+    ([], "-2GiB", "the memory '-2GiB' has no unit or is no size: expected 24GiB"),
+]
+RUNS = "def test_runs(): pass"
+LATE = f"import torch\npytest_plugins = ['{PLUGIN}']"
+
+
+@pytest.fixture(scope="module")
+def unsimulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """One process runs pytest many times, as torch is imported only once then."""
+    top = tmp_path_factory.mktemp("unsimulated")
+    folders = [
+        prepare(
+            top / f"bad-{number}",
+            f"import pytest\n@pytest.mark.gpu_memory_limit({limit!r})\ndef test_runs(): pass",
+            *options,
+        )
+        for number, (options, limit, _) in enumerate(BAD_INPUT)
+    ]
+    for name, options in (("late", ()), ("late-workers", ("-p", "xdist", "-n2"))):
+        folders.append(prepare(top / name, RUNS, *options, "--ferro-simulate=h100", plugin=False))
+        (top / name / "conftest.py").write_text(LATE)
+    folders += [
+        prepare(top / "strict", RUNS, "--ferro-alloc=strict"),
+        prepare(top / "goes-on", RUNS, "--ferro-alloc"),
+        prepare(top / "unjudged", LIMIT_AND_FIXTURE),
+        prepare(top / "plain", RUNS),
+    ]
+    done = programs.run([sys.executable, SUITES, *folders])
+    return {
+        folder.name: result
+        for folder, result in zip(folders, results_of(done, *folders), strict=True)
+    }
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
+def test_without_a_gpu_the_reason_is_named(unsimulated: dict[str, Run]) -> None:
+    check_unjudged(unsimulated["unjudged"])
+
+
+def test_the_next_run_of_a_process_begins_anew(unsimulated: dict[str, Run]) -> None:
+    assert unsimulated["plain"].status == 0
+    assert "ferro_alloc" not in unsimulated["plain"].text.replace(PLUGIN, "")
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
+def test_a_refusal(unsimulated: dict[str, Run]) -> None:
+    strict = unsimulated["strict"]
     assert strict.status == pytest.ExitCode.USAGE_ERROR
     assert len(strict.text.strip().splitlines()) == 1
     assert "ferro_alloc cannot be installed on this machine" in strict.text
 
 
-@pytest.mark.long
 @pytest.mark.skipif(gpu_count() > 0, reason="a GPU is here")
-def test_without_strict_the_suite_goes_on(tmp_path: Path) -> None:
-    suite = "def test_runs(): pass"
-    done = run(tmp_path, suite, "--ferro-alloc")
+def test_without_strict_the_suite_goes_on(unsimulated: dict[str, Run]) -> None:
+    done = unsimulated["goes-on"]
     assert done.status == 0, done.text
     assert done.text.count("warning: ") == 1
     assert "the tests ran under PyTorch's own allocator" in done.text
 
 
-@pytest.mark.parametrize(
-    ("options", "limit", "sentence"),
-    [
-        (["--ferro-simulate=h1000"], "2GiB", "there is no card 'h1000'"),
-        (["--ferro-alloc=strickt"], "2GiB", "expected strict, on or no value, found 'strickt'"),
-        (["--ferro-alloc", "test_suite.py"], "2GiB", "write --ferro-alloc=on"),
-        ([], "2 apples", "the memory '2 apples' has no unit or is no size: expected 24GiB"),
-        ([], "-2GiB", "the memory '-2GiB' has no unit or is no size: expected 24GiB"),
-    ],
-)
-def test_bad_input(tmp_path: Path, options: list[str], limit: str, sentence: str) -> None:
-    suite = f"""
-import pytest
-
-@pytest.mark.gpu_memory_limit({limit!r})
-def test_runs(): pass
-"""
-    done = run(tmp_path, suite, *options)
+@pytest.mark.parametrize("number", range(len(BAD_INPUT)))
+def test_bad_input(unsimulated: dict[str, Run], number: int) -> None:
+    done = unsimulated[f"bad-{number}"]
     assert done.status == pytest.ExitCode.USAGE_ERROR, done.text
-    assert sentence in done.text
+    assert BAD_INPUT[number][2] in done.text
+    assert "Traceback" not in done.text
+
+
+@pytest.mark.parametrize("name", ["late", "late-workers"])
+def test_a_plugin_that_loads_after_torch_is_refused(unsimulated: dict[str, Run], name: str) -> None:
+    done = unsimulated[name]
+    assert done.status == pytest.ExitCode.USAGE_ERROR, done.text
+    assert f"load the plugin with -p {PLUGIN}" in done.text
     assert "Traceback" not in done.text
 
 

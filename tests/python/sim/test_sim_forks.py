@@ -1,9 +1,11 @@
-"""A fork under ferro_alloc has a simulated GPU like a real one."""
+"""A fork under ferro_alloc has a simulated GPU like a real one, and programs of tests are forks."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from tests import programs
 from tests.conftest import RunSimulated
 
 FORKS = """\
@@ -45,3 +47,24 @@ def test_a_fork_has_the_card_until_its_parent_used_it(run_simulated: RunSimulate
     assert here[0] == "ferro_alloc"
     assert here[1] < 1024
     assert "initialization error" in after or "forked subprocess" in after
+
+
+def test_processes_that_run_tests_share_a_server(tmp_path: Path) -> None:
+    """A second connection stands for another process. The compiler's server is a child."""
+    program = tmp_path / "parents.py"
+    program.write_text(
+        "import os\n"
+        "from pathlib import Path\n"
+        "parent = os.getppid()\n"
+        "print(parent, Path(f'/proc/{parent}/stat').read_text().rpartition(')')[2].split()[1])\n"
+    )
+
+    def parents(server: programs.ForkServer) -> list[str]:
+        return server.run([str(program)], None, {}, False).stdout.split()
+
+    plain = parents(programs._fork_server(frozenset(), False))
+    connect = programs._fork_server.__wrapped__
+    assert parents(connect(frozenset(), False)) == plain
+    compiler = parents(programs._fork_server(frozenset(), True))
+    assert compiler[0] != plain[0] == compiler[1]
+    assert parents(connect(frozenset(), True)) == compiler

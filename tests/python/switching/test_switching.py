@@ -91,6 +91,9 @@ def test_each_spelling_of_settings_means_what_it_means_natively(layout: str) -> 
     assert spellings("ferro", f"layout:{layout}") == native
 
 
+ENDS = ("native", "ferro")
+
+
 @pytest.mark.parametrize(
     ("text", "accepted"),
     [
@@ -106,12 +109,16 @@ def test_each_spelling_of_settings_means_what_it_means_natively(layout: str) -> 
 def test_each_spelling_in_the_environment(
     run_simulated: RunSimulated, variable: str, text: str, accepted: bool
 ) -> None:
-    for allocator in ("native", "ferro"):
-        program = ("setting_in_environment.py", allocator)
-        done = run_simulated(
-            *program, memory="1GiB", env={variable: text}, start_anew=True, check=False
-        )
-        assert (done.returncode == 0) == accepted, done.stderr
+    done = run_simulated(
+        "setting_in_environment.py",
+        memory="1GiB",
+        env={variable: text},
+        start_anew=True,
+        check=False,
+    )
+    # The import of torch may refuse already.
+    found = json.loads(done.stdout) if done.returncode == 0 else dict.fromkeys(ENDS, False)
+    assert found == dict.fromkeys(ENDS, accepted), done.stderr
 
 
 def test_the_settings_say_that_segments_are_plain() -> None:
