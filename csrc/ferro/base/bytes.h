@@ -10,6 +10,7 @@ namespace ferro {
 inline constexpr std::size_t kKiB = std::size_t{1} << 10;
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 inline constexpr std::size_t kGiB = std::size_t{1} << 30;
+inline constexpr std::size_t kTiB = std::size_t{1} << 40;
 
 // `alignment` is a power of two; the result of `align_up` must be representable.
 constexpr std::size_t align_down(std::size_t value, std::size_t alignment) {

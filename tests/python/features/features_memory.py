@@ -1,6 +1,7 @@
 """Statistics, limits, failures and snapshots."""
 
 import pickle
+import random
 import threading
 
 from tests.python.feature_checks import (
@@ -30,6 +31,37 @@ def everything_is_returned_by_empty_cache():
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
     assert torch.cuda.mem_get_info()[0] == free
+
+
+@check
+def large_requests_that_fit_get_their_former_addresses():
+    draw = random.Random(7)
+    sequences = {
+        "equal": [8 * MIB] * 9,
+        "small": [3 * MIB] * 40,
+        "mixed": [draw.randrange(3 * MIB, 39 * MIB) // 2 for _ in range(30)],
+    }
+    orders = {"in order": list, "reversed": lambda kept: kept[::-1], "random": draw_order(draw)}
+    repeats = {}
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        for name, sizes in sequences.items():
+            for order, reorder in orders.items():
+                torch.cuda.empty_cache()
+                rounds = []
+                for _ in range(4):
+                    with torch.cuda.stream(stream):
+                        kept = [take(size) for size in sizes]
+                    rounds.append([each.data_ptr() for each in kept])
+                    kept = reorder(kept)
+                    while kept:
+                        kept.pop(0)
+                side = "side" if stream.cuda_stream else "main"
+                repeats[f"{name}, freed {order}, {side}"] = rounds == rounds[:1] * 4
+    return repeats
+
+
+def draw_order(draw):
+    return lambda kept: draw.sample(kept, len(kept))
 
 
 @check

@@ -26,9 +26,15 @@ class AddressIndex {
       return false;
     }
     set(span, span);
+    reserved_bytes_.fetch_add(span->bytes(), std::memory_order_relaxed);
     return true;
   }
-  void remove(const Span* span) { set(span, nullptr); }
+  void remove(const Span* span) {
+    set(span, nullptr);
+    reserved_bytes_.fetch_sub(span->bytes(), std::memory_order_relaxed);
+  }
+  // Of all spans; a recent value.
+  std::size_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
 
   // Null for an address that is not in any span.
   Span* find(DevicePtr ptr) const {
@@ -51,6 +57,7 @@ class AddressIndex {
   }
 
   mutable LazyArray<Span*> slots_;  // touched only where there are spans
+  std::atomic<std::size_t> reserved_bytes_{0};
 };
 
 }  // namespace ferro

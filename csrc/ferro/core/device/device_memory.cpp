@@ -28,10 +28,11 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       reclaimer_(parts_),
       ladder_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
-  pools_.set_context(std::make_unique<HeapContext>(HeapContext{
-                         driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_,
-                         captures_, observer_, pools_.with_free_pages(), pools_.with_pending()}),
-                     !config.stream_lasts);
+  pools_.set_context(
+      std::make_unique<HeapContext>(HeapContext{
+          driver_, store_, stale_, events_, timeline_, exports_, addresses, stats_, captures_,
+          observer_, pools_.with_free_pages(), pools_.with_pending(), total_memory_}),
+      !config.stream_lasts);
 }
 
 DeviceMemory::~DeviceMemory() {

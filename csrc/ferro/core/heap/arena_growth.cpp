@@ -179,7 +179,11 @@ Span* Heap::add_span(std::size_t at_least) {
   std::size_t bytes = 0;
   {
     const HeapLock lock(mutex_);
-    bytes = plan_span(addresses(), at_least, least);
+    const bool is_first = tiling_.spans().empty();
+    bytes = is_first && pool_ == kDefaultPool && kind_ == HeapKind::kPages
+                ? plan_first_span(context_.addresses.reserved_bytes(), context_.first_span,
+                                  at_least, least)
+                : plan_span(addresses(), at_least, least);
   }
   std::optional<DevicePtr> base = context_.driver.reserve(bytes, kSpanAlignment);
   if (!base && bytes > shortest) {

@@ -23,7 +23,8 @@
 //    several addresses. The handles of an exported unit back its addresses; no other handle was
 //    exported;
 //  * reserved bytes <= address_budget(most bytes mapped at one time), except for spans that one
-//    request needed or that live blocks keep (policy/span_sizes.h).
+//    request needed or that live blocks keep, and the first span of large blocks of the default
+//    pool (policy/span_sizes.h).
 #pragma once
 
 #include "ferro/base/biased_mutex.h"

@@ -5,6 +5,10 @@
 // memory, so the number of spans is logarithmic. The arena reserves at most kAddressFactor times
 // its mapped memory plus one smallest span, unless a single request needs more, or live blocks keep
 // spans that are otherwise empty.
+//
+// While addresses abound, the large blocks of a stream in the default pool have one span from the
+// beginning, as long as the device's memory. Then requests that are freed and made again get their
+// former addresses, as under the native allocator; a block never crosses a span.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -15,6 +19,8 @@
 namespace ferro {
 
 inline constexpr std::size_t kAddressFactor = 4;
+// Of the 128 TiB of a process, those that spans as long as a device may use.
+inline constexpr std::size_t kPlentifulAddresses = 32 * kTiB;
 
 // Units: bytes of one arena.
 struct ArenaAddresses {
@@ -40,6 +46,14 @@ constexpr std::size_t plan_span(const ArenaAddresses& arena, std::size_t needed,
   const std::size_t proportional = align_up(arena.mapped + needed, least_span);
   return is_short_of_addresses(arena, needed, least_span) ? shortest
                                                           : std::max(proportional, shortest);
+}
+
+// The same for the first span of an arena, of a device with `device_bytes` of memory. `reserved`:
+// by all arenas of the process.
+constexpr std::size_t plan_first_span(std::size_t reserved, std::size_t device_bytes,
+                                      std::size_t needed, std::size_t least_span) {
+  const std::size_t whole = align_up(std::max(device_bytes, needed), least_span);
+  return reserved + whole <= kPlentifulAddresses ? whole : plan_span({}, needed, least_span);
 }
 
 // Whether an arena keeps a span that has no pages.

@@ -13,6 +13,15 @@ TEST(SpanSizesTest, TheFirstIsTheLeastOrTheRequest) {
   EXPECT_EQ(plan_span({0, 0}, kGiB + 1, kLeast), kGiB + kLeast);
 }
 
+TEST(SpanSizesTest, TheFirstOfADefaultPoolIsAsLongAsTheDeviceWhileAddressesAbound) {
+  const std::size_t device = 80 * kGiB + 1;
+  EXPECT_EQ(plan_first_span(0, device, 2 * kMiB, kLeast), 80 * kGiB + kLeast);
+  EXPECT_EQ(plan_first_span(0, kGiB, 3 * kGiB, kLeast), 3 * kGiB);
+  EXPECT_EQ(plan_first_span(kPlentifulAddresses - 80 * kGiB, 80 * kGiB, 1, kLeast), 80 * kGiB);
+  EXPECT_EQ(plan_first_span(kPlentifulAddresses - 80 * kGiB + kLeast, 80 * kGiB, 1, kLeast),
+            kLeast);
+}
+
 TEST(SpanSizesTest, LaterOnesAreAsLongAsWhatIsMapped) {
   EXPECT_EQ(plan_span({kGiB, kGiB}, 2 * kMiB, kLeast), kGiB + kLeast);
 }
