@@ -1,5 +1,6 @@
 #include "ferro/graph/pool_registry.h"
 
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,13 @@ void PoolRegistry::drop_unused() {
   for (const PoolId& id : unused) {
     on_release(id);
   }
+}
+
+// Another thread of the parent may have held the lock, and may have been changing the map.
+void PoolRegistry::renew_in_child() {
+  new (&mutex_) Mutex;
+  new (&pools_) std::map<PoolId, Entry>;
+  count_.store(0, std::memory_order_relaxed);
 }
 
 bool PoolRegistry::knows(const PoolId& id) const {

@@ -52,6 +52,10 @@ class PoolRegistry {
   // `on_release` of every pool, for allocators that do not call it.
   void drop_unused() FERRO_EXCLUDES(mutex_);
 
+  // Called in a child of fork(), by its only thread: abandons all pools. Pointers that were lent
+  // stay valid.
+  void renew_in_child() FERRO_NO_THREAD_SAFETY_ANALYSIS;
+
   bool knows(const PoolId& id) const FERRO_EXCLUDES(mutex_);
   // Empty for an unknown id.
   std::string name_of(const PoolId& id) const FERRO_EXCLUDES(mutex_);

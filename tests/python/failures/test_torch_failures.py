@@ -86,6 +86,18 @@ def test_a_child_that_only_frees_ends(run_simulated: RunSimulated, allocator: st
     assert (ended.stdout, ended.stderr) == ("", "")
 
 
+@pytest.mark.parametrize("allocator", ["ferro", "segments"])
+def test_children_end_that_were_forked_beside_threads(allocator: str) -> None:
+    """Threads that a child lacks may have held any lock."""
+    found = simulated("forks_beside_threads.py", allocator, "120", memory="2GiB")
+    assert found["hung"] == 0
+    refused = (
+        "RuntimeError Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method"
+    )
+    assert found["errors"] == [{"zeros": refused, "raw": refused, "below torch": refused}]
+
+
 @pytest.mark.parametrize("layout", ["pages", "segments"])
 def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> None:
     program = (

@@ -140,7 +140,11 @@ CudaAllocator::Device& CudaAllocator::device(c10::DeviceIndex index) const {
   return *found;
 }
 
-void CudaAllocator::refuse_device(c10::DeviceIndex index) {
+void CudaAllocator::refuse_device(c10::DeviceIndex index) const {
+  TORCH_CHECK(
+      !is_in_forked_child(),
+      "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+      "must use the 'spawn' start method");
   TORCH_CHECK(false, "Invalid device argument ", static_cast<int>(index), ": did you call init?");
 }
 
@@ -191,6 +195,24 @@ void CudaAllocator::add_devices(int device_count) {
       setMemoryFraction(fraction, index);
     }
   }
+}
+
+void CudaAllocator::renew_in_child() {
+  if (!initialized()) {
+    return;
+  }
+  // Only of members that no lock guards.
+  Settings config;
+  config.page_bytes = page_bytes_;
+  config.layout = layout_;
+  config.memory_limit = memory_limit_.load(std::memory_order_relaxed);
+  config.headroom = headroom_.load(std::memory_order_relaxed);
+  config.graph_layout = graph_layout_.load(std::memory_order_relaxed);
+  const CudaApi& api = api_;
+  CUDAAllocator& previous = previous_.allocator();
+  const Serving was_serving = serving();
+  auto* renewed = new (this) CudaAllocator(api, config, previous, In::kForkedChild);
+  renewed->serving_.store(was_serving, std::memory_order_release);
 }
 
 bool CudaAllocator::initialized() { return device_count() > 0; }
@@ -424,7 +446,7 @@ void CudaAllocator::raw_delete(void* ptr) {
 }
 
 void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
-  if (data.get() == nullptr) {
+  if (data.get() == nullptr || is_in_forked_child()) {
     return;
   }
   // Other allocators order their own memory (shared by another process, or wrapped). The previous

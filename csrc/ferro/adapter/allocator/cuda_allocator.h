@@ -8,6 +8,11 @@
 // but sends new requests to the previous allocator. Graphs, pools and tensors of both stay valid,
 // and each call goes to the allocator that owns its object.
 //
+// In a child of fork(), the driver does not work if the parent used it, and other threads of the
+// parent may have held any lock. So the child's copy begins anew (`renew_in_child`): it has no
+// devices and serves nothing. Frees, releases and statistics of inherited objects do nothing there;
+// other calls are refused in PyTorch's words.
+//
 // Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is c10::AcceleratorError
 // with the call's name at the end; a misuse is a c10::Error in PyTorch's words.
 #pragma once
@@ -52,7 +57,8 @@ std::string status_text(CudaAllocator& allocator);
 
 class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
  public:
-  CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous);
+  CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous)
+      : CudaAllocator(api, config, previous, In::kOwnProcess) {}
 
   // c10::Allocator
   c10::DataPtr allocate(std::size_t bytes) override;
@@ -190,6 +196,11 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   int captures() const;
   bool has_captures() const { return captures() != 0; }
 
+  // Called in a child of fork(), by its only thread. Constructs the object again at its address and
+  // abandons what it had. No-op if the parent had not used CUDA: the child may use it then.
+  void renew_in_child();
+  bool is_in_forked_child() const { return in_ == In::kForkedChild; }
+
   // Called at the end of the process, before static destructors run: `top` gets no more reports.
   void stop_status() { status_server_.stop(); }
 
@@ -224,6 +235,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void free(void* ptr);
 
  private:
+  enum class In : std::uint8_t { kOwnProcess, kForkedChild };
+  CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous, In in);
+
   static constexpr std::size_t kLimitUnset = PageStore::kNoLimit - 1;
   // One device of PyTorch.
   struct Device {
@@ -244,7 +258,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void add_devices(int device_count) FERRO_EXCLUDES(init_mutex_);
   c10::DeviceIndex current_device() const;
   Device& device(c10::DeviceIndex index) const;
-  [[noreturn]] static void refuse_device(c10::DeviceIndex index);
+  [[noreturn]] void refuse_device(c10::DeviceIndex index) const;
   void* allocate_on(c10::DeviceIndex index, KnownStreams::Slot& stream, std::size_t bytes);
   // Serves a request that the stream's arena did not hit. Fills the slot's arena.
   void* allocate_beyond_hit(Device& device, c10::DeviceIndex index, KnownStreams::Slot& stream,
@@ -343,6 +357,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   static constexpr std::size_t kTooManyBytes = std::size_t{1} << 60;
 
   const CudaApi& api_;
+  const In in_;
   const std::vector<std::size_t>& roundup_divisions_ = roundup_divisions();
   const std::size_t page_bytes_;
   const Layout layout_;                    // as configured

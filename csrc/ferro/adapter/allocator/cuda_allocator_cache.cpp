@@ -53,6 +53,9 @@ void CudaAllocator::empty_cache_of(c10::DeviceIndex index) {
 }
 
 c10::CachingDeviceAllocator::DeviceStats CudaAllocator::getDeviceStats(c10::DeviceIndex index) {
+  if (is_in_forked_child()) {
+    return {};
+  }
   with_torch_errors([&] { device(index).core.collect_pending(); });
   return statistics(index);
 }
@@ -64,6 +67,9 @@ c10::CachingDeviceAllocator::DeviceStats CudaAllocator::statistics(c10::DeviceIn
 }
 
 void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
+  if (is_in_forked_child()) {
+    return;
+  }
   DeviceMemory& core = device(index).core;
   core.stats().reset_accumulated();
   core.report().reset_accumulated();
@@ -73,6 +79,9 @@ void CudaAllocator::resetAccumulatedStats(c10::DeviceIndex index) {
 }
 
 void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
+  if (is_in_forked_child()) {
+    return;
+  }
   DeviceMemory& core = device(index).core;
   core.report().reset_peaks();
   if (previous_.is_in_use()) {

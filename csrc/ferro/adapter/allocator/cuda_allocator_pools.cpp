@@ -101,6 +101,9 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
 }
 
 void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t id) {
+  if (is_in_forked_child()) {
+    return;
+  }
   Device& owner = device(index);
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
@@ -251,6 +254,9 @@ void CudaAllocator::markCaptureEnd(c10::DeviceIndex index) {
 }
 
 void CudaAllocator::releasePool(c10::DeviceIndex index, c10::MempoolId_t id) {
+  if (is_in_forked_child()) {
+    return;
+  }
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
     previous_.allocator().releasePool(index, id);
@@ -322,6 +328,9 @@ void CudaAllocator::on_release(const PoolId& id) {
 }
 
 int CudaAllocator::getPoolUseCount(c10::DeviceIndex index, c10::MempoolId_t id) {
+  if (is_in_forked_child()) {
+    return 1;  // the destructor of a MemPool accepts no other number
+  }
   Device& owner = device(index);
   if (is_previous_pool(owner, index, id)) {
     return previous_.allocator().getPoolUseCount(index, id);

@@ -17,14 +17,16 @@
 
 namespace ferro {
 
-CudaAllocator::CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous)
+CudaAllocator::CudaAllocator(const CudaApi& api, const Settings& config, CUDAAllocator& previous,
+                             In in)
     : api_(api),
+      in_(in),
       page_bytes_(config.page_bytes),
       layout_(config.layout),
       memory_limit_(config.memory_limit),
       headroom_(config.headroom),
       graph_layout_(config.graph_layout),
-      previous_(previous),
+      previous_(previous, in == In::kOwnProcess && previous.initialized()),
       enabled_(previous.isEnabled()),
       config_(config) {}
 
@@ -169,6 +171,9 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
 }
 
 void CudaAllocator::free_foreign(void* ptr) {
+  if (is_in_forked_child()) {
+    return;
+  }
   if (!uncached_.free(ptr)) {
     for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
       fold_peaks(device(i), i, Serving::kPrevious);

@@ -33,7 +33,8 @@ class PreviousAllocator {
   using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
 
   explicit PreviousAllocator(Allocator& allocator)
-      : allocator_(allocator), in_use_(allocator.initialized()) {}
+      : PreviousAllocator(allocator, allocator.initialized()) {}
+  PreviousAllocator(Allocator& allocator, bool in_use) : allocator_(allocator), in_use_(in_use) {}
   PreviousAllocator(const PreviousAllocator&) = delete;
   PreviousAllocator& operator=(const PreviousAllocator&) = delete;
 

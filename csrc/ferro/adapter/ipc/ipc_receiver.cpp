@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <stdexcept>
+#include <unistd.h>
 
 namespace ferro {
 namespace {
@@ -80,7 +81,10 @@ std::shared_ptr<void> IpcReceiver::open(const std::string& text, int device, Dev
     base = to_void_ptr(mapped);
     close = [mapped, &core] { core.imports().close(mapped); };
   }
-  std::shared_ptr<void> opened(base, [this, key, close](void*) {
+  std::shared_ptr<void> opened(base, [this, key, close, process = getpid()](void*) {
+    if (getpid() != process) {
+      return;  // a child of fork(), where the driver does not work
+    }
     forget(key);
     close();
   });

@@ -9,7 +9,10 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <new>
+#include <pthread.h>
 #include <stdexcept>
+#include <system_error>
 
 namespace ferro {
 namespace {
@@ -24,6 +27,21 @@ void register_allocator(CUDAAllocator* allocator) {
   constexpr std::uint8_t kHighestPriority = 255;
   c10::cuda::CUDACachingAllocator::allocator.store(allocator);
   c10::SetAllocator(c10::kCUDA, allocator, kHighestPriority);
+}
+
+// The child lacks the other threads of its parent, of which any may have held a lock.
+void renew_in_child() {
+  CudaAllocator& ours = *installed_allocator();
+  if (ours.initialized()) {
+    ours.renew_in_child();
+    pool_registry().renew_in_child();
+    new (&install_mutex) Mutex;
+  }
+}
+
+bool is_in_forked_child() {
+  const CudaAllocator* ours = installed_allocator();
+  return ours != nullptr && ours->is_in_forked_child();
 }
 
 // Names the settings that differ but cannot change; empty if there are none.
@@ -80,6 +98,14 @@ bool is_caching() {
 }
 
 void install(const Settings& config) {
+  if (is_in_forked_child()) {
+    if (is_installed()) {
+      return;
+    }
+    throw std::runtime_error(
+        "ferro_alloc.install() came in a forked child of a process that had used CUDA: CUDA does "
+        "not work there; use the 'spawn' start method.");
+  }
   pool_registry().drop_unused();  // from now on the allocator reports releases
   const MutexLock lock(install_mutex);
   if (is_installed()) {
@@ -123,6 +149,10 @@ void install(const Settings& config) {
   c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
 
   if (!was_used) {
+    static const int registered = pthread_atfork(nullptr, nullptr, renew_in_child);
+    if (registered != 0) {
+      throw std::system_error(registered, std::system_category(), "pthread_atfork");
+    }
     // Never destroyed: tensors and other libraries keep pointers to it until the process ends.
     ours = new CudaAllocator(*loaded.api, config, *current);
     set_installed_allocator(ours);
@@ -135,6 +165,9 @@ void install(const Settings& config) {
 }
 
 void uninstall() {
+  if (is_in_forked_child()) {
+    return;
+  }
   const MutexLock lock(install_mutex);
   if (!is_installed()) {
     return;

@@ -1,0 +1,113 @@
+"""Forks again and again while threads allocate and free; the children drop what they inherited.
+
+Arguments: the allocator, and the number of children. Prints how many children did not end, and the
+errors that the others had.
+"""
+
+import atexit
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from tests.python.feature_checks import MIB, error_of, take
+
+import torch
+
+THREADS = 4
+PATIENCE_S = 30
+"""For the children that are left after the last fork."""
+
+stopping = threading.Event()
+side = torch.cuda.Stream()
+graph, pool = torch.cuda.CUDAGraph(), torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    inherited = [take(MIB), take(3 * MIB)]
+with torch.cuda.graph(graph):
+    inherited.append(inherited[0].clone())
+inherited += [take(size) for size in (512, 4096, MIB, 3 * MIB, 30 * MIB)]
+inherited[0].record_stream(side)
+
+
+def allocate_and_free(seed: int) -> None:
+    """On the default stream, of which the inherited tensors are too."""
+    draw = random.Random(seed)
+    kept: list[torch.Tensor] = []
+    while not stopping.is_set():
+        kept += [take(draw.choice((512, 4096, MIB, 3 * MIB))) for _ in range(10)]
+        if draw.random() < 0.1:
+            kept[-1].record_stream(side)
+        draw.shuffle(kept)
+        del kept[draw.randrange(20) :]
+        if draw.random() < 0.05:
+            torch.cuda.empty_cache()
+            torch.cuda.memory_stats()
+
+
+def drop_graph() -> None:
+    global graph
+    del graph
+
+
+def in_child() -> dict[str, str]:
+    """Makes the calls that a child may make; the errors, of those that fail."""
+    calls: dict[str, Callable[[], object]] = {
+        "memory_stats": torch.cuda.memory_stats,
+        "empty_cache": torch.cuda.empty_cache,
+        "zeros": lambda: torch.zeros(3, device="cuda"),
+        "raw": lambda: torch.cuda.caching_allocator_alloc(MIB, 0, side),
+        "below torch": lambda: torch._C._cuda_cudaCachingAllocator_raw_alloc(MIB, 0),
+        "statistics": lambda: torch._C._cuda_memoryStats(0),
+        "emptying": lambda: torch._C._cuda_emptyCache(),
+        "end of pool": lambda: torch._C._cuda_endAllocateToPool(0, pool.id),
+        "release of pool": lambda: torch._C._cuda_releasePool(0, pool.id),
+        "free": inherited.clear,
+        "graph": drop_graph,
+        "exit": atexit._run_exitfuncs,
+        "collect": gc.collect,
+    }
+    only = sys.argv[3:]
+    errors = {
+        name: " ".join(error_of(call)).strip()
+        for name, call in calls.items()
+        if not only or name in only
+    }
+    return {name: error for name, error in errors.items() if error}
+
+
+children: dict[int, int] = {}
+"""The descriptor of the report of each."""
+threads = [threading.Thread(target=allocate_and_free, args=(seed,)) for seed in range(THREADS)]
+for thread in threads:
+    thread.start()
+for _ in range(int(sys.argv[2])):
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writes, json.dumps(in_child()).encode())
+        os._exit(0)
+    os.close(writes)
+    children[child] = reads
+stopping.set()
+for thread in threads:
+    thread.join()
+
+hung, errors = 0, {}
+end = time.monotonic() + PATIENCE_S
+for child, reads in children.items():
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        hung += 1
+    else:
+        report = os.read(reads, 1 << 16)
+        errors[str(child)] = json.loads(report) if report else {"ended": str(ended[1])}
+distinct = sorted({json.dumps(found) for found in errors.values()})
+print(json.dumps({"hung": hung, "errors": [json.loads(found) for found in distinct]}))
