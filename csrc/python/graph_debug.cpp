@@ -73,6 +73,14 @@ std::optional<FoundBlock> largest_of(const std::vector<GraphUses::Use>& uses, bo
                             : std::optional(FoundBlock{largest->block, largest->workspace});
 }
 
+std::vector<FoundBlock> in_scratch_of(const GraphUses& uses, const GraphUses& other) {
+  std::vector<FoundBlock> found;
+  for (const GraphUses::Use& use : uses.in_scratch_of(other)) {
+    found.push_back({use.block, use.workspace});
+  }
+  return found;
+}
+
 std::vector<FoundBlock> freed_of(const std::vector<GraphUses::Use>& uses) {
   std::vector<FoundBlock> freed;
   for (const GraphUses::Use& use : uses) {
@@ -135,6 +143,7 @@ void bind_graph_debug(py::module_& module) {
                    uses.own().end();
           },
           py::arg("block"))
+      .def("in_scratch_of", wrap_pybind_function(&in_scratch_of), py::arg("other"))
       .def("freed_within", [](const GraphUses& uses) { return freed_of(uses.within()); })
       .def(
           "is_of_capture",

@@ -26,7 +26,7 @@ from ferro_alloc.graphs._device_scalar import DeviceScalar
 from ferro_alloc.graphs._dry_run import plan
 from ferro_alloc.graphs._exclusive import ExclusiveGroup, GroupSizes, exclusive
 from ferro_alloc.graphs._graphed_callable import GraphedCallable, make_graphed_callable
-from ferro_alloc.graphs._misuse import GraphMisuseError, MisuseKind
+from ferro_alloc.graphs._misuse import GraphMisuseError, GraphMisuseWarning, MisuseKind
 from ferro_alloc.graphs._plan import Plan, PlannedCapture, PlannedSet
 from ferro_alloc.graphs._pools import (
     CapturePool,
@@ -47,6 +47,7 @@ __all__ = [
     "DeviceScalar",
     "ExclusiveGroup",
     "GraphMisuseError",
+    "GraphMisuseWarning",
     "GraphSizes",
     "GraphedCallable",
     "GroupSizes",

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
-from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups
-from ferro_alloc.graphs._misuse import Frame, GraphMisuseError, MisuseKind, own_line
+from ferro_alloc.graphs._groups import LaunchOrder, exclusive_groups, late_pools
+from ferro_alloc.graphs._misuse import Frame, GraphMisuseError, MisuseKind, own_line, warn_of
 from ferro_alloc.graphs._pools import PoolHandle, name_of
 from ferro_alloc.graphs._replays import check_replays
 from ferro_alloc.graphs._streams import require_device
@@ -109,6 +109,7 @@ class _Watch:
                 return
             self._check_memory(known)
             last = self._check_order(known)
+            self._check_results(known)
             replay(graph)
             self._replays += 1
             known.replayed = self._replays
@@ -152,6 +153,27 @@ class _Watch:
                 kind = MisuseKind.KEPT_RESULT
                 raise GraphMisuseError(kind, graph.name, block, other.name, writer.name)
 
+    def _check_results(self, graph: _Graph) -> None:
+        """In a pool that joined late, results of later captures lie in scratch of earlier ones.
+        Warns, because the program may have read them already, as in rounds of all graphs."""
+        if graph.pool not in late_pools or graph.pool not in exclusive_groups:
+            return
+        of_pool = [
+            other
+            for other in self._graphs.values()
+            if other is not graph and other.pool == graph.pool and other.device == graph.device
+        ]
+        for writer in of_pool:
+            if writer.replayed <= graph.replayed:
+                continue  # no result yet, or this graph has overwritten it already
+            since = [other for other in of_pool if other.replayed > writer.replayed]
+            gone = {b.address for other in since for b in writer.uses.in_scratch_of(other.uses)}
+            found = [b for b in writer.uses.in_scratch_of(graph.uses) if b.address not in gone]
+            if found:
+                largest = max(found, key=lambda block: block.bytes)
+                kind = MisuseKind.OVERWRITTEN_RESULT
+                warn_of(GraphMisuseError(kind, graph.name, largest, writer.name))
+
     def _check_order(self, graph: _Graph) -> _Last | None:
         group = exclusive_groups.get(graph.pool)
         if group is None:
@@ -179,7 +201,9 @@ def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
 
     A replay of a graph that was captured while the mode is on raises `GraphMisuseError`, and
     launches nothing, if it would use freed memory or memory that another graph may have
-    overwritten, or if it overtakes the last replay of its exclusive group. The mode records the
+    overwritten, or if it overtakes the last replay of its exclusive group. In a pool that joined
+    its group late, a replay that overwrites a live result issues a `GraphMisuseWarning`, because
+    the program may have read the result already. The mode records the
     stacks of allocations and frees, unless the program already records a memory history. Raises
     `FerroError` without a device, while ferro_alloc is not installed, and unless `enabled` is True
     or False.

@@ -15,7 +15,7 @@ from ferro_alloc import _load
 from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
-from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
+from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups, late_pools
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, handle_of, pool_of
 from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._sizes import pool_sizes
@@ -31,9 +31,6 @@ Member = Any
 _numbers = itertools.count(1)
 _lock = threading.RLock()
 """Guards the registry, and the membership of pools."""
-
-_warned: set[PoolHandle] = set()
-"""Pools whose late declaration was reported."""
 
 _REASONS = {
     "no memory": "there is no memory for separate scratch. Free some and try again",
@@ -270,10 +267,10 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
 
 def _warn_if_late(handle: PoolHandle) -> None:
     """Reports a pool whose captures share memory already, unless its trees order their replays."""
-    if handle in _warned or handle in exclusive_groups or _load.load().is_tree_pool(handle):
+    if handle in late_pools or handle in exclusive_groups or _load.load().is_tree_pool(handle):
         return
     if pool_sizes(handle).shared_bytes != 0:
-        _warned.add(handle)
+        late_pools.add(handle)
         warnings.warn(
             f"{pool_of(handle)} joins an exclusive group after several captures that share memory, "
             "so their graphs must replay in the order of their captures: declare the pool before "

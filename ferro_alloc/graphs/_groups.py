@@ -21,6 +21,11 @@ exclusive_groups: dict[PoolHandle, LaunchOrder] = {}
 if the program has dropped the group."""
 
 
+late_pools: set[PoolHandle] = set()
+"""Pools whose captures shared memory before they joined a group: results of some captures lie in
+scratch of others. Never removed, because handles are unique in the process."""
+
+
 def forget_gone_groups() -> None:
     """Removes groups whose last member has left or is gone."""
     for group in set(exclusive_groups.copy().values()):

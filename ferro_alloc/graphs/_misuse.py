@@ -1,8 +1,10 @@
-"""The errors that the debug mode of graphs finds."""
+"""The misuses that the debug mode of graphs finds."""
 
 from __future__ import annotations
 
 import enum
+import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,9 @@ class MisuseKind(enum.Enum):
     KEPT_RESULT = "kept result"
     """The graph reads memory that another graph wrote and the program released, and a graph that
     may have overwritten it has replayed since."""
+    OVERWRITTEN_RESULT = "overwritten result"
+    """The graph overwrites the live result of another graph of its pool, in which both were
+    captured before it joined its exclusive group. Reported by a `GraphMisuseWarning`."""
     OVERLAP = "overlapping replays"
     """The graph is launched while another one of its exclusive group runs."""
     DELETED_POOL = "deleted pool"
@@ -74,6 +79,12 @@ class GraphMisuseError(FerroError):
                     f"{graph} uses {memory} and freed at {freed}, and {partner} has replayed since "
                     f"{writer} wrote them: keep the tensor, or replay the writer again."
                 ),
+                MisuseKind.OVERWRITTEN_RESULT: (
+                    f"{graph} overwrites {memory}, a result of {partner} that is still in use. "
+                    "Both were captured before their pool joined its exclusive group, so they must "
+                    "replay in the order of their captures: read the result before this replay, "
+                    "or declare the pool before its second capture."
+                ),
                 MisuseKind.OVERLAP: (
                     f"{graph} is launched while {partner} of its exclusive group still runs, and "
                     f"both use the same pages, for example for {memory}: let one wait for the "
@@ -87,15 +98,41 @@ class GraphMisuseError(FerroError):
         )
 
 
+class GraphMisuseWarning(UserWarning):
+    """Issued by a replay in debug mode that is wrong only if the program reads the overwritten
+    result later. If the warning is an error, nothing is launched.
+
+    `misuse` has the facts.
+    """
+
+    def __init__(self, misuse: GraphMisuseError) -> None:
+        self.misuse = misuse
+        super().__init__(str(misuse))
+
+
+def warn_of(misuse: GraphMisuseError) -> None:
+    """Issues a `GraphMisuseWarning` at the innermost line of the program itself."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame is not None and not _is_of_program(frame.f_code.co_filename):
+        level += 1
+        frame = frame.f_back  # type: ignore[assignment]
+    warnings.warn(GraphMisuseWarning(misuse), stacklevel=level + 1)
+
+
 def lines_of(frames: list[Frame]) -> tuple[str, ...]:
     return tuple(_text_of(frame) for frame in frames)
 
 
 def own_line(frames: list[Frame]) -> str:
     """The innermost line of the program itself, as in `serve.py:12 decode`."""
-    own = (f for f in frames if is_own(f[0]) and not f[0].startswith(_PACKAGE))
+    own = (f for f in frames if _is_of_program(f[0]))
     frame = next(own, frames[0] if frames else None)
     return _UNKNOWN if frame is None else _text_of(frame)
+
+
+def _is_of_program(file: str) -> bool:
+    return is_own(file) and not file.startswith(_PACKAGE)
 
 
 def _text_of(frame: Frame) -> str:

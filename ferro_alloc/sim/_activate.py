@@ -172,7 +172,7 @@ def _start(chosen: Machine, sharing: str) -> None:
 
 def _adjust(torch: ModuleType) -> None:
     assert _active is not None
-    adjust_torch(torch, device_count=_active.count, values=_active.values)
+    adjust_torch(torch, values=_active.values)
 
 
 def _told_sharing(wanted: Machine) -> str:

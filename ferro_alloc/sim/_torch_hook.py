@@ -7,15 +7,21 @@ durations.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from importlib import import_module
 from types import ModuleType
 
+from ferro_alloc.sim import _library
 
-def adjust_torch(torch: ModuleType, device_count: int, values: bool) -> None:
+
+def adjust_torch(torch: ModuleType, values: bool) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
-    # If a program loaded NVML first, that is the real library, which knows the real devices.
-    torch.cuda._cached_device_count = device_count
+    # If a program loaded NVML first, that is the real library, which knows the real devices. The
+    # runtime then counts them, which fixes CUDA_VISIBLE_DEVICES earlier than NVML does.
+    nvml = "libnvidia-ml.so.1"
+    if ctypes.CDLL(nvml)._handle != ctypes.CDLL(str(_library.folder() / nvml))._handle:
+        torch.cuda._device_count_nvml = lambda: -1
     # Inductor's compile processes would look for a GPU and find none.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # This extension needs torch to be loaded first.

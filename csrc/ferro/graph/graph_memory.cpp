@@ -236,8 +236,9 @@ CapturedRanges GraphMemory::captured_of(const PoolId& id, Places places) {
   return captured;
 }
 
-AddressRanges GraphMemory::addresses_of_capture(const PoolId& id, std::uint64_t capture) {
-  return std::move(captured_of(id, Places::kOriginal)[capture]);
+AddressRanges GraphMemory::addresses_of_capture(const PoolId& id, std::uint64_t capture,
+                                                Places places) {
+  return std::move(captured_of(id, places)[capture]);
 }
 
 GraphSizes GraphMemory::sizes_of(const PoolId& id, std::uint64_t capture,

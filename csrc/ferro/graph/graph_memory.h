@@ -81,7 +81,9 @@ class GraphMemory final : public GraphPages {
 
   // What captures were given. A capture is known by the driver's id. Those of a graph that is gone
   // count until it is forgotten.
-  AddressRanges addresses_of_capture(const PoolId& id, std::uint64_t capture)
+  enum class Places : std::uint8_t { kOriginal, kCurrent };  // of pages that moved
+  AddressRanges addresses_of_capture(const PoolId& id, std::uint64_t capture,
+                                     Places places = Places::kOriginal)
       FERRO_EXCLUDES(climb_mutex_);
   // `live`: the blocks in use of the pool.
   GraphSizes sizes_of(const PoolId& id, std::uint64_t capture, std::span<const BlockView> live)
@@ -176,7 +178,6 @@ class GraphMemory final : public GraphPages {
   std::uint64_t capture_of(StreamId stream, InCapture in);
   void note_captured(const PoolId& id, std::uint64_t capture, DevicePtr ptr, std::size_t bytes);
   void close_order(GraphPool& pool);
-  enum class Places : std::uint8_t { kOriginal, kCurrent };  // of pages that moved
   CapturedRanges captured_of(const PoolId& id, Places places);
 
   void end_first_capture(GraphPool& pool);

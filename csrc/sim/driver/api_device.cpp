@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 using ferro::sim::Machine;
 
@@ -14,13 +15,15 @@ bool is_device(Machine& machine, CUdevice device) {
   return device >= 0 && device < machine.device_count();
 }
 
+int card_of(Machine& machine, CUdevice device) { return machine.device(device).card; }
+
 }  // namespace
 
 FERRO_SIM_API cuInit(unsigned flags) {
   FERRO_SIM_QUERY();
   if (flags != 0) return call.finish(CUDA_ERROR_INVALID_VALUE);
   call.machine().initialise();
-  return CUDA_SUCCESS;
+  return call.finish(call.machine().device_count() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS);
 }
 
 FERRO_SIM_API cuDriverGetVersion(int* version) {
@@ -62,7 +65,8 @@ FERRO_SIM_API cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   if (!is_device(call.machine(), device)) {
     return call.finish(CUDA_ERROR_INVALID_DEVICE);
   }
-  std::memcpy(uuid->bytes, ferro::sim::device_uuid(device).data(), sizeof(uuid->bytes));
+  std::memcpy(uuid->bytes, ferro::sim::device_uuid(card_of(call.machine(), device)).data(),
+              sizeof(uuid->bytes));
   return CUDA_SUCCESS;
 }
 
@@ -72,7 +76,7 @@ FERRO_SIM_API cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     return call.finish(CUDA_ERROR_INVALID_DEVICE);
   }
   std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0",
-                ferro::sim::pci_bus(device));
+                ferro::sim::pci_bus(card_of(call.machine(), device)));
   return CUDA_SUCCESS;
 }
 
@@ -80,12 +84,15 @@ FERRO_SIM_API cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   FERRO_SIM_QUERY();
   unsigned domain = 0;
   unsigned bus = 0;
-  const int first = ferro::sim::pci_bus(0);
-  if (std::sscanf(text, "%x:%x", &domain, &bus) != 2 ||
-      !is_device(call.machine(), static_cast<int>(bus) - first)) {
+  if (std::sscanf(text, "%x:%x", &domain, &bus) != 2) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  *device = static_cast<int>(bus) - first;
+  const int card = static_cast<int>(bus) - ferro::sim::pci_bus(0);
+  const std::optional<int> found = call.machine().device_of(card);
+  if (!found) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  *device = *found;
   return CUDA_SUCCESS;
 }
 
@@ -106,7 +113,8 @@ FERRO_SIM_API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUd
   if (!is_device(call.machine(), device)) {
     return call.finish(CUDA_ERROR_INVALID_DEVICE);
   }
-  *value = ferro::sim::device_attribute(call.machine().config(), attribute, device);
+  *value = ferro::sim::device_attribute(call.machine().config(), attribute,
+                                        card_of(call.machine(), device));
   return CUDA_SUCCESS;
 }
 

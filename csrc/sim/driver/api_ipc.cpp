@@ -27,7 +27,7 @@ static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
 struct EventHandle {
   char magic[8];
   std::int32_t process;
-  std::int32_t device;
+  std::int32_t card;
 };
 static_assert(sizeof(EventHandle) <= sizeof(CUipcEventHandle));
 
@@ -41,7 +41,8 @@ CUresult export_memory(Machine& machine, CUipcMemHandle* out, CUdeviceptr at) {
   if (!range) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const SharedFile* file = mapping->pages->share(machine.config().backing);
+  const SharedFile* file = mapping->pages->share(machine.device(mapping->pages->device()).card,
+                                                 machine.config().backing);
   if (file == nullptr) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
@@ -76,11 +77,12 @@ CUresult import_memory(ferro::sim::ApiCall& call, CUdeviceptr* out, const CUipcM
   }
   std::optional<SharedFile> file =
       SharedFile::open(handle.process, handle.descriptor, handle.file_id);
-  if (!file || file->device() >= machine.device_count()) {
+  const std::optional<int> device = file ? machine.device_of(file->card()) : std::nullopt;
+  if (!device) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::size_t size = file->bytes();
-  const int owner = file->device();
+  const int owner = *device;
   auto pages =
       std::make_shared<ferro::sim::Pages>(std::move(*file), owner, machine.config().backing);
   const auto base = machine.space().reserve(size, ferro::sim::kGranularity);
@@ -150,7 +152,7 @@ FERRO_SIM_API cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
   EventHandle told{};
   std::memcpy(told.magic, kEventMagic, sizeof(kEventMagic));
   told.process = getpid();
-  told.device = event->context->device;
+  told.card = call.machine().device(event->context->device).card;
   std::memset(out, 0, sizeof(*out));
   std::memcpy(out, &told, sizeof(told));
   return CUDA_SUCCESS;
@@ -160,15 +162,15 @@ FERRO_SIM_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   FERRO_SIM_CONTEXT_CALL(0);
   EventHandle told{};
   std::memcpy(&told, &handle, sizeof(told));
-  if (out == nullptr || std::memcmp(told.magic, kEventMagic, sizeof(kEventMagic)) != 0 ||
-      told.device >= call.machine().device_count()) {
+  const std::optional<int> device = call.machine().device_of(told.card);
+  if (out == nullptr || std::memcmp(told.magic, kEventMagic, sizeof(kEventMagic)) != 0 || !device) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
   if (told.process == getpid()) {
     return call.finish(CUDA_ERROR_INVALID_CONTEXT);
   }
   auto event = std::make_shared<Event>();
-  event->context = &call.machine().device(told.device).context;
+  event->context = &call.machine().device(*device).context;
   event->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
   event->recorded = true;
   event->exported = true;

@@ -204,7 +204,8 @@ FERRO_SIM_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHand
       (pages->properties.requestedHandleTypes & type) == 0) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  const SharedFile* file = pages->share(call.machine().config().backing);
+  const SharedFile* file =
+      pages->share(call.machine().device(pages->device()).card, call.machine().config().backing);
   const int descriptor = file == nullptr ? -1 : file->duplicate();
   if (descriptor < 0) {
     return call.finish(CUDA_ERROR_OPERATING_SYSTEM);
@@ -225,11 +226,12 @@ FERRO_SIM_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, 
   if (!file) {
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
-  if (file->device() >= call.machine().device_count()) {
+  const std::optional<int> found = call.machine().device_of(file->card());
+  if (!found) {
     return call.finish(CUDA_ERROR_INVALID_DEVICE);
   }
   call.set_bytes(file->bytes());
-  const int device = file->device();
+  const int device = *found;
   const auto pages =
       std::make_shared<Pages>(std::move(*file), device, call.machine().config().backing);
   pages->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

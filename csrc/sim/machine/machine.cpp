@@ -1,9 +1,11 @@
 #include "sim/machine/machine.h"
 
 #include "sim/machine/perform.h"
+#include "sim/settings/visible_cards.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <pthread.h>
 #include <utility>
 
@@ -80,8 +82,10 @@ std::unique_ptr<SharedCapacity> join_others(const std::string& sharing) {
 
 }  // namespace
 
-Device::Device(AddressSpace& space, const MachineConfig& config, SharedCapacity* sharing, int index)
-    : memory(config.total_bytes(), config.backing, sharing, index),
+Device::Device(AddressSpace& space, const MachineConfig& config, SharedCapacity* sharing, int index,
+               int number)
+    : card(number),
+      memory(config.total_bytes(), config.backing, sharing, number),
       allocations(space, memory, index) {
   context.device = index;
   context.legacy.context = &context;
@@ -94,10 +98,34 @@ Machine::Machine(const MachineConfig& config)
       space_(config.address_space_bytes),
       scheduler_([this](const Work& work, int device) { perform(*this, work, device); },
                  process().lock, config) {
-  for (int i = 0; i < config.devices; ++i) {
-    devices_.push_back(std::make_unique<Device>(space_, config, sharing_.get(), i));
+  show(visible_cards(nullptr, config.devices));
+}
+
+void Machine::show(const std::vector<int>& cards) {
+  devices_.clear();
+  for (const int card : cards) {
+    devices_.push_back(
+        std::make_unique<Device>(space_, config_, sharing_.get(), device_count(), card));
     devices_.back()->context.legacy.id = next_id();
   }
+}
+
+void Machine::initialise() {
+  if (std::exchange(initialised_, true)) {
+    return;
+  }
+  const char* const list = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool in_use =
+      std::ranges::any_of(devices_, [](const auto& each) { return each->context.active(); });
+  if (list != nullptr && !in_use) {
+    show(visible_cards(list, config_.devices));
+  }
+}
+
+std::optional<int> Machine::device_of(int card) const {
+  const auto found = std::ranges::find(devices_, card, [](const auto& each) { return each->card; });
+  return found == devices_.end() ? std::nullopt
+                                 : std::optional(static_cast<int>(found - devices_.begin()));
 }
 
 std::mutex& Machine::lock() { return process().lock; }

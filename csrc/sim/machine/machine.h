@@ -31,8 +31,10 @@
 namespace ferro::sim {
 
 struct Device {
-  Device(AddressSpace& space, const MachineConfig& config, SharedCapacity* sharing, int index);
+  Device(AddressSpace& space, const MachineConfig& config, SharedCapacity* sharing, int index,
+         int number);
 
+  const int card;  // its number in the machine
   PhysicalMemory memory;
   Allocations allocations;
   Context context;  // the primary one
@@ -70,14 +72,17 @@ class Machine {
   // True in a child of fork() whose parent had called cuInit: the driver does not work there. Any
   // other child has a machine of its own, like its parent's.
   static bool forked();
-  // What cuInit does to later forks.
-  void initialise() { initialised_ = true; }
+  // What cuInit does to later forks. The first call also removes the devices that
+  // CUDA_VISIBLE_DEVICES hides, unless a context is in use already.
+  void initialise();
 
   const MachineConfig& config() const { return config_; }
   bool initialised() const { return initialised_; }
   int device_count() const { return static_cast<int>(devices_.size()); }
   Device& device(int index) { return *devices_[static_cast<std::size_t>(index)]; }
   const Device& device(int index) const { return *devices_[static_cast<std::size_t>(index)]; }
+  // The device of a card; none: the process does not see it.
+  std::optional<int> device_of(int card) const;
   // Null: no other process takes memory of the devices.
   SharedCapacity* sharing() { return sharing_.get(); }
   AddressSpace& space() { return space_; }
@@ -139,6 +144,9 @@ class Machine {
   std::string report(bool ranges) const;
 
  private:
+  // The devices of the process are these cards from now on.
+  void show(const std::vector<int>& cards);
+
   const MachineConfig config_;
   const std::uint64_t generation_;
   bool initialised_ = false;

@@ -73,9 +73,9 @@ std::pair<CUdeviceptr, std::size_t> fixed_part(CUdeviceptr base, std::size_t byt
 
 }  // namespace
 
-const SharedFile* Pages::share(bool backed) {
+const SharedFile* Pages::share(int card, bool backed) {
   if (!file_) {
-    std::optional<SharedFile> file = SharedFile::create(bytes_, device_);
+    std::optional<SharedFile> file = SharedFile::create(bytes_, card);
     if (!file) {
       return nullptr;
     }

@@ -57,7 +57,7 @@ class Pages {
 
   // Moves the bytes into a file of their own, the first time. Null when the process is out of file
   // descriptors; then nothing changed.
-  const SharedFile* share(bool backed);
+  const SharedFile* share(int card, bool backed);
 
   CUmemGenericAllocationHandle id = 0;
   unsigned references = 0;

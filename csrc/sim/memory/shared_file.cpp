@@ -45,7 +45,7 @@ std::uint64_t random_id() {
 
 }  // namespace
 
-std::optional<SharedFile> SharedFile::create(std::size_t bytes, int device) {
+std::optional<SharedFile> SharedFile::create(std::size_t bytes, int card) {
   const int descriptor = move_aside(memfd_create("ferro_sim_pages", MFD_CLOEXEC));
   if (descriptor < 0) {
     return std::nullopt;
@@ -54,7 +54,7 @@ std::optional<SharedFile> SharedFile::create(std::size_t bytes, int device) {
   std::memcpy(note.magic, kMagic, sizeof(kMagic));
   note.bytes = bytes;
   note.id = random_id();
-  note.device = device;
+  note.card = card;
   SharedFile file(descriptor, note);
   if (ftruncate(descriptor, static_cast<off_t>(bytes + kNotePage)) != 0 ||
       pwrite(descriptor, &note, sizeof(note), static_cast<off_t>(bytes)) != sizeof(note)) {

@@ -14,7 +14,7 @@ namespace ferro::sim {
 class SharedFile {
  public:
   // None if the process is out of file descriptors.
-  static std::optional<SharedFile> create(std::size_t bytes, int device);
+  static std::optional<SharedFile> create(std::size_t bytes, int card);
   // Copies the descriptor. None if it is no such file, or if the process is out of descriptors.
   static std::optional<SharedFile> adopt(int descriptor);
   // The file behind `descriptor` of another process, which must carry `id`.
@@ -28,7 +28,8 @@ class SharedFile {
   // A descriptor that the caller closes; -1 if the process is out of descriptors.
   int duplicate() const;
   std::size_t bytes() const { return note_.bytes; }
-  int device() const { return note_.device; }
+  // The number in the machine of the card that has the pages.
+  int card() const { return note_.card; }
   // Unique among the files of all processes.
   std::uint64_t id() const { return note_.id; }
 
@@ -37,7 +38,7 @@ class SharedFile {
     char magic[16];
     std::uint64_t bytes;
     std::uint64_t id;
-    std::int32_t device;
+    std::int32_t card;
   };
   SharedFile(int descriptor, const Note& note) : descriptor_(descriptor), note_(note) {}
   // Owns the descriptor already.

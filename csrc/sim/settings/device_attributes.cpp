@@ -5,7 +5,7 @@
 
 namespace ferro::sim {
 
-int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, int device) {
+int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, int number) {
   const Card& card = *config.card;
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -68,7 +68,7 @@ int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, 
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       return card.compute_minor;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return pci_bus(device);
+      return pci_bus(number);
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
       return CU_COMPUTEMODE_DEFAULT;
     // The largest textures, which some libraries divide by.
@@ -110,14 +110,26 @@ int device_attribute(const MachineConfig& config, CUdevice_attribute attribute, 
   }
 }
 
-std::array<unsigned char, 16> device_uuid(int device) {
+std::array<unsigned char, 16> device_uuid(int card) {
   std::array<unsigned char, 16> bytes{};
   constexpr std::string_view kText = "ferro-simulated";
   std::copy(kText.begin(), kText.end(), bytes.begin());
-  bytes.back() = static_cast<unsigned char>(device);
+  bytes.back() = static_cast<unsigned char>(card);
   return bytes;
 }
 
-int pci_bus(int device) { return 0x10 + device; }
+std::string device_uuid_text(int card) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const std::array<unsigned char, 16> bytes = device_uuid(card);
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    text += i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    text += kDigits[bytes[i] >> 4U];
+    text += kDigits[bytes[i] & 15U];
+  }
+  return text;
+}
+
+int pci_bus(int card) { return 0x10 + card; }
 
 }  // namespace ferro::sim

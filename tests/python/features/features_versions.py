@@ -1,5 +1,6 @@
 """What later versions of torch ask of an allocator. Each check says which one introduced it."""
 
+import ctypes
 import gc
 import threading
 
@@ -21,6 +22,7 @@ import torch
 TOTAL = torch.cuda.mem_get_info()[1]
 memory = torch.cuda.memory
 settings = torch._C._accelerator_setAllocatorSettings
+kept = []
 
 
 def storage(size=0):
@@ -34,6 +36,42 @@ def kind_at(owner, size, address):
 
 
 # ---- 2.11
+
+
+def own_allocator(allocate, free):
+    """Behind the two functions that a MemPool calls; lives as long as the process."""
+    word, pointer = ctypes.c_size_t, ctypes.c_void_p
+    functions = (
+        ctypes.CFUNCTYPE(pointer, word, ctypes.c_int, pointer)(allocate),
+        ctypes.CFUNCTYPE(None, pointer, word, ctypes.c_int, pointer)(free),
+    )
+    kept.append(functions)
+    addresses = [ctypes.cast(function, pointer).value for function in functions]
+    return torch._C._cuda_customAllocator(*addresses)
+
+
+@since(11)
+def equal_free_blocks_of_descending_addresses():
+    """In MiB. From torch 2.13 on native takes that of the oldest segment, before the lowest."""
+    region, offset = take(256 * MIB), 256 * MIB
+    base = region.data_ptr()
+
+    def allocate(size, device, stream):
+        nonlocal offset
+        offset -= size
+        return base + offset
+
+    def offsets(pool, size):
+        with torch.cuda.use_mem_pool(pool):
+            blocks = [take(size) for _ in range(3)]
+        return [(block.data_ptr() - base) // MIB for block in blocks]
+
+    pool = torch.cuda.MemPool(own_allocator(allocate, lambda *_: None))
+    found = [offsets(pool, size * MIB) for size in (24, 24, 23)]
+    del pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    return *found, region.nbytes // MIB
 
 
 @since(11)

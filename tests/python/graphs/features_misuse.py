@@ -4,9 +4,11 @@ The comments at the ends of lines are what the errors have to name.
 """
 
 import gc
+import random
+import warnings
 from pathlib import Path
 
-from tests.python.feature_checks import MIB, check, filled, finish, take
+from tests.python.feature_checks import MIB, check, filled, finish, take, words
 
 import torch
 
@@ -224,6 +226,144 @@ def a_result_whose_pages_a_later_capture_has():
             destroyed,
             len(group.pools),
         ]
+
+
+class Late:
+    """A graph of a pool that joins its group after all captures: it copies its source through
+    scratch into results. With `moves` its later scratch has the pages of its earlier one."""
+
+    def __init__(self, pool, scratch, results, moves):
+        self.source = filled(PAGE, 1)
+        with CaptureGuard(pool) as guard:
+            between = []
+            self.results = []
+            for number in range(scratch):
+                between.append(self.source.clone())
+                if moves or number < results:
+                    self.results.append(between[-1].clone())  # allocated: late result
+            del between
+            if moves:
+                large = take(scratch * PAGE)
+                for part in large.split(PAGE):
+                    part.view(torch.int32).copy_(self.source)
+                del large, part
+        self.graph = guard.graph
+
+    def put(self, tag):
+        self.source.copy_(filled(PAGE, tag))
+
+    def is_right(self, tag):
+        return all(has(result, tag) for result in self.results)
+
+
+def has(result, tag):
+    return torch.equal(result.cpu(), words(tag, PAGE))
+
+
+def findings_of(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [each for each in caught if each.category is graphs.GraphMisuseWarning]
+
+
+def late_pool(made):
+    """The steps that `made` captures into a pool, and the group that the pool joins then."""
+    handle = graphs.graph_pool_handle("late")
+    steps = made(handle)
+    with warnings.catch_warnings(action="ignore"):
+        group = graphs.exclusive(handle)
+    graphs.release_graph_pool_handle(handle)
+    return steps, group
+
+
+@check
+def a_result_in_scratch_of_a_graph_captured_before_the_pool_joined():
+    with graphs.debug():
+        steps, group = late_pool(
+            lambda pool: [Late(pool, 4, results=1, moves=False) for _ in range(2)]
+        )
+        for tag, step in enumerate(steps, 1):
+            step.put(tag)
+        first, second = (step.graph.launch for step in steps)
+        silent = [findings_of(call) for call in (second, second)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", graphs.GraphMisuseWarning)
+            try:
+                first()
+                refused = None
+            except graphs.GraphMisuseWarning as found:
+                refused = found.misuse.kind.name
+        kept = [steps[1].is_right(2), steps[0].graph.num_replays]
+        (found,) = findings_of(first)
+        misuse = found.message.misuse
+        return [
+            silent,
+            refused,
+            kept,
+            facts(misuse, "allocated: late result"),
+            misuse.partner.split(",")[0],
+            misuse.address == steps[1].results[0].data_ptr(),
+            found.filename == __file__,
+            [len(findings_of(call)) for call in (first, second, first)],
+            [step.is_right(tag) for tag, step in enumerate(steps, 1)],
+            len(group.pools),
+        ]
+
+
+def replayed_in_random_order(seed, moves):
+    """How often a finding names other results than were destroyed; replays that destroyed
+    results, and replays that destroyed none."""
+    draw = random.Random(seed)
+
+    def capture(pool):
+        sizes = [draw.randint(2, 8) for _ in range(5)]
+        return [
+            Late(pool, size, draw.randint(1, size), moves and draw.random() < 0.5) for size in sizes
+        ]
+
+    steps, group = late_pool(capture)
+    names = {f"graph {number} of pool 'late'": step for number, step in enumerate(steps, 1)}
+    intact = {}  # for each step its last tag, and the results that have it
+    counts = [0, 0, 0]
+    for tag in range(60):
+        if tag == 40:  # results that are not live any more
+            del steps[2].results[:]
+            intact.pop(steps[2], None)
+        step = draw.choice(steps)
+        step.put(tag)
+        found = findings_of(step.graph.launch)
+        named = {names[each.message.misuse.partner.split(",")[0]] for each in found}
+        intact[step] = tag, list(step.results)
+        destroyed = set()
+        for other, (last, results) in intact.items():
+            right = [result for result in results if has(result, last)]
+            if len(right) != len(results):
+                destroyed.add(other)
+            results[:] = right
+        assert step not in destroyed
+        counts[0] += named != destroyed
+        counts[1 if destroyed else 2] += 1
+    return counts, group
+
+
+@check
+def late_pools_in_random_orders():
+    with graphs.debug():
+        found = [replayed_in_random_order(seed, seed % 2)[0] for seed in range(6)]
+        return [sum(wrong for wrong, *_ in found), all(min(each[1:]) > 0 for each in found)]
+
+
+@check
+def early_pools_in_random_orders():
+    """Captured while the pool is a member: nothing is destroyed, and nothing found."""
+    with graphs.debug():
+        handle = graphs.graph_pool_handle("early")
+        group = graphs.exclusive(handle)
+        steps = [Late(handle, size, 1, False) for size in (4, 2, 3)]
+        found = [findings_of(step.graph.launch) for step in (*steps[::-1], *steps, *steps[::-1])]
+        graphs.release_graph_pool_handle(handle)
+        return [sum(map(len, found)), len(group.pools)]
 
 
 @check

@@ -62,6 +62,20 @@ EXPECTED: dict[str, Any] = {
         ["DELETED_POOL", "graph 1 of pool 'second'", PAGE, True],
         PAGE // 4,
     ],
+    "a_result_in_scratch_of_a_graph_captured_before_the_pool_joined": [
+        [[], []],
+        "OVERWRITTEN_RESULT",
+        [True, 0],
+        ["OVERWRITTEN_RESULT", "graph 1 of pool 'late'", PAGE, True],
+        "graph 2 of pool 'late'",
+        True,
+        True,
+        [0, 0, 1],
+        [True, False],
+        1,
+    ],
+    "late_pools_in_random_orders": [0, True],
+    "early_pools_in_random_orders": [0, 1],
     "nothing_is_left_when_it_is_off": [True, True, True, [False, True, False], True, PAGE],
 }
 

@@ -191,7 +191,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void visit_live(const VisitBlock& visit) const;
   // The addresses that a capture received from its pool.
   AddressRanges addresses_of_capture(c10::DeviceIndex device, const PoolId& pool,
-                                     std::uint64_t capture) const;
+                                     std::uint64_t capture, GraphMemory::Places places) const;
   // The number of captures that run, on all devices.
   int captures() const;
   bool has_captures() const { return captures() != 0; }

@@ -54,8 +54,9 @@ void CudaAllocator::forget_capture(c10::DeviceIndex index, const PoolId& pool,
 }
 
 AddressRanges CudaAllocator::addresses_of_capture(c10::DeviceIndex index, const PoolId& pool,
-                                                  std::uint64_t capture) const {
-  return device(index).graphs.addresses_of_capture(pool, capture);
+                                                  std::uint64_t capture,
+                                                  GraphMemory::Places places) const {
+  return device(index).graphs.addresses_of_capture(pool, capture, places);
 }
 
 void CudaAllocator::visit_live(const VisitBlock& visit) const {

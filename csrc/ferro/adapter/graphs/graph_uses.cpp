@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -62,7 +63,9 @@ GraphUses::GraphUses(c10::DeviceIndex device, StreamId stream, std::size_t mark)
 void GraphUses::settle(const PoolId& pool) {
   CudaAllocator& allocator = *installed_allocator();
   WatchedBlocks& watched = allocator.watched_blocks();
-  addresses_ = allocator.addresses_of_capture(device_, pool, capture_);
+  pool_ = pool;
+  addresses_ =
+      allocator.addresses_of_capture(device_, pool, capture_, GraphMemory::Places::kOriginal);
   std::set<DevicePtr> words(words_.begin(), words_.end());
   words_ = {};
   // Removes the words in a range. False if there were none.
@@ -96,6 +99,16 @@ void GraphUses::settle(const PoolId& pool) {
                                                                           : within_;
     uses.push_back({block, known.contains(to_void_ptr(block->ptr()))});
   }
+}
+
+std::vector<GraphUses::Use> GraphUses::in_scratch_of(const GraphUses& other) const {
+  const AddressRanges scratch = installed_allocator()->addresses_of_capture(
+      other.device_, other.pool_, other.capture_, GraphMemory::Places::kCurrent);
+  std::vector<Use> found;
+  std::ranges::copy_if(own_, std::back_inserter(found), [&](const Use& use) {
+    return !use.block->is_freed() && scratch.overlaps(use.block->ptr(), use.block->size());
+  });
+  return found;
 }
 
 ScrubbedStacks::ScrubbedStacks()

@@ -37,6 +37,9 @@ class GraphUses {
   const std::vector<Use>& within() const { return within_; }
   // Blocks that its own capture received: results, state, and scratch, which is freed.
   const std::vector<Use>& own() const { return own_; }
+  // The blocks of `own` that are live in pages that the capture of `other`, into the same pool,
+  // received: its replays may overwrite them. Pages may move in later captures.
+  std::vector<Use> in_scratch_of(const GraphUses& other) const;
   // Whether the capture received any of these bytes.
   bool is_of_capture(DevicePtr ptr, std::size_t bytes) const {
     return addresses_.overlaps(ptr, bytes);
@@ -46,6 +49,7 @@ class GraphUses {
   const c10::DeviceIndex device_;
   const std::uint64_t capture_;  // the driver's id
   const std::size_t mark_;
+  PoolId pool_;
   std::vector<DevicePtr> words_;
   std::vector<Use> outside_;
   std::vector<Use> within_;

@@ -7,7 +7,7 @@
 
 struct FerroSimCard {
   char name[96];
-  unsigned char uuid[16];
+  char uuid[48];  // GPU-...
   int pci_bus;
   int compute_major;
   int compute_minor;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #define FERRO_SIM_NVML extern "C" __attribute__((visibility("default"))) Result
@@ -110,17 +111,6 @@ Result write_text(const std::string& text, char* out, unsigned size) {
   }
   std::memcpy(out, text.c_str(), text.size() + 1);
   return kSuccess;
-}
-
-std::string uuid_of(const FerroSimCard& card) {
-  std::string text = "GPU";
-  for (int i = 0; i < 16; ++i) {
-    char byte[4];
-    std::snprintf(byte, sizeof(byte), "%02x", card.uuid[i]);
-    text += (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) ? "-" : "";
-    text += byte;
-  }
-  return text;
 }
 
 template <typename Process>
@@ -227,7 +217,7 @@ FERRO_SIM_NVML nvmlDeviceGetHandleByUUID(const char* uuid, Handle* out) {
   for (int i = 0; i < ferro_sim_card_count(); ++i) {
     FerroSimCard card;
     ferro_sim_card(i, &card);
-    if (uuid_of(card) == uuid) {
+    if (std::string_view(card.uuid) == uuid) {
       *out = handle_of(i);
       return kSuccess;
     }
@@ -277,7 +267,7 @@ FERRO_SIM_NVML nvmlDeviceGetName(Handle handle, char* out, unsigned size) {
 
 FERRO_SIM_NVML nvmlDeviceGetUUID(Handle handle, char* out, unsigned size) {
   const Found found = find(handle, out);
-  return found.result == kSuccess ? write_text(uuid_of(found.card), out, size) : found.result;
+  return found.result == kSuccess ? write_text(found.card.uuid, out, size) : found.result;
 }
 
 FERRO_SIM_NVML nvmlDeviceGetPciInfo_v3(Handle handle, Pci3* out) {
