@@ -98,6 +98,23 @@ def test_children_end_that_were_forked_beside_threads(allocator: str) -> None:
     assert found["errors"] == [{"zeros": refused, "raw": refused, "below torch": refused}]
 
 
+def test_a_negative_size_is_named(run_simulated: RunSimulated) -> None:
+    program = (
+        "import ferro_alloc, torch\n"
+        "ferro_alloc.install()\n"
+        "storage = torch.empty(8, device='cuda').untyped_storage()\n"
+        "allocate = torch.cuda.caching_allocator_alloc\n"
+        "for call, size in ((allocate, -1), (allocate, '7'), (storage.resize_, -512)):\n"
+        "    try:\n"
+        "        call(size)\n"
+        "    except torch.OutOfMemoryError as error:\n"
+        "        print(str(error).splitlines()[0])\n"
+    )
+    sentence = "CUDA out of memory. Tried to allocate {} bytes, a negative size."
+    ended = run_simulated(program, memory="256MiB")
+    assert ended.stdout.splitlines() == [sentence.format(size) for size in (-1, -1, -512)]
+
+
 @pytest.mark.parametrize("layout", ["pages", "segments"])
 def test_a_limit_from_the_settings(run_simulated: RunSimulated, layout: str) -> None:
     program = (

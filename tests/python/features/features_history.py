@@ -221,6 +221,23 @@ def segments_know_who_asked_for_them():
 
 
 @check
+def segments_forget_whose_memory_was_freed():
+    found = {}
+    for context in ("state", "alloc", "all"):
+        for size in (512, MIB, 3 * MIB, 30 * MIB):
+            torch.cuda.empty_cache()
+            record("all", context=context, stacks="python")
+            kept = [allocate_here(size)]
+            release_here(kept)
+            segments = snapshot()["segments"]
+            stop()
+            found[f"{context}, {size}"] = any(
+                "allocate_here" in functions(segment["frames"]) for segment in segments
+            )
+    return found
+
+
+@check
 def only_the_newest_entries():
     record("all", max_entries=5)
     for size in range(1, 20):

@@ -261,6 +261,10 @@ Request CudaAllocator::to_request(std::size_t bytes, CallContext context) const 
 
 void* CudaAllocator::allocate_slow(Device& owner, c10::DeviceIndex index,
                                    const KnownStreams::Slot& stream, std::size_t bytes) {
+  // A program that passes a negative size arrives with a number near 2^64.
+  TORCH_CHECK_WITH(OutOfMemoryError, static_cast<std::ptrdiff_t>(bytes) >= 0,
+                   "CUDA out of memory. Tried to allocate ", static_cast<std::ptrdiff_t>(bytes),
+                   " bytes, a negative size.");
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const Request request = to_request(bytes, owner.history.gather_for(bytes));

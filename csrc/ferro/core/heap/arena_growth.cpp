@@ -358,7 +358,9 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     }
     notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
                     {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
-    if (request.context != nullptr) {
+    // As natively, where the first split of a segment drops the call: a view must not show the
+    // calls of freed blocks.
+    if (request.context != nullptr && request.size >= bytes) {
       mapped_by_[begin] = request.context;
     }
     const FreeRange usable = usable_around(*block, std::max(behind(), growth.behind));

@@ -498,7 +498,7 @@ class Heap final : public MappingOwner {
   PoolBytes* const pool_bytes_;  // changes while the device's climb lock is held
   HeapList::Links links_;
   std::size_t used_outside_captures_ FERRO_GUARDED_BY(mutex_) = 0;  // live blocks
-  // The calls that mapped ranges, by the first address, for views.
+  // The calls that mapped ranges which they filled, by the first address, for views.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs

@@ -32,7 +32,7 @@ struct SegmentView {
   PoolId pool{};
   HeapKind kind = HeapKind::kPages;
   std::uint64_t span_number = 0;  // ascends in the order of creation
-  CallContext context = nullptr;  // of the first mapping in it, by address
+  CallContext context = nullptr;  // of the first mapping in it that one request filled
   std::vector<BlockView> blocks;
 };
 
