@@ -34,7 +34,7 @@ struct HeapContext {
   ObserverSlot& observer;
   HeapList& with_free_pages;     // heaps that may have whole free pages
   HeapList& with_pending;        // heaps that may have pending frees
-  GraphPages* graphs = nullptr;  // null: no heap borrows
+  GraphPages* graphs = nullptr;  // null: no heap borrows, and pages of private pools stay
 };
 
 struct Request {
