@@ -73,7 +73,7 @@ AllocateResult GraphMemory::allocate(const PoolId& id, StreamId stream, const Re
   if (!any()) {
     AllocateResult result = device_.allocate(id, stream, request);
     if (result.ptr != kNull) {
-      note_captured(id, capture_of(stream, in), result.ptr, request.size);
+      note_captured(id, capture_of(id, stream, in), result.ptr, request.size);
     }
     return result;
   }
@@ -91,7 +91,7 @@ AllocateResult GraphMemory::allocate_at(const PoolId& id, StreamId stream, Devic
   const RecursiveMutexLock lock(climb_mutex_);
   AllocateResult result = device_.allocate_at(id, stream, ptr, request);
   const bool given =
-      result.ptr == kNull || !any() || record(id, stream, result, request.size, InCapture::kNo);
+      result.ptr == kNull || record(id, stream, result, request.size, InCapture::kNo);
   return given ? std::move(result) : AllocateResult{};
 }
 
@@ -137,14 +137,14 @@ bool GraphMemory::record(const PoolId& id, StreamId stream, const AllocateResult
   GraphPool* pool = find(id);
   Span* span = parts_.addresses.find(result.ptr);
   if (pool == nullptr || !pool->is_tracked || span == nullptr) {
-    note_captured(id, capture_of(stream, in), result.ptr, requested);
+    note_captured(id, capture_of(id, stream, in), result.ptr, requested);
     return true;
   }
   const std::optional<BlockView> block = span->heap()->live_block_at(*span, result.ptr);
   if (block && !may_have(*pool, *span, *block)) {
     return false;
   }
-  const std::uint64_t capture = capture_of(stream, in);
+  const std::uint64_t capture = capture_of(id, stream, in);
   if (pool->records_order()) {
     pool->given.push_back({result.ptr, requested, block ? block->size : 0, capture});
     return true;
@@ -176,12 +176,31 @@ bool GraphMemory::may_have(const GraphPool& pool, Span& span, const BlockView& b
   return false;
 }
 
-std::uint64_t GraphMemory::capture_of(StreamId stream, InCapture in) {
+// A library may capture unannounced. The pages of the pool stay from the first capture on, also
+// after a refused query. Then the block is handed out, and the sizes of the graph lack it.
+std::uint64_t GraphMemory::capture_of(const PoolId& id, StreamId stream, InCapture in) {
+  std::uint64_t capture = 0;
   try {
-    return in == InCapture::kYes ? parts_.driver.capture_info(stream).id : 0;
+    capture = parts_.driver.capture_info(stream).id;
   } catch (const DriverError&) {
-    return 0;  // the block is handed out; only the sizes of the graph lack it
+    expect_graphs(id);
+    return 0;
   }
+  if (capture != 0) {
+    expect_graphs(id);
+  }
+  return in == InCapture::kYes ? capture : 0;
+}
+
+void GraphMemory::expect_graphs(const PoolId& id) {
+  {
+    const MutexLock lock(records_mutex_);
+    if (find(id) != nullptr) {
+      return;
+    }
+  }
+  const RecursiveMutexLock lock(climb_mutex_);
+  pool_of(id);
 }
 
 void GraphMemory::note_captured(const PoolId& id, std::uint64_t capture, DevicePtr ptr,
@@ -197,14 +216,13 @@ void GraphMemory::note_captured(const PoolId& id, std::uint64_t capture, DeviceP
         return;
       }
     }
-    const RecursiveMutexLock lock(climb_mutex_);
-    pool_of(id);
+    expect_graphs(id);
   }
 }
 
 void GraphMemory::note_foreign(const PoolId& id, StreamId stream, DevicePtr ptr,
                                std::size_t bytes) {
-  note_captured(id, capture_of(stream, InCapture::kYes), ptr, bytes);
+  note_captured(id, capture_of(id, stream, InCapture::kYes), ptr, bytes);
 }
 
 void GraphMemory::close_order(GraphPool& pool) {
@@ -288,9 +306,25 @@ void GraphMemory::on_last_release(const PoolId& id) {
     return;
   }
   release(*pool);
-  if (!pool->is_member() && !pool->is_of_tree()) {
+  if (!pool->is_member() && !pool->is_of_tree() && parts_.pools.heaps_of(id).empty()) {
     const MutexLock records_lock(records_mutex_);
     pools_.erase(id);
+  }
+}
+
+void GraphMemory::forget_gone_pools() {
+  std::vector<PoolId> gone;
+  for (const auto& [id, pool] : pools_) {
+    if (!pool.is_member() && !pool.is_of_tree() && !pool.is_tracked &&
+        parts_.pools.use_count(id) < 0) {
+      gone.push_back(id);
+    }
+  }
+  const MutexLock lock(records_mutex_);
+  for (const PoolId& id : gone) {
+    if (const auto pool = pools_.find(id); pool->second.captured.empty()) {
+      pools_.erase(pool);
+    }
   }
 }
 
@@ -341,6 +375,7 @@ void GraphMemory::on_restore(const PoolId& id) {
 }
 
 void GraphMemory::collect(News news) {
+  forget_gone_pools();
   const auto is_new = [&](const GraphPool& pool) {
     return news == News::kShared && has_news(pool);
   };

@@ -14,6 +14,9 @@
 // order of the stream on which it died; the capture goes on as one more user. An arena of the pool
 // may keep a handle whose users are all of its capture.
 //
+// A pool without a record has no graph, and its pages move (GraphPages::keeps_pages). The record
+// stays as long as the pool has heaps, because a graph that is gone may still run.
+//
 // A pool in no group does not borrow. With GraphOrder::kAny it is alone in a group from its second
 // capture on. A pool of which checkpoints are taken is a *tree's*: captures into it do not borrow,
 // and its whole handles without carried memory (policy/carried_memory.h) are shared when it joins a
@@ -68,8 +71,8 @@ class GraphMemory final : public GraphPages {
 
   DeviceMemory& device() { return device_; }
 
-  // Allocations in private pools: those of DeviceMemory, recorded. With `kYes` the driver is asked
-  // which capture the stream is part of.
+  // Allocations in private pools: those of DeviceMemory, recorded. The driver is asked which capture
+  // the stream is part of; the sizes of graphs count those of announced captures, with `kYes`.
   enum class InCapture : std::uint8_t { kNo, kYes };
   AllocateResult allocate(const PoolId& id, StreamId stream, const Request& request,
                           InCapture in = InCapture::kNo) FERRO_EXCLUDES(climb_mutex_);
@@ -138,6 +141,7 @@ class GraphMemory final : public GraphPages {
 
  private:
   // GraphPages.
+  bool keeps_pages(const PoolId& id) const override { return find(id) != nullptr; }
   bool borrows(const PoolId& id) const override;
   std::vector<HandleRange> lend(const PoolId& id, StreamId stream, std::size_t pages,
                                 Loan loan) override;
@@ -175,7 +179,9 @@ class GraphMemory final : public GraphPages {
   bool record(const PoolId& id, StreamId stream, const AllocateResult& result,
               std::size_t requested, InCapture in);
   bool may_have(const GraphPool& pool, Span& span, const BlockView& block);
-  std::uint64_t capture_of(StreamId stream, InCapture in);
+  std::uint64_t capture_of(const PoolId& id, StreamId stream, InCapture in);
+  void expect_graphs(const PoolId& id);
+  void forget_gone_pools();
   void note_captured(const PoolId& id, std::uint64_t capture, DevicePtr ptr, std::size_t bytes);
   void close_order(GraphPool& pool);
   CapturedRanges captured_of(const PoolId& id, Places places);

@@ -61,6 +61,12 @@ def test_graphs_as_late_as_streams_allow(program: str) -> None:
     assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
 
 
+@pytest.mark.parametrize("mode", ["eager", "adversarial"])
+def test_pages_of_pools_move_until_a_capture(mode: str) -> None:
+    found = simulated("features_pool_pages.py", "ferro", memory="1GiB", mode=mode, turn="0.003")
+    assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_interpreter_ends_quietly(run_simulated: RunSimulated, order: str) -> None:
     ended = run_simulated("torch_exit.py", "ferro", order, memory="1GiB", destructors=True)

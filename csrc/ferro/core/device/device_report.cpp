@@ -87,7 +87,7 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
   asked.stream_may_wait = parts_.config.may_wait_before_growth();
   const PageRequest wanted = heap.page_request(asked, heap.pages_missing_for(asked));
   std::size_t at_hand = parts_.store.available(wanted);
-  parts_.pools.for_each_with_free_pages([&](Heap& giver) {
+  parts_.pools.for_each_with_free_pages(kDefaultPool, [&](Heap& giver) {
     if (&giver != &heap) {
       at_hand += giver.releasable_pages(wanted.pages, ReleaseAfter::kPassed);
     }

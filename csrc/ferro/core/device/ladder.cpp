@@ -8,6 +8,57 @@
 #include <utility>
 
 namespace ferro {
+namespace {
+
+// The pages that the request would take from the driver or from other heaps.
+std::size_t pages_missing(const DeviceParts& parts, const Climb& climb) {
+  const std::size_t pages = climb.heap.pages_missing_for(climb.request);
+  return pages - parts.store.available(climb.heap.page_request(climb.request, pages));
+}
+
+// As far as the limit and the driver's free memory tell.
+std::size_t creatable_pages(const DeviceParts& parts) {
+  const std::size_t held = parts.held_bytes();
+  const std::size_t limit = parts.store.limit();
+  const std::size_t free = parts.driver.memory_info().free_bytes;
+  const std::size_t bytes =
+      std::min(limit - std::min(limit, held), free - std::min(free, parts.config.headroom));
+  return bytes / parts.store.page_bytes();
+}
+
+// Whether free pages of the request's own pool move to it, and suffice with what `after` brings
+// from elsewhere. Else they stay the pool's, as under native, where a failed request takes nothing.
+bool takes_from_own_pool(const DeviceParts& parts, const Climb& climb, ReleaseAfter after) {
+  const Heap& heap = climb.heap;
+  if (heap.pool() == kDefaultPool || heap.keeps_pages()) {
+    return false;
+  }
+  // After a wait of the host its own heap gives pages like the others.
+  const bool is_last = after == ReleaseAfter::kHostWait;
+  PageRequest all;
+  all.pages = ceil_div(climb.request.size, parts.store.page_bytes());
+  const std::size_t missing =
+      is_last ? all.pages - parts.store.available(all) : pages_missing(parts, climb);
+  std::size_t pages = 0;
+  const auto add_pages_of = [&](const PoolId& pool) {
+    for (Heap* giver : parts.pools.heaps_of(pool)) {
+      if ((is_last || giver != &heap) && pages < missing) {
+        pages += giver->releasable_pages(missing - pages, after);
+      }
+    }
+  };
+  add_pages_of(heap.pool());
+  if (pages == 0) {
+    return false;
+  }
+  // Before memory grows, a request looks at few heaps of the default pool.
+  if (is_last) {
+    add_pages_of(kDefaultPool);
+  }
+  return pages >= missing || pages + creatable_pages(parts) >= missing;
+}
+
+}  // namespace
 
 struct Ladder::Step {
   LadderStep name;
@@ -92,12 +143,7 @@ DevicePtr Ladder::take_idle_pages(Climb& climb) {
   return parts_.store.counts().idle != 0 ? allocate_grown(climb, GrowFrom::kIdlePages) : kNull;
 }
 
-// The pages that the request would take from the driver or from other heaps.
-std::size_t Ladder::missing_pages(Climb& climb) {
-  const std::size_t pages = climb.heap.pages_missing_for(climb.request);
-  const PageRequest wanted = climb.heap.page_request(climb.request, pages);
-  return pages - parts_.store.available(wanted);
-}
+std::size_t Ladder::missing_pages(Climb& climb) { return pages_missing(parts_, climb); }
 
 std::vector<Heap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
   std::vector<Heap*> givers;
@@ -109,12 +155,18 @@ std::vector<Heap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
     }
     return givers;
   }
-  parts_.pools.for_each_with_free_pages([&](Heap& giver) {
-    if (&giver != &climb.heap) {
-      givers.push_back(&giver);
-    }
-    return givers.size() < at_most;
-  });
+  const auto add_givers_of = [&](const PoolId& pool) {
+    parts_.pools.for_each_with_free_pages(pool, [&](Heap& giver) {
+      if (&giver != &climb.heap && givers.size() < at_most) {
+        givers.push_back(&giver);
+      }
+      return givers.size() < at_most;
+    });
+  };
+  if (takes_from_own_pool(parts_, climb, ReleaseAfter::kPassed)) {
+    add_givers_of(climb.heap.pool());
+  }
+  add_givers_of(kDefaultPool);
   return givers;
 }
 
@@ -364,9 +416,25 @@ DevicePtr Ladder::wait_for_memory(Climb& climb) {
       return ptr;
     }
   }
-  // The pages of a held private pool stay, because graphs replay even on pages without a live
-  // block. Free pages come first, then those of blocks that still wait for other streams.
-  const std::vector<Heap*> givers = parts_.pools.heaps_of(kDefaultPool);
+  // The pages of a graph's pool stay, because graphs replay even on pages without a live block.
+  // Free pages come first, then those of blocks that still wait for other streams.
+  std::vector<Heap*> givers = parts_.pools.heaps_of(kDefaultPool);
+  const PoolId own = climb.heap.pool();
+  if (own != kDefaultPool && !climb.heap.keeps_pages()) {
+    // Its pages move within the heap now.
+    const std::vector<Heap*> of_pool = parts_.pools.heaps_of(own);
+    for (Heap* heap : of_pool) {
+      heap->wait_for_pending();
+    }
+    if (parts_.timeline.wait_for_all()) {
+      if (const DevicePtr ptr = grow(climb); ptr != kNull) {
+        return ptr;
+      }
+    }
+    if (takes_from_own_pool(parts_, climb, ReleaseAfter::kHostWait)) {
+      givers.insert(givers.begin(), of_pool.begin(), of_pool.end());
+    }
+  }
   if (const DevicePtr ptr = grow_from(givers, climb); ptr != kNull) {
     return ptr;
   }

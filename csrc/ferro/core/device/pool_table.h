@@ -84,10 +84,10 @@ class PoolTable {
   // The heaps of the default pool and of pools that are not held.
   std::vector<Heap*> heaps_to_empty() FERRO_EXCLUDES(mutex_);
 
-  // Requires the climb lock. Calls `visit(Heap&)` for the heaps of the default pool that may have
-  // whole free pages, until it returns false. Does not iterate over other heaps.
+  // Requires the climb lock. Calls `visit(Heap&)` for the heaps of the pool that may have whole
+  // free pages, until it returns false. Does not iterate over heaps without free pages.
   template <typename Visit>
-  void for_each_with_free_pages(Visit visit) FERRO_EXCLUDES(mutex_);
+  void for_each_with_free_pages(const PoolId& id, Visit visit) FERRO_EXCLUDES(mutex_);
   // The same for heaps with pending frees, of all pools.
   template <typename Visit>
   void for_each_with_pending(Visit visit) FERRO_EXCLUDES(mutex_);
@@ -187,7 +187,7 @@ class ScopedPoolHold {
 };
 
 template <typename Visit>
-void PoolTable::for_each_with_free_pages(Visit visit) {
+void PoolTable::for_each_with_free_pages(const PoolId& id, Visit visit) {
   with_free_pages_.take_new(seen_with_free_pages_, links_of);
   for (std::size_t i = 0; i < seen_with_free_pages_.size();) {
     Heap* heap = seen_with_free_pages_[i];
@@ -196,7 +196,7 @@ void PoolTable::for_each_with_free_pages(Visit visit) {
       seen_with_free_pages_.pop_back();
       continue;
     }
-    if (heap->pool() == kDefaultPool && !visit(*heap)) {
+    if (heap->pool() == id && !visit(*heap)) {
       return;
     }
     ++i;

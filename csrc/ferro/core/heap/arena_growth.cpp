@@ -163,13 +163,14 @@ GrowResult Heap::begin_growth(const Request& request, std::size_t spare, GrowFro
 // Whole free handles that may move to other addresses for a request, freed in epoch `until` or
 // before.
 std::vector<Hole> Heap::movable(std::size_t wanted, const Block* gap, Epoch until) {
-  // Captured work may use memory of the default pool at its old addresses, so its pages stay. Pages
-  // of the graph's own pool keep their old mapping.
-  const bool is_default = pool_ == kDefaultPool;
-  if (is_capturing() == is_default || !(is_default || moves_within_capture())) {
+  // Captured work may use free memory at its old addresses, so its pages stay. Pages of the graph's
+  // own pool keep their old mapping.
+  if (is_capturing() ? !moves_within_capture() : keeps_pages()) {
     return {};
   }
-  return candidates(wanted, gap, until);
+  // A graph that is captured into a private pool later replays on any stream, which did not wait.
+  const bool may_wait = pool_ == kDefaultPool || is_capturing();
+  return candidates(wanted, gap, may_wait ? until : context_.timeline.passed());
 }
 
 // Null if no addresses are available.
@@ -333,10 +334,10 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
   std::vector<AliasedBlock> aliased;
   {
     const HeapLock lock(mutex_);
-    if (pool_ == kDefaultPool) {
-      left = leave(growth.own, "moved", request.context);
-    } else {
+    if (keeps_pages()) {
       aliased = alias(growth.own);
+    } else {
+      left = leave(growth.own, "moved", request.context);
     }
     Block* block = growth.gap;
     if (const std::size_t before = place->first_page * page_bytes_; before != 0) {

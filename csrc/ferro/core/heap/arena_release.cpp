@@ -125,7 +125,6 @@ Heap::Left Heap::leave(SetAside& aside, const char* reason, const CallContext& c
       exported_.erase(run.begin);
     }
     tiling_.unback(span, run);
-    count_pool_bytes(kLarge, -static_cast<std::int64_t>(run.bytes));
     left.mappings.push_back(std::move(mapping));
   }
   aside = {};
@@ -173,7 +172,7 @@ std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   if (after == ReleaseAfter::kHostWait) {
     return timeline.last_waitable();
   }
-  if (!may_transfer_pages()) {
+  if (keeps_pages() || (pool_ != kDefaultPool && after == ReleaseAfter::kStreamWait)) {
     return std::nullopt;
   }
   return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.recorded();
@@ -208,7 +207,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
       return 0;
     }
     aside = set_aside(choose(holes, wanted));
-    if (pool_ != kDefaultPool) {
+    if (pool_ != kDefaultPool && after == ReleaseAfter::kHostWait) {
       // Graphs may have replayed on the pages since they were freed.
       aside.freed = context_.timeline.now();
     }
@@ -230,6 +229,7 @@ std::size_t Heap::release_pages(std::size_t wanted, ReleaseAfter after,
       return 0;
     }
     left = leave(aside, after == ReleaseAfter::kHostWait ? "released" : "transferred", context);
+    count_pool_bytes(kLarge, -static_cast<std::int64_t>(pages * page_bytes_));
   }
   hand_to_store(std::move(left), MovedHandles::kFree);
   return pages;

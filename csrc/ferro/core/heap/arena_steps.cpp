@@ -109,7 +109,7 @@ std::size_t Heap::pages_missing_for(const Request& request) {
   std::vector<Block*> gaps;
   const std::optional<GrowthPlan> planned = plan(request, 0, until, gaps);
   const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
-  if (pool_ != kDefaultPool) {
+  if (keeps_pages()) {
     return wanted;
   }
   const Block* gap = planned ? gaps[planned->gap] : nullptr;

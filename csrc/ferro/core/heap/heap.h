@@ -189,9 +189,12 @@ class Heap final : public MappingOwner {
   // wait if the stream may be gone. True: some are free now.
   bool stream_wait_for_pending() FERRO_EXCLUDES(mutex_);
 
-  // Whether free pages may go to other heaps without a wait of the host. Those of a private pool
-  // stay, because graphs replay on them.
-  bool may_transfer_pages() const { return pool_ == kDefaultPool; }
+  // Whether free pages stay behind their addresses, because graphs replay on them. Those of a
+  // private pool without graphs move within the pool. Requires the climb lock.
+  bool keeps_pages() const {
+    return pool_ != kDefaultPool &&
+           (context_.graphs == nullptr || context_.graphs->keeps_pages(pool_));
+  }
   // Whether its stream can wait for others: not while it captures.
   bool may_wait_for_streams() { return !is_capturing(); }
   // Makes its stream wait for the epoch, so that memory freed by then may move here. The host does
@@ -217,9 +220,9 @@ class Heap final : public MappingOwner {
     return wanted;
   }
   // Releases at least `wanted` whole free pages to the store, as far as there are; the last handle
-  // may exceed them. Returns their number. 0 while a capture forbids the wait, and without a wait
-  // of the host unless `may_transfer_pages()`. After a wait of the host, free exported units go
-  // too, to the driver. DriverError: nothing was released.
+  // may exceed them. Returns their number. 0 while a capture forbids the wait; without a wait of
+  // the host also if the heap `keeps_pages()`, or for a stream wait in a private pool. After a wait
+  // of the host, free exported units go too, to the driver. DriverError: nothing was released.
   std::size_t release_pages(std::size_t wanted, ReleaseAfter after,
                             const CallContext& context = nullptr) FERRO_EXCLUDES(mutex_);
   // The number of pages that `release_pages` would release. The search ends at `at_most`.

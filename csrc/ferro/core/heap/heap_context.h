@@ -36,7 +36,7 @@ struct HeapContext {
   HeapList& with_pending;        // heaps that may have pending frees
   // Bytes of the first span of large blocks of the default pool; 0: as of other arenas.
   std::size_t first_span = 0;
-  GraphPages* graphs = nullptr;  // null: no heap borrows
+  GraphPages* graphs = nullptr;  // null: no heap borrows, and pages of private pools stay
 };
 
 struct Request {

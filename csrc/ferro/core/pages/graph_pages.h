@@ -25,6 +25,9 @@ struct AliasedBlock {
 
 class GraphPages {
  public:
+  // Must free pages of the pool stay behind their addresses? True from the first capture into it,
+  // allocation in a capture, checkpoint or membership in a group on, as long as the pool exists.
+  virtual bool keeps_pages(const PoolId& pool) const = 0;
   // An arena grows. Do arenas of the pool borrow at this moment?
   virtual bool borrows(const PoolId& pool) const = 0;
   // Handles of the set that `stream` may use next in the running capture: at most `pages`, or fewer

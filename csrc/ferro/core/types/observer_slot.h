@@ -34,7 +34,7 @@ class ObserverSlot {
 
   // Delivers in the middle of a climb, whose steps must tolerate nested climbs of this thread. The
   // outer climb may be iterating over heaps, private pools and scratch, so nested climbs remove no
-  // heap and take nothing from private pools or scratch.
+  // heap and take nothing from pools of graphs or scratch.
   void deliver_within_climb() {
     ++within_climb_;
     deliver();

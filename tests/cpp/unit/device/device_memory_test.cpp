@@ -196,6 +196,7 @@ TEST_F(DeviceMemoryTest, AHeldPoolKeepsItsPagesWhenItsOwnRequestFails) {
   device_->pools().hold(kGraphPool);
   free(allocate(3 * kPageBytes, stream_, kGraphPool));
   const std::vector<SegmentView> before = device_->report().segments(&kGraphPool);
+  allocate(kPageBytes);
   refuse(16 * kPageBytes, side_, kGraphPool);
   EXPECT_EQ(layout_of(kGraphPool), "F3p");
   EXPECT_EQ(device_->report().segments(&kGraphPool).at(0).ptr, before.at(0).ptr);

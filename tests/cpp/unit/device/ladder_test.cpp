@@ -626,8 +626,10 @@ class LadderOfLargeHandlesTest : public testing::DeviceFixture {
 };
 
 TEST_F(LadderOfLargeHandlesTest, WhereOnlySmallerHandlesFitTheyAreExchanged) {
-  // Two pages apart in a private pool, whose pages do not move, with nine free ones behind them.
+  // Two pages apart in a graph's pool, whose pages do not move, with nine free ones behind them.
   device_->pools().hold(kGraphPool);
+  ASSERT_EQ(graphs_->begin_capture(kGraphPool), SharingResult::kOk);
+  ASSERT_EQ(graphs_->end_capture(kGraphPool, GraphMemory::Outcome::kFailed), SharingResult::kOk);
   const DevicePtr first = allocate(kPageBytes, stream_, kGraphPool);
   const DevicePtr second = allocate(kPageBytes, stream_, kGraphPool);
   std::vector<DevicePtr> others;

@@ -347,7 +347,9 @@ TEST_F(MovesInCapturesTest, PendingMemoryDoesNotMove) {
   end();
 }
 
-TEST_F(MovesInCapturesTest, WithoutACaptureAPoolGrows) {
+TEST_F(MovesInCapturesTest, OutsideOfCapturesAPoolWithAGraphGrows) {
+  begin();
+  end();
   Graph graph;
   make_holes(graph);
   const std::size_t before = held();
