@@ -1,5 +1,6 @@
 """Pools that programs make: MemPool and use_mem_pool."""
 
+import ctypes
 import gc
 import threading
 
@@ -30,6 +31,32 @@ def use_counts_of_a_pool():
     counts.append(pool.use_count())
     assert kept.numel()
     return counts
+
+
+@check
+def an_allocator_of_a_pool_that_returns_nothing_is_named():
+    word, pointer = ctypes.c_size_t, ctypes.c_void_p
+    asked = []
+
+    def allocate(size, device, stream):
+        asked.append(size)
+        return
+
+    functions = (
+        ctypes.CFUNCTYPE(pointer, word, ctypes.c_int, pointer)(allocate),
+        ctypes.CFUNCTYPE(None, pointer, word, ctypes.c_int, pointer)(lambda *_: None),
+    )
+    outside = take(3 * MIB)
+    own = torch._C._cuda_customAllocator(*(ctypes.cast(each, pointer).value for each in functions))
+    pool = torch.cuda.MemPool(own)
+    with torch.cuda.use_mem_pool(pool):
+        kind, text = error_of(lambda: take(30 * MIB))
+    assert outside.numel()
+    if FERRO:
+        name = f"({pool.id[0]}, {pool.id[1]})"
+        assert f"POOL ALLOCATOR: the allocator of the pool {name} returned no memory" in text, text
+        assert "the driver refused" not in text, text
+    return kind, asked
 
 
 @check

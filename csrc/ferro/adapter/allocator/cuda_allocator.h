@@ -276,7 +276,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
                                     const OutOfMemoryFacts& facts);
   std::vector<PoolShare> pool_shares(c10::DeviceIndex index) const;
   // For a request that the previous allocator could not serve; its own message lacks our facts.
-  std::string message_of_failed_previous(Device& device, c10::DeviceIndex index, std::size_t bytes);
+  std::string message_of_failed_previous(Device& device, c10::DeviceIndex index, std::size_t bytes,
+                                         const std::string& pool_with_allocator);
   Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` contains the pointer; null if the block is not ours.
@@ -311,8 +312,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void fold_peaks(Device& device, c10::DeviceIndex index, Serving frees);
   Destination destination(Device& device, StreamId stream) const;
   void* allocate_routed(Device& device, c10::DeviceIndex index, StreamId stream, Request request);
-  void* allocate_in_previous(Device& device, c10::DeviceIndex index, StreamId stream,
-                             std::size_t bytes);
+  void* allocate_in_previous(Device& device, c10::DeviceIndex index, const PoolId& pool,
+                             StreamId stream, std::size_t bytes);
   // Null if it has none.
   void* borrow_from_previous(Device& device, c10::DeviceIndex index, StreamId stream,
                              std::size_t bytes);
@@ -378,7 +379,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   HostPools host_pools_;
   WatchedBlocks watched_blocks_;
   mutable Mutex init_mutex_;
-  std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);  // by setNoSplit
+  std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);         // by setNoSplit
+  std::set<PoolId> pools_with_allocator_ FERRO_GUARDED_BY(init_mutex_);  // of their own
   Settings config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};

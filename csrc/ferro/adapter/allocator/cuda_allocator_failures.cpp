@@ -70,9 +70,12 @@ std::vector<PoolShare> CudaAllocator::pool_shares(c10::DeviceIndex index) const 
 }
 
 std::string CudaAllocator::message_of_failed_previous(Device& owner, c10::DeviceIndex index,
-                                                      std::size_t bytes) {
+                                                      std::size_t bytes,
+                                                      const std::string& pool_with_allocator) {
   const std::size_t wanted = allocation_size(round_size(bytes), Layout::kSegments, page_bytes_);
-  Failure failure = to_failure(owner, index, owner.core.report().facts_of_failure(wanted));
+  OutOfMemoryFacts facts = owner.core.report().facts_of_failure(wanted);
+  facts.pool_with_allocator = pool_with_allocator;
+  Failure failure = to_failure(owner, index, facts);
   std::string message = failure.message;
   failures_.add(std::move(failure));
   return message;

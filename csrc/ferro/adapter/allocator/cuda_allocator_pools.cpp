@@ -317,6 +317,7 @@ void CudaAllocator::on_release(const PoolId& id) {
   {
     const MutexLock lock(init_mutex_);
     unsplit_pools_.erase(id);
+    pools_with_allocator_.erase(id);
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).graphs.on_last_release(id);
@@ -349,6 +350,10 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
               ", ", id.second, ") exists already and cannot be given an allocator");
   if (allocator != nullptr || is_previous_pool(owner, index, id, IfUnknown::kCreated)) {
     start_previous();
+    if (allocator != nullptr) {
+      const MutexLock lock(init_mutex_);
+      pools_with_allocator_.insert(to_pool_id(id));
+    }
     previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
     return;
   }

@@ -127,7 +127,7 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
   }
   const auto allocate = [&] {
     if (to.route != Route::kOurs) {
-      void* ptr = allocate_in_previous(owner, index, stream, request.requested);
+      void* ptr = allocate_in_previous(owner, index, to.pool, stream, request.requested);
       if (to.pool != kDefaultPool && owner.router.has_captures()) {
         owner.graphs.note_foreign(to.pool, stream, to_device_ptr(ptr), request.size);
       }
@@ -143,8 +143,8 @@ void* CudaAllocator::allocate_routed(Device& owner, c10::DeviceIndex index, Stre
   return allocate();
 }
 
-void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index, StreamId stream,
-                                          std::size_t bytes) {
+void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index, const PoolId& pool,
+                                          StreamId stream, std::size_t bytes) {
   const auto handle = reinterpret_cast<cudaStream_t>(stream);
   announce_captures(owner, index);
   forward_annotations();
@@ -152,8 +152,12 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   // PyTorch 2.11's expandable segments fail an assertion when part of a pool returns to the driver.
   // This must not happen to a program that did not enable them.
   const ExpandableSetting::OriginalSetting setting;
+  const bool has_allocator = [&] {
+    const MutexLock lock(init_mutex_);
+    return pools_with_allocator_.contains(pool);
+  }();
   // The previous allocator does not know that our cache holds some of the memory.
-  if (owner.core.report().held_bytes() != 0 && !rejects_before_driver()) {
+  if (owner.core.report().held_bytes() != 0 && !rejects_before_driver() && !has_allocator) {
     if (void* ptr = previous_.try_allocate(index, bytes, handle)) {
       return ptr;
     }
@@ -166,7 +170,9 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
     if (rejects_before_driver()) {
       throw;
     }
-    TORCH_CHECK_WITH(OutOfMemoryError, false, message_of_failed_previous(owner, index, bytes));
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, false,
+        message_of_failed_previous(owner, index, bytes, has_allocator ? to_text(pool) : ""));
   }
 }
 

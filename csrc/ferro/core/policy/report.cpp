@@ -58,6 +58,9 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
     case Verdict::kOtherMemory:
       return text(other_memory(facts)) +
              " of the device are held by other processes, libraries or the CUDA context.";
+    case Verdict::kPoolAllocator:
+      return "the allocator of the pool " + facts.pool_with_allocator +
+             " returned no memory. ferro_alloc does not allocate in this pool.";
     case Verdict::kAddresses:
       return "the process has no range of addresses left for " + text(facts.request) +
              "; the host and all devices share 128 TiB.";
@@ -98,6 +101,9 @@ std::string streams_text(const OutOfMemoryFacts& facts) {
 }  // namespace
 
 Verdict diagnose(const OutOfMemoryFacts& facts) {
+  if (!facts.pool_with_allocator.empty()) {
+    return Verdict::kPoolAllocator;
+  }
   if (facts.no_addresses) {
     return Verdict::kAddresses;
   }
@@ -143,6 +149,8 @@ const char* name_of(Verdict verdict) {
       return "HEADROOM";
     case Verdict::kOtherMemory:
       return "OTHER MEMORY";
+    case Verdict::kPoolAllocator:
+      return "POOL ALLOCATOR";
     case Verdict::kAddresses:
       return "ADDRESSES";
     case Verdict::kDriver:
@@ -154,6 +162,9 @@ const char* name_of(Verdict verdict) {
 }
 
 std::size_t shortfall(const OutOfMemoryFacts& facts) {
+  if (!facts.pool_with_allocator.empty()) {
+    return 0;
+  }
   // Idle memory, which the ladder gathered before it failed, is room too.
   const std::size_t idle = minus(facts.held, facts.live + facts.pending + facts.free_default +
                                                  facts.free_private + facts.scratch);
@@ -183,6 +194,8 @@ std::string advice(const OutOfMemoryFacts& facts) {
       return "to lower headroom_mb";
     case Verdict::kOtherMemory:
       return "to end other processes on the device, which nvidia-smi lists";
+    case Verdict::kPoolAllocator:
+      return "to give the pool's allocator more memory, or to allocate outside of the pool";
     case Verdict::kAddresses:
       return "to drop pools and streams that are done, and torch.cuda.empty_cache()";
     case Verdict::kDriver:

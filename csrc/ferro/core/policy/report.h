@@ -38,6 +38,8 @@ struct OutOfMemoryFacts {
   std::size_t previous_live = 0;
   std::vector<StreamShare> streams;  // the largest first
   bool no_addresses = false;         // the driver refused a range of addresses
+  // The pool whose own allocator returned no memory; empty: none was asked.
+  std::string pool_with_allocator;
   // The rejection limit, if this request failed because it exceeds it.
   std::optional<std::size_t> rejected_beyond;
 };
@@ -49,6 +51,7 @@ enum class Verdict {
   kLimit,          // the device has room, the limit does not
   kHeadroom,       // the device has room, but only within the headroom
   kOtherMemory,    // the memory that neither allocator holds would have sufficed
+  kPoolAllocator,  // the pool's own allocator returned no memory
   kAddresses,      // the process has no range of addresses left
   kDriver,         // the driver refused although there was room
   kCapacity,       // live memory plus the request exceed the device

@@ -53,6 +53,9 @@ TEST_P(VerdictTest, IsReachedAndExplained) {
 INSTANTIATE_TEST_SUITE_P(
     Table, VerdictTest,
     ::testing::Values(a_case("AllIsLive", Verdict::kCapacity, "CAPACITY", [](auto&) {}),
+                      a_case("ThePoolsOwnAllocator", Verdict::kPoolAllocator,
+                             "POOL ALLOCATOR: the allocator of the pool (0, 3) returned",
+                             [](auto& facts) { facts.pool_with_allocator = "(0, 3)"; }),
                       a_case("FreeBytesCoverTheDeficit", Verdict::kFragmentation, "FRAGMENTATION",
                              [](auto& facts) { make_free(facts, 3 * kGiB); }),
                       a_case("FreeBytesMissTheDeficitBy512", Verdict::kCapacity, "CAPACITY",
