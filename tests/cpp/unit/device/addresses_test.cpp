@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace ferro {
@@ -103,13 +104,36 @@ TEST_F(AddressesTest, AnUnavailableExactAddressLeavesNothing) {
   }
 }
 
+TEST_F(AddressesTest, LargeBlocksOfAStreamGetTheirFormerAddressesInAnyOrderOfFrees) {
+  std::vector<DevicePtr> first;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<DevicePtr> blocks;
+    for (std::size_t i = 0; i < 24; ++i) {
+      blocks.push_back(allocate((1 + i % 3) * kPageBytes));
+    }
+    EXPECT_EQ(SimGpu::reserved_bytes(), align_up(device_->total_memory(), kSpanAlignment));
+    if (round == 0) {
+      first = blocks;
+    }
+    EXPECT_EQ(blocks, first) << "round " << round;
+    std::ranges::rotate(blocks, blocks.begin() + 7 * round);
+    for (const DevicePtr block : blocks) {
+      free(block);
+    }
+  }
+}
+
 TEST_F(AddressesTest, AnEmptySpanIsReleasedWhenAnotherOneExists) {
-  const std::size_t pages_of_span = kSpanAlignment / kPageBytes;
-  const DevicePtr a = allocate(pages_of_span * kPageBytes);
-  const DevicePtr b = allocate(8 * kPageBytes);
-  ASSERT_NE(addresses_.find(a), addresses_.find(b));
-  free(a);
-  free(b);
+  // Small blocks: the first span of large ones has room for all memory.
+  std::vector<DevicePtr> blocks;
+  while (blocks.size() <= kSpanAlignment / kMiB) {
+    blocks.push_back(allocate(kMiB));
+  }
+  const DevicePtr b = blocks.back();
+  ASSERT_NE(addresses_.find(blocks.front()), addresses_.find(b));
+  for (const DevicePtr block : blocks) {
+    free(block);
+  }
   SimGpu::finish_all();
   release_pages_of(b, ~std::size_t{0});
   EXPECT_LE(SimGpu::reserved_bytes(), kSpanAlignment);
