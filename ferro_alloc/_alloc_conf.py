@@ -25,7 +25,7 @@ _ABOUT_PAGES = frozenset({"graph_capture_record_stream_reuse", "expandable_segme
 _EXPANDABLE = "expandable_segments"
 
 # A value is a bracketed list or runs to the next comma.
-_PAIR = re.compile(r"\s*([\w.]+)\s*:\s*(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
+_PAIR = re.compile(r"([\w.]+):(\[[^\]]*\]|[^,]*)(?:,|$)")
 
 
 def _is_followed(key: str) -> bool:
@@ -41,8 +41,9 @@ def ignored_options(
     """
     source = os.environ if environ is None else environ
     text = next((source[name] for name in VARIABLES if source.get(name)), "")
+    words = "".join(text.split())  # PyTorch skips blanks everywhere, also within a word
     return tuple(
-        f"{key}:{value.strip()}"
-        for key, value in dict(_PAIR.findall(text)).items()
+        f"{key}:{value}"
+        for key, value in dict(_PAIR.findall(words)).items()
         if (key == _EXPANDABLE if layout == "segments" else not _is_followed(key))
     )

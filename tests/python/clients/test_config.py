@@ -184,6 +184,13 @@ def test_settings_about_segments_have_a_meaning_where_there_are_segments() -> No
     assert len(ignored_options(environ)) == 4
 
 
+@pytest.mark.parametrize(
+    "text", [" max_split_size_mb : 64 ,", "max_ split_size_mb:6 4", "\tmax_split_size_mb\n:64"]
+)
+def test_blanks_are_skipped_as_pytorch_skips_them(text: str) -> None:
+    assert ignored_options({"PYTORCH_ALLOC_CONF": text}) == ("max_split_size_mb:64",)
+
+
 def test_each_key_is_named_once() -> None:
     environ = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,max_split_size_mb:128"}
     assert ignored_options(environ) == ("max_split_size_mb:128",)
