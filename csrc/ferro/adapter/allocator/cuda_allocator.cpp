@@ -330,7 +330,7 @@ void CudaAllocator::free(void* ptr) {
     return;
   }
   if (span->heap()->free(*span, address, kNoContext).error != FreeError::kNone) [[unlikely]] {
-    refuse_free(ptr);
+    free_inside_block(ptr);
   }
 }
 
@@ -360,14 +360,23 @@ void CudaAllocator::free_slow(Span* span, void* ptr) {
     warn_of_tracker_failure();
   }
   if (result.error != FreeError::kNone) {
-    refuse_free(ptr);
+    free_inside_block(ptr);
+    return;
   }
   if (c10::memoryProfilingEnabled()) {
     report_to_profiler(owner, index, ptr, -static_cast<std::int64_t>(result.size));
   }
 }
 
-void CudaAllocator::refuse_free(void* ptr) {
+// A pool's own allocator may hand out parts of our blocks, and the previous allocator serves it.
+void CudaAllocator::free_inside_block(void* ptr) {
+  if (previous_.is_in_use()) {
+    try {
+      free_foreign(ptr);
+      return;
+    } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): it does not know the pointer
+    }
+  }
   TORCH_CHECK(
       false, "invalid device pointer: ", ptr,
       " (no live block of ferro_alloc starts there: it was freed already, or lies inside one)");
@@ -469,6 +478,10 @@ void CudaAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream
   }
   const bool known = with_torch_errors(
       [&] { return span->heap()->record_stream(*span, address, to_stream_id(stream.stream())); });
+  if (!known && previous_.is_in_use()) {  // see free_inside_block
+    previous_.record_stream(data.get(), data.device().index(), stream);
+    return;
+  }
   TORCH_CHECK(known, "ferro_alloc: recordStream: no live block starts at ", data.get());
 }
 

@@ -282,7 +282,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` contains the pointer; null if the block is not ours.
   void free_slow(Span* span, void* ptr);
-  [[noreturn]] static void refuse_free(void* ptr);
+  void free_inside_block(void* ptr);
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
   // Finds a descriptor of an exported unit of any device (DescriptorServer::Find).
