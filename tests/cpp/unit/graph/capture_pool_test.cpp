@@ -83,6 +83,7 @@ class PoolRegistryTest : public ::testing::Test {
   std::set<PoolId> held_;
   std::vector<PoolId> asked_;
   std::vector<PoolId> gone_;
+  std::vector<int> dropped_;  // by buffers, which the registry may keep to its end
   std::function<void()> while_asked_ = [] {};
   PoolRegistry registry_{[this](const PoolId& id) {
                            asked_.push_back(id);
@@ -91,7 +92,6 @@ class PoolRegistryTest : public ::testing::Test {
                            return is_held;
                          },
                          [this](const PoolId& id) { gone_.push_back(id); }};
-  std::vector<int> dropped_;
 };
 
 TEST_F(PoolRegistryTest, OneIdHasOnePool) {
