@@ -203,10 +203,9 @@ def debug(enabled: bool = True) -> contextlib.AbstractContextManager[object]:
     launches nothing, if it would use freed memory or memory that another graph may have
     overwritten, or if it overtakes the last replay of its exclusive group. In a pool that joined
     its group late, a replay that overwrites a live result issues a `GraphMisuseWarning`, because
-    the program may have read the result already. The mode records the
-    stacks of allocations and frees, unless the program already records a memory history. Raises
-    `FerroError` without a device, while ferro_alloc is not installed, and unless `enabled` is True
-    or False.
+    the program may have read the result already. The mode records the stacks of allocations and
+    frees, unless the program already records a memory history. Raises `FerroError` without a
+    device, while ferro_alloc is not installed, and unless `enabled` is True or False.
     """
     if not isinstance(enabled, bool):
         raise FerroError(f"debug({enabled!r}): expected True or False")

@@ -9,9 +9,9 @@
 // and each call goes to the allocator that owns its object.
 //
 // In a child of fork(), the driver does not work if the parent used it, and other threads of the
-// parent may have held any lock. So the child's copy begins anew (`renew_in_child`): it has no
-// devices and serves nothing. Frees, releases and statistics of inherited objects do nothing there;
-// other calls are refused in PyTorch's words.
+// parent may have held any lock. So the child constructs its copy again (`renew_in_child`), without
+// devices and with free locks. Frees and releases of inherited objects do nothing there, statistics
+// are empty, and other calls are refused in PyTorch's words.
 //
 // Errors: out of memory is c10::OutOfMemoryError; a refusal by the driver is c10::AcceleratorError
 // with the call's name at the end; a misuse is a c10::Error in PyTorch's words.
@@ -282,6 +282,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` contains the pointer; null if the block is not ours.
   void free_slow(Span* span, void* ptr);
+  // `ptr` lies in a span, but no live block starts there.
   void free_inside_block(void* ptr);
   // Sharing (cuda_allocator_ipc.cpp).
   void describe(const SharedRange& range, IpcHandle& handle);
