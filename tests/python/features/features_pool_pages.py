@@ -18,13 +18,13 @@ def within(pool, stream=None):
 
 
 def leave_holes(pool, stream=None):
-    """Every sixth of 24 blocks of 8 MiB stays."""
+    """Every sixth of 24 blocks of 4 MiB stays."""
     with within(pool, stream):
-        return [filled(8 * MIB, tag) for tag in range(24)][::6]
+        return [filled(4 * MIB, tag) for tag in range(24)][::6]
 
 
 def check_kept(kept):
-    assert all(torch.equal(block.cpu(), words(6 * i, 8 * MIB)) for i, block in enumerate(kept))
+    assert all(torch.equal(block.cpu(), words(6 * i, 4 * MIB)) for i, block in enumerate(kept))
 
 
 def backed(pool):
@@ -60,9 +60,9 @@ def a_free_block_of_most_of_the_card_serves_a_larger_request():
 def a_pool_on_two_streams_grows_up_to_the_card():
     pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
     with within(other):
-        take(64 * MIB)
+        take(32 * MIB)
     kept = [leave_holes(pool, stream) for stream in (None, side)]
-    size = TOTAL - 64 * MIB - 2 * 4 * 8 * MIB
+    size = TOTAL - 32 * MIB - 2 * 4 * 4 * MIB
     for stream in (None, side):
         with within(pool, stream):
             large = filled(size, 11)
@@ -71,8 +71,8 @@ def a_pool_on_two_streams_grows_up_to_the_card():
         for blocks in kept:
             check_kept(blocks)
         del large
-    assert size_of(other) == 64 * MIB
-    assert size_of(pool) == TOTAL - 64 * MIB
+    assert size_of(other) == 32 * MIB
+    assert size_of(pool) == TOTAL - 32 * MIB
 
 
 @check
@@ -82,7 +82,7 @@ def a_request_that_fails_leaves_the_pool_its_pages():
     torch.cuda.synchronize()
     before = size_of(pool)
     with within(pool):
-        assert error_of(lambda: take(TOTAL - 32 * MIB))[0] == "OutOfMemoryError"
+        assert error_of(lambda: take(TOTAL - 16 * MIB))[0] == "OutOfMemoryError"
     assert size_of(pool) == before
     for blocks in kept:
         check_kept(blocks)
@@ -93,9 +93,9 @@ def pages_stay_from_the_first_capture_on():
     pool = torch.cuda.MemPool()
     kept = leave_holes(pool)
     with within(pool):
-        large = filled(96 * MIB, 3)
+        large = filled(48 * MIB, 3)
     del large
-    source = filled(8 * MIB, 5)
+    source = filled(4 * MIB, 5)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool.id):
         middle = [source.clone() for _ in range(3)]
@@ -107,13 +107,13 @@ def pages_stay_from_the_first_capture_on():
         assert error_of(lambda: take(TOTAL // 2))[0] == "OutOfMemoryError"
     torch.cuda.set_per_process_memory_fraction(1.0)
     with within(pool):
-        take(200 * MIB)
+        take(100 * MIB)
     assert before <= backed(pool)
     assert pages_moved() == moved
     for tag in (20, 30):
-        source.copy_(filled(8 * MIB, tag))
+        source.copy_(filled(4 * MIB, tag))
         graph.replay()
-        assert torch.equal(result.cpu(), words(tag, 8 * MIB))
+        assert torch.equal(result.cpu(), words(tag, 4 * MIB))
     check_kept(kept)
 
 
@@ -121,17 +121,17 @@ def pages_stay_from_the_first_capture_on():
 def a_pool_in_which_a_capture_allocates_keeps_its_pages():
     pool = torch.cuda.MemPool()
     kept = leave_holes(pool)
-    source = filled(8 * MIB, 5)
+    source = filled(4 * MIB, 5)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), within(pool, torch.cuda.current_stream()):
         result = source.clone()
     moved = pages_moved()
     with within(pool):
-        take(160 * MIB)
+        take(80 * MIB)
     assert pages_moved() == moved
-    source.copy_(filled(8 * MIB, 40))
+    source.copy_(filled(4 * MIB, 40))
     graph.replay()
-    assert torch.equal(result.cpu(), words(40, 8 * MIB))
+    assert torch.equal(result.cpu(), words(40, 4 * MIB))
     check_kept(kept)
 
 
@@ -142,7 +142,7 @@ def a_deleted_pool_returns_pages_that_moved():
     torch.cuda.synchronize()
     moved = pages_moved()
     with within(pool):
-        large = take(160 * MIB)
+        large = take(80 * MIB)
     assert pages_moved() > moved
     del large, kept, pool
     torch.cuda.synchronize()

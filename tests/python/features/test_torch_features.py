@@ -63,7 +63,7 @@ def test_graphs_as_late_as_streams_allow(program: str) -> None:
 
 @pytest.mark.parametrize("mode", ["eager", "adversarial"])
 def test_pages_of_pools_move_until_a_capture(mode: str) -> None:
-    found = simulated("features_pool_pages.py", "ferro", memory="1GiB", mode=mode, turn="0.003")
+    found = simulated("features_pool_pages.py", "ferro", memory="256MiB", mode=mode, turn="0.003")
     assert not [outcome["error"] for outcome in found.values() if "error" in outcome]
 
 
