@@ -143,8 +143,6 @@ DevicePtr Ladder::take_idle_pages(Climb& climb) {
   return parts_.store.counts().idle != 0 ? allocate_grown(climb, GrowFrom::kIdlePages) : kNull;
 }
 
-std::size_t Ladder::missing_pages(Climb& climb) { return pages_missing(parts_, climb); }
-
 std::vector<Heap*> Ladder::givers_for(const Climb& climb, std::size_t at_most) {
   std::vector<Heap*> givers;
   if (at_most == kAllGivers) {
@@ -176,7 +174,7 @@ DevicePtr Ladder::take_passed_pages(Climb& climb) {
   if (givers.empty() || !may_transfer()) {
     return kNull;
   }
-  const std::size_t missing = missing_pages(climb);
+  const std::size_t missing = pages_missing(parts_, climb);
   std::size_t released = 0;
   for (std::size_t i = 0; i < givers.size() && released < missing; ++i) {
     released +=

@@ -67,7 +67,6 @@ class Ladder {
   std::size_t pages_beyond_limits() const;
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
-  std::size_t missing_pages(Climb& climb);
   std::vector<Heap*> givers_for(const Climb& climb, std::size_t at_most);
 
   const DeviceParts& parts_;
