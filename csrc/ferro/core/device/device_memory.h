@@ -101,8 +101,8 @@ class DeviceMemory {
   }
 
   // Sets the numbers of running and of announced captures on this device; an announcement precedes
-  // the capture (capture_count.h). While there are any, private pools release nothing and freed
-  // memory stays in its arena. For one thread at a time.
+  // the capture (capture_count.h). While there are any, pools that graphs use release nothing, and
+  // freed memory stays in its arena. For one thread at a time.
   void set_captures(int running, int announced);
   void set_captures(int count) { set_captures(count, count); }
 
