@@ -374,6 +374,8 @@ void CudaAllocator::free_inside_block(void* ptr) {
     try {
       free_foreign(ptr);
       return;
+    } catch (const c10::AcceleratorError&) {
+      throw;
     } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): it does not know the pointer
     }
   }

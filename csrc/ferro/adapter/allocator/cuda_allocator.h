@@ -42,8 +42,8 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -380,8 +380,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   HostPools host_pools_;
   WatchedBlocks watched_blocks_;
   mutable Mutex init_mutex_;
-  std::set<PoolId> unsplit_pools_ FERRO_GUARDED_BY(init_mutex_);         // by setNoSplit
-  std::set<PoolId> pools_with_allocator_ FERRO_GUARDED_BY(init_mutex_);  // of their own
+  // The pools that only the previous allocator can serve.
+  enum class PreviousPool : std::uint8_t { kUnsplit, kWithAllocator };
+  std::map<PoolId, PreviousPool> previous_pools_ FERRO_GUARDED_BY(init_mutex_);
   Settings config_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<int> device_count_{0};
   std::array<std::atomic<Device*>, kMaxDevices> devices_{};

@@ -316,8 +316,7 @@ void CudaAllocator::on_release(const PoolId& id) {
   }
   {
     const MutexLock lock(init_mutex_);
-    unsplit_pools_.erase(id);
-    pools_with_allocator_.erase(id);
+    previous_pools_.erase(id);
   }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     device(i).graphs.on_last_release(id);
@@ -352,7 +351,7 @@ void CudaAllocator::createOrIncrefPool(c10::DeviceIndex index, c10::MempoolId_t 
     start_previous();
     if (allocator != nullptr) {
       const MutexLock lock(init_mutex_);
-      pools_with_allocator_.insert(to_pool_id(id));
+      previous_pools_[to_pool_id(id)] = PreviousPool::kWithAllocator;
     }
     previous_.allocator().createOrIncrefPool(index, id, std::move(allocator));
     return;
@@ -380,7 +379,7 @@ void CudaAllocator::setNoSplit(c10::DeviceIndex index, c10::MempoolId_t id) {
   start_previous();
   previous_.allocator().setNoSplit(index, id);
   const MutexLock lock(init_mutex_);
-  unsplit_pools_.insert(to_pool_id(id));
+  previous_pools_.try_emplace(to_pool_id(id), PreviousPool::kUnsplit);
 }
 
 bool CudaAllocator::checkPoolLiveAllocations(c10::DeviceIndex index, c10::MempoolId_t id,

@@ -154,7 +154,8 @@ void* CudaAllocator::allocate_in_previous(Device& owner, c10::DeviceIndex index,
   const ExpandableSetting::OriginalSetting setting;
   const bool has_allocator = [&] {
     const MutexLock lock(init_mutex_);
-    return pools_with_allocator_.contains(pool);
+    const auto found = previous_pools_.find(pool);
+    return found != previous_pools_.end() && found->second == PreviousPool::kWithAllocator;
   }();
   // The previous allocator does not know that our cache holds some of the memory.
   if (owner.core.report().held_bytes() != 0 && !rejects_before_driver() && !has_allocator) {
@@ -204,7 +205,7 @@ bool CudaAllocator::makes_in_previous(const Device& owner, const PoolId& id) con
     return true;
   }
   const MutexLock lock(init_mutex_);
-  return unsplit_pools_.contains(id);
+  return previous_pools_.contains(id);
 }
 
 void CudaAllocator::move_pool_to_previous(Device& owner, c10::DeviceIndex index,
