@@ -444,6 +444,27 @@ def test_a_plugin_that_loads_after_torch_is_refused(unsimulated: dict[str, Run],
     assert "Traceback" not in done.text
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_workflows_commands_run(tmp_path: Path, number: int) -> None:
+    """Those for a user's suite in docs/pytest.md, in one process and without a GPU."""
+    page = (ROOT / "docs/pytest.md").read_text()
+    lines = re.findall(r"- run: \.venv/bin/pytest (.*)", page)
+    words = lines[number].replace("-n 2", "").split()
+    suite = """
+import torch
+
+def test_serves():
+    torch.ones(4, device="cuda")
+    assert torch.cuda.get_allocator_backend() == "ferro_alloc"
+"""
+    done = run_forked(tmp_path, suite, "--ferro-simulate=h100", *words)
+    assert done.status == 0, done.text
+    assert len(lines) == 3
+    for word in words:
+        if word.startswith("--junitxml="):
+            assert (tmp_path / word.partition("=")[2]).exists()
+
+
 def test_the_entry_point_names_the_plugin() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     assert f'[project.entry-points.pytest11]\nferro_alloc = "{PLUGIN}"\n' in text
