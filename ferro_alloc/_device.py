@@ -61,8 +61,10 @@ class DeviceMemoryView:
     """A device's memory under ferro_alloc. Each access reads the current numbers; thread-safe.
 
     All methods raise `FerroError` while ferro_alloc is not installed, or does not serve the device
-    because CUDA was not used yet. A refusal of the driver raises `torch.AcceleratorError`. The
-    numbers exclude memory of the previous allocator; `torch.cuda.memory_stats()` counts both.
+    because CUDA was not used yet. A refusal of the driver raises `torch.AcceleratorError`.
+
+    What `torch.cuda.memory_stats()` has too, and `blocks`, count memory of the previous allocator,
+    which serves all of it with `layout="segments"`. The other numbers exclude it.
     """
 
     index: int

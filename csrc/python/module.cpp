@@ -150,14 +150,14 @@ py::dict device_view(int device) {
       ferro::installed_allocator()->statistics(static_cast<c10::DeviceIndex>(device));
   constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   py::dict numbers;
-  // Of both allocators; the other numbers are ours.
+  // These are of both allocators, the other numbers ours.
   numbers["memory_allocated"] = stats.allocated_bytes[kAggregate].current;
   numbers["max_memory_allocated"] = stats.allocated_bytes[kAggregate].peak;
   numbers["memory_reserved"] = stats.reserved_bytes[kAggregate].current;
   numbers["requested_bytes"] = stats.requested_bytes[kAggregate].current;
+  numbers["blocks"] = stats.allocation[kAggregate].current;
   numbers["cached_bytes"] =
       view.free_bytes + core.store().counts().idle * core.store().page_bytes();
-  numbers["blocks"] = view.live_blocks;
   numbers["free_blocks"] = view.free_blocks;
   py::dict cache;
   cache["hits"] = view.hits;

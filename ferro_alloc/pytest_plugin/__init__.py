@@ -8,7 +8,6 @@ plugin. See docs/pytest.md.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from ferro_alloc.pytest_plugin._names import COMPARE, FIXTURE, LIMIT
 if TYPE_CHECKING:
     from ferro_alloc.pytest_plugin._meter import GpuMemory
     from ferro_alloc.pytest_plugin._session import Session
+    from ferro_alloc.pytest_plugin._unjudged import Unjudged
 
 _MARKERS = (
     f"{LIMIT}(size): fails the test if its peak of allocated GPU memory exceeds the size, as in "
@@ -26,7 +26,11 @@ _MARKERS = (
     f"{COMPARE}: with --ferro-compare the test runs under native, expandable segments and "
     "ferro_alloc, each in its own process",
 )
-_active: Session | None = None
+# Each run of pytest in a process has its own, also one within a test of another
+# (`pytester.inline_run`).
+_SESSION: pytest.StashKey[Session] = pytest.StashKey()
+# The controller of xdist collects no tests, and learns from reports that one was measured.
+_UNJUDGED: pytest.StashKey[Unjudged] = pytest.StashKey()
 
 
 def _install_form(text: str) -> str:
@@ -72,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares the process before a conftest.py can import torch."""
-    _begin(early_config.known_args_namespace, is_late=False)
+    _begin(early_config, early_config.known_args_namespace, is_late=False)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,58 +91,50 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
-    _begin(config.option, is_late=True)
-    if _active is not None:
-        _active.configure(config)
+    _begin(config, config.option, is_late=True)
+    if (active := _active(config)) is not None:
+        active.configure(config)
+    config.pluginmanager.register(_Reports(config), "ferro_alloc reports")
 
 
-def _begin(options: argparse.Namespace, is_late: bool) -> None:
+def _active(config: pytest.Config) -> Session | None:
+    return config.stash.get(_SESSION, None)
+
+
+def _begin(config: pytest.Config, options: argparse.Namespace, is_late: bool) -> None:
     names = ("ferro_alloc", "ferro_simulate", "ferro_compare", "gpu_memory_leaks", "ferro_measured")
-    if _active is None and any(getattr(options, name, None) for name in names):
-        _load(options, is_late)
+    if any(getattr(options, name, None) for name in names):
+        _load(config, options, is_late)
 
 
-def _load(options: argparse.Namespace, is_late: bool = True) -> Session:
-    global _active
-    if _active is None:
+def _load(config: pytest.Config, options: argparse.Namespace, is_late: bool = True) -> Session:
+    if _SESSION not in config.stash:
         from ferro_alloc.pytest_plugin._session import Session
 
         session = Session(options)
         session.prepare(is_late)
-        _active = session
-    return _active
-
-
-def pytest_unconfigure() -> None:
-    """A process may run pytest again (pytest.main), with other options."""
-    global _active
-    _active = None
-    if "ferro_alloc.pytest_plugin._unjudged" in sys.modules:
-        from ferro_alloc.pytest_plugin import _unjudged
-
-        _unjudged.clear()
+        config.stash[_SESSION] = session
+    return config.stash[_SESSION]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker(LIMIT) is not None:
-            _load(config.option).check_limit(item)
-
-
-def _uses(item: pytest.Item) -> bool:
-    names: list[str] = getattr(item, "fixturenames", [])
-    return _active is not None or FIXTURE in names
+            _load(config, config.option).check_limit(item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    return None if _active is None else _active.compare(item)
+    active = _active(item.config)
+    return None if active is None else active.compare(item)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    if _uses(item):
-        _load(item.config.option).begin(item)
+    if FIXTURE in getattr(item, "fixturenames", []):
+        _load(item.config, item.config.option)
+    if (active := _active(item.config)) is not None:
+        active.begin(item)
     return (yield)
 
 
@@ -146,25 +142,26 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    if _active is None or fixturedef.scope == "function":
+    active = _active(request.config)
+    if active is None or fixturedef.scope == "function":
         return (yield)
-    with _active.wider_fixture():
+    with active.wider_fixture():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
-    if _active is not None:
-        _active.judge_peak(item)
+    if (active := _active(item.config)) is not None:
+        active.judge_peak(item)
     return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
-    if _active is not None:
-        _active.judge_leaks(item)
+    if (active := _active(item.config)) is not None:
+        active.judge_leaks(item)
     return result
 
 
@@ -172,25 +169,30 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    if _active is not None:
-        _active.note(item, call)
+    if (active := _active(item.config)) is not None:
+        active.note(item, call)
     return (yield)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if _active is not None:
-        _active.see(report)
-    elif any(name.startswith("gpu_memory_") for name, _ in report.user_properties):
-        # The controller of xdist collects no tests, and learns from reports that one was measured.
-        from ferro_alloc.pytest_plugin import _unjudged
+class _Reports:
+    """The hook that is called without a configuration."""
 
-        _unjudged.see(report)
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (active := _active(self._config)) is not None:
+            active.see(report)
+        elif any(name.startswith("gpu_memory_") for name, _ in report.user_properties):
+            from ferro_alloc.pytest_plugin._unjudged import Unjudged
+
+            self._config.stash.setdefault(_UNJUDGED, Unjudged()).see(report)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _active is not None:
-        _active.finish(session.config)
+    if (active := _active(session.config)) is not None:
+        active.finish(session.config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -200,20 +202,20 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    if _active is not None:
-        _active.merge(getattr(node, "workeroutput", {}))
+    if (active := _active(node.config)) is not None:
+        active.merge(getattr(node, "workeroutput", {}))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _active is not None:
-        _active.summarise(terminalreporter)
-    elif "ferro_alloc.pytest_plugin._unjudged" in sys.modules:
-        from ferro_alloc.pytest_plugin import _unjudged
-
-        _unjudged.summarise(terminalreporter)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if (active := _active(config)) is not None:
+        active.summarise(terminalreporter)
+    elif _UNJUDGED in config.stash:
+        config.stash[_UNJUDGED].summarise(terminalreporter)
 
 
 @pytest.fixture
 def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
     """The GPU memory of this test so far; skips the test without a GPU."""
-    return _load(request.config.option).memory_of(request.node)
+    return _load(request.config, request.config.option).memory_of(request.node)

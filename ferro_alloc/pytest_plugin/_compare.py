@@ -109,6 +109,7 @@ class Comparison:
                 f"--rootdir={item.config.rootpath}",
                 *(f"--ferro-measured={name}", f"--ferro-measured-file={file}"),
                 f"--ferro-measured-test={item.config.rootpath}/{item.nodeid}",
+                *self._off(),
             ]
             unwanted = ("FERRO_ALLOC_SIM", "PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST")
             env = {key: value for key, value in os.environ.items() if key not in unwanted}
@@ -135,6 +136,13 @@ class Comparison:
                         return dict(each)
         text = f"the process ended with {done.returncode} before the test did\n"
         return {"outcome": "failed", "text": text + done.stdout + done.stderr, "numbers": {}}
+
+    def _off(self) -> list[str]:
+        """Words against options that pytest and its plugins obey before `isolate`, and that write
+        to files of the user's run."""
+        words = [f"--debug={os.devnull}"] if self._options.debug else []
+        # pytest-cov would replace what the run has measured.
+        return [*words, "--no-cov"] if hasattr(self._options, "no_cov") else words
 
     def see(self, report: pytest.TestReport) -> None:
         if self._options.ferro_measured:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ferro_alloc._errors import FerroError
-from ferro_alloc.pytest_plugin import _unjudged
 from ferro_alloc.pytest_plugin._compare import Comparison
 from ferro_alloc.pytest_plugin._meter import Block, GpuMemory, Meter
 from ferro_alloc.pytest_plugin._names import COMPARE, FIXTURE, LIMIT
 from ferro_alloc.pytest_plugin._text import size_text
+from ferro_alloc.pytest_plugin._unjudged import PROPERTY, Unjudged
 
 if TYPE_CHECKING:
     from ferro_alloc.sim._missing import Missed
@@ -38,7 +38,7 @@ class Session:
         self._limits: dict[str, int] = {}
         self._failed: set[str] = set()
         self._comparison = Comparison(options)
-        _unjudged.clear()
+        self._unjudged = Unjudged()
 
     # ---- the process
 
@@ -136,7 +136,7 @@ class Session:
         )
         self._running = meter
         if meter.problem and (limit or leaks):
-            item.user_properties.append((_unjudged.PROPERTY, meter.problem))
+            item.user_properties.append((PROPERTY, meter.problem))
 
     def memory_of(self, item: pytest.Item) -> GpuMemory:
         meter = self._meters[item]
@@ -194,7 +194,7 @@ class Session:
             meter.end()
 
     def see(self, report: pytest.TestReport) -> None:
-        _unjudged.see(report)
+        self._unjudged.see(report)
         self._comparison.see(report)
 
     # ---- the end
@@ -234,7 +234,7 @@ class Session:
             lines += self._missed.lines()
         if self._options.ferro_simulate:
             lines.insert(0, f"simulated GPU: {self._options.ferro_simulate}")
-        lines += _unjudged.lines() + self._comparison.lines()
+        lines += self._unjudged.lines() + self._comparison.lines()
         if lines:
             reporter.section("ferro_alloc")
             for line in lines:

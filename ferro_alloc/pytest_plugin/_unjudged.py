@@ -7,27 +7,25 @@ from collections import Counter
 import pytest
 
 PROPERTY = "gpu_memory_not_judged"
-_reasons: Counter[str] = Counter()
 
 
-def see(report: pytest.TestReport) -> None:
-    if report.when == "teardown":
-        _reasons.update(str(value) for name, value in report.user_properties if name == PROPERTY)
+class Unjudged:
+    def __init__(self) -> None:
+        self._reasons: Counter[str] = Counter()
 
+    def see(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            properties = report.user_properties
+            self._reasons.update(str(value) for name, value in properties if name == PROPERTY)
 
-def lines() -> list[str]:
-    return [
-        f"GPU memory not judged in {count} test{'' if count == 1 else 's'}: {reason}"
-        for reason, count in sorted(_reasons.items())
-    ]
+    def lines(self) -> list[str]:
+        return [
+            f"GPU memory not judged in {count} test{'' if count == 1 else 's'}: {reason}"
+            for reason, count in sorted(self._reasons.items())
+        ]
 
-
-def summarise(reporter: pytest.TerminalReporter) -> None:
-    if _reasons:
-        reporter.section("ferro_alloc")
-        for line in lines():
-            reporter.line(line)
-
-
-def clear() -> None:
-    _reasons.clear()
+    def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        if self._reasons:
+            reporter.section("ferro_alloc")
+            for line in self.lines():
+                reporter.line(line)

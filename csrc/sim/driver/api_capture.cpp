@@ -9,7 +9,8 @@ using ferro::sim::Stream;
 
 namespace {
 
-CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode) {
+CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode,
+               std::shared_ptr<Graph> graph, std::span<GraphNode* const> front) {
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
     return machine.unknown_stream();
@@ -23,8 +24,9 @@ CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode) {
   if (stream->capture != nullptr) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
-  const auto capture = std::make_shared<Capture>(machine.next_capture_id(), mode, *stream);
-  capture->join(capture, *stream, {});
+  const auto capture =
+      std::make_shared<Capture>(machine.next_capture_id(), mode, *stream, std::move(graph));
+  capture->join(capture, *stream, front);
   machine.captures().push_back(capture);
   return CUDA_SUCCESS;
 }
@@ -47,12 +49,14 @@ CUresult end(Machine& machine, CUstream handle, CUgraph* out) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   std::erase(machine.captures(), capture);
-  std::unique_ptr<Graph> graph;
+  std::shared_ptr<Graph> graph;
   const CUresult result = capture->end(graph);
   if (graph != nullptr) {
-    Graph* key = graph.get();
-    machine.graphs().emplace(key, std::move(graph));
-    *out = reinterpret_cast<CUgraph>(key);
+    *out = reinterpret_cast<CUgraph>(graph.get());
+    // A capture to a graph ends in that graph, which may be the body of a node.
+    if (machine.find_graph(*out) == nullptr) {
+      machine.graphs().emplace(graph.get(), std::move(graph));
+    }
   }
   return result;
 }
@@ -88,12 +92,8 @@ CUresult update(Machine& machine, CUstream handle, CUgraphNode* nodes, std::size
     return CUDA_ERROR_ILLEGAL_STATE;
   }
   std::vector<GraphNode*> given;
-  for (std::size_t i = 0; i < count; ++i) {
-    auto* node = reinterpret_cast<GraphNode*>(nodes[i]);
-    if (!stream->capture->graph().contains(node)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    given.push_back(node);
+  if (!stream->capture->graph().find_all(nodes, count, given)) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
     stream->capture->exempt(stream->capture_front);
@@ -108,7 +108,19 @@ CUresult update(Machine& machine, CUstream handle, CUgraphNode* nodes, std::size
 
 FERRO_SIM_API cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   FERRO_SIM_CALL(0);
-  return call.finish(begin(call.machine(), stream, mode));
+  return call.finish(begin(call.machine(), stream, mode, std::make_shared<Graph>(), {}));
+}
+
+FERRO_SIM_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph handle,
+                                          const CUgraphNode* dependencies, const CUgraphEdgeData*,
+                                          size_t count, CUstreamCaptureMode mode) {
+  FERRO_SIM_CALL(0);
+  Graph* graph = call.machine().find_graph(handle);
+  std::vector<GraphNode*> front;
+  if (graph == nullptr || !graph->find_all(dependencies, count, front)) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  return call.finish(begin(call.machine(), stream, mode, graph->shared_from_this(), front));
 }
 
 FERRO_SIM_API cuStreamEndCapture(CUstream stream, CUgraph* graph) {

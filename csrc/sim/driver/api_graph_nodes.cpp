@@ -1,7 +1,10 @@
 // Driver functions: what the nodes of a graph do.
 #include "sim/driver/api_call.h"
 
+#include <memory>
+#include <utility>
 #include <variant>
+#include <vector>
 
 using ferro::sim::Copy;
 using ferro::sim::Fill;
@@ -87,5 +90,36 @@ FERRO_SIM_API cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) 
     return call.finish(CUDA_ERROR_INVALID_VALUE);
   }
   *graph = reinterpret_cast<CUgraph>(node->child.get());
+  return CUDA_SUCCESS;
+}
+
+FERRO_SIM_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph,
+                                             CUcontext, unsigned, unsigned) {
+  FERRO_SIM_CALL(0);
+  if (handle == nullptr || call.machine().find_graph(graph) == nullptr) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  *handle = call.machine().next_id();
+  return CUDA_SUCCESS;
+}
+
+// Only conditional nodes with one body.
+FERRO_SIM_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies,
+                                const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
+  FERRO_SIM_CALL(0);
+  Graph* graph = call.machine().find_graph(handle);
+  std::vector<GraphNode*> before;
+  if (out == nullptr || params == nullptr || graph == nullptr ||
+      !graph->find_all(dependencies, count, before)) {
+    return call.finish(CUDA_ERROR_INVALID_VALUE);
+  }
+  if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.size != 1) {
+    return call.finish(CUDA_ERROR_NOT_SUPPORTED);
+  }
+  GraphNode* node = graph->add(params->type, ferro::sim::Marker{}, std::move(before));
+  node->child = std::make_shared<Graph>();
+  node->body = reinterpret_cast<CUgraph>(node->child.get());
+  params->conditional.phGraph_out = &node->body;
+  *out = node->handle();
   return CUDA_SUCCESS;
 }

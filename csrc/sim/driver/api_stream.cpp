@@ -161,7 +161,7 @@ FERRO_SIM_API cuStreamDestroy_v2(CUstream handle) {
   if (const auto capture = stream->capture) {
     capture->invalidate();
     if (capture->is_origin(*stream)) {
-      std::unique_ptr<ferro::sim::Graph> nothing;
+      std::shared_ptr<ferro::sim::Graph> nothing;
       capture->end(nothing);
       std::erase(call.machine().captures(), capture);
     } else {

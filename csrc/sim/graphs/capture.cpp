@@ -43,7 +43,7 @@ bool Capture::all_joined() const {
   });
 }
 
-CUresult Capture::end(std::unique_ptr<Graph>& graph) {
+CUresult Capture::end(std::shared_ptr<Graph>& graph) {
   const CUresult result = !active_        ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                           : !all_joined() ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                                           : CUDA_SUCCESS;

@@ -17,8 +17,16 @@ namespace ferro::sim {
 
 class Capture {
  public:
-  Capture(unsigned long long id, CUstreamCaptureMode mode, Stream& origin)
-      : id_(id), mode_(mode), origin_(&origin), thread_(std::this_thread::get_id()) {}
+  // Records into `graph`, which may have nodes.
+  Capture(unsigned long long id, CUstreamCaptureMode mode, Stream& origin,
+          std::shared_ptr<Graph> graph)
+      : id_(id),
+        mode_(mode),
+        origin_(&origin),
+        thread_(std::this_thread::get_id()),
+        graph_(std::move(graph)) {
+    exempt(graph_->leaves());
+  }
 
   unsigned long long id() const { return id_; }
   CUstreamCaptureMode mode() const { return mode_; }
@@ -44,7 +52,7 @@ class Capture {
   // Exempts nodes from the join at the end: the caller removed them from a stream's front.
   void exempt(std::span<GraphNode* const> nodes) { exempted_.insert(nodes.begin(), nodes.end()); }
   // Releases all streams. The graph is null if the capture was invalid or work was not joined.
-  CUresult end(std::unique_ptr<Graph>& graph);
+  CUresult end(std::shared_ptr<Graph>& graph);
 
  private:
   bool all_joined() const;
@@ -57,7 +65,7 @@ class Capture {
   bool ended_ = false;
   std::set<Stream*> streams_;
   std::set<const GraphNode*> exempted_;
-  std::unique_ptr<Graph> graph_ = std::make_unique<Graph>();
+  std::shared_ptr<Graph> graph_;
 };
 
 }  // namespace ferro::sim

@@ -56,6 +56,17 @@ GraphNode* Graph::add(CUgraphNodeType type, Work work, std::vector<GraphNode*> b
   return nodes_.back().get();
 }
 
+bool Graph::find_all(const CUgraphNode* handles, std::size_t count,
+                     std::vector<GraphNode*>& found) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    found.push_back(reinterpret_cast<GraphNode*>(handles[i]));
+    if (!contains(found.back())) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool Graph::remove(GraphNode* node) {
   if (!contains(node)) {
     return false;
@@ -93,6 +104,19 @@ std::vector<GraphNode*> Graph::leaves() const {
   return result;
 }
 
+Graph* Graph::find(const std::function<bool(const Graph&)>& is_wanted) {
+  if (is_wanted(*this)) {
+    return this;
+  }
+  for (const auto& node : nodes_) {
+    Graph* found = node->child != nullptr ? node->child->find(is_wanted) : nullptr;
+    if (found != nullptr) {
+      return found;
+    }
+  }
+  return nullptr;
+}
+
 std::unique_ptr<Graph> Graph::clone() const {
   auto copy = std::make_unique<Graph>();
   std::unordered_map<const GraphNode*, GraphNode*> copies;
@@ -104,6 +128,7 @@ std::unique_ptr<Graph> Graph::clone() const {
     GraphNode* twin = copy->add(node->type(), node->work(), std::move(before));
     twin->event = node->event;
     twin->child = node->child;
+    twin->body = node->body;
     twin->kernel = node->kernel;
     twin->arguments = node->arguments;
     copies[node] = twin;
@@ -124,7 +149,7 @@ std::vector<std::size_t> GraphExec::append(const Graph& graph,
     if (before.empty()) {
       before = entry;
     }
-    if (node->child != nullptr && !node->child->nodes().empty()) {
+    if (node->type() == CU_GRAPH_NODE_TYPE_GRAPH && !node->child->nodes().empty()) {
       exits[node] = append(*node->child, before);
       continue;
     }

@@ -47,8 +47,10 @@ class GraphNode {
 
   // Event nodes.
   std::shared_ptr<Event> event;
-  // Child graph nodes.
+  // Of child graph nodes, and the body of conditional nodes.
   std::shared_ptr<Graph> child;
+  // Of conditional nodes: `child`, where their creator reads it.
+  CUgraph body = nullptr;
   CUDA_KERNEL_NODE_PARAMS kernel{};
   std::shared_ptr<KernelArguments> arguments;  // those of `kernel`; null where they are not known
 
@@ -60,18 +62,23 @@ class GraphNode {
   std::vector<GraphNode*> before_;
 };
 
-class Graph {
+class Graph : public std::enable_shared_from_this<Graph> {
  public:
   using Nodes = std::vector<std::unique_ptr<GraphNode>>;
 
   GraphNode* add(CUgraphNodeType type, Work work, std::vector<GraphNode*> before);
   bool contains(const GraphNode* node) const { return known_.contains(node); }
+  // Appends the nodes with these handles; false if one of them is not of this graph.
+  bool find_all(const CUgraphNode* handles, std::size_t count,
+                std::vector<GraphNode*>& found) const;
   // Removes a node and its edges; false when it is not one of this graph.
   bool remove(GraphNode* node);
   const Nodes& nodes() const { return nodes_; }
   std::vector<GraphNode*> roots() const;
   // Nodes that nothing depends on.
   std::vector<GraphNode*> leaves() const;
+  // This graph or one within its nodes, at any depth: the first that is wanted, or null.
+  Graph* find(const std::function<bool(const Graph&)>& is_wanted);
   std::unique_ptr<Graph> clone() const;
 
  private:
@@ -79,7 +86,8 @@ class Graph {
   std::unordered_set<const GraphNode*> known_;
 };
 
-// A graph ready to launch: nodes in an order that its edges allow, child graphs spliced in.
+// A graph ready to launch: nodes in an order that its edges allow, child graphs spliced in. Bodies of
+// conditional nodes never run: a kernel sets the condition, and kernels compute nothing.
 class GraphExec {
  public:
   explicit GraphExec(const Graph& graph) { append(graph, {}); }

@@ -229,25 +229,26 @@ Context* Machine::find_context(CUcontext handle) {
 }
 
 Graph* Machine::find_graph(CUgraph handle) {
-  auto* graph = reinterpret_cast<Graph*>(handle);
-  if (graphs_.contains(graph)) {
-    return graph;
-  }
-  const bool capturing = std::any_of(captures_.begin(), captures_.end(),
-                                     [graph](const auto& c) { return &c->graph() == graph; });
-  return capturing ? graph : nullptr;
+  const auto* graph = reinterpret_cast<const Graph*>(handle);
+  return find_graph_if([graph](const Graph& other) { return &other == graph; });
 }
 
 GraphNode* Machine::find_node(CUgraphNode handle) {
   auto* node = reinterpret_cast<GraphNode*>(handle);
+  return find_graph_if([node](const Graph& graph) { return graph.contains(node); }) != nullptr
+             ? node
+             : nullptr;
+}
+
+Graph* Machine::find_graph_if(const std::function<bool(const Graph&)>& is_wanted) {
   for (const auto& capture : captures_) {
-    if (capture->graph().contains(node)) {
-      return node;
+    if (Graph* found = capture->graph().find(is_wanted)) {
+      return found;
     }
   }
   for (const auto& [key, graph] : graphs_) {
-    if (graph->contains(node)) {
-      return node;
+    if (Graph* found = graph->find(is_wanted)) {
+      return found;
     }
   }
   return nullptr;

@@ -20,6 +20,7 @@
 #include "sim/streams/scheduler.h"
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -110,6 +111,7 @@ class Machine {
   }
   std::shared_ptr<Event> find_event(CUevent handle);
   Context* find_context(CUcontext handle);
+  // Also child graphs, the bodies of conditional nodes, and what is being captured.
   Graph* find_graph(CUgraph handle);
   GraphNode* find_node(CUgraphNode handle);
   std::shared_ptr<GraphExec> find_exec(CUgraphExec handle);
@@ -144,6 +146,8 @@ class Machine {
   std::string report(bool ranges) const;
 
  private:
+  // The first one, with those within nodes, that is wanted; null if there is none.
+  Graph* find_graph_if(const std::function<bool(const Graph&)>& is_wanted);
   // The devices of the process are these cards from now on.
   void show(const std::vector<int>& cards);
 

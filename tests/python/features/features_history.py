@@ -224,7 +224,7 @@ def segments_know_who_asked_for_them():
 def segments_forget_whose_memory_was_freed():
     found = {}
     for context in ("state", "alloc", "all"):
-        for size in (512, MIB, 3 * MIB, 30 * MIB):
+        for size in (512, MIB, 2 * MIB, 3 * MIB, 8 * MIB, 10 * MIB, 30 * MIB):
             torch.cuda.empty_cache()
             record("all", context=context, stacks="python")
             kept = [allocate_here(size)]

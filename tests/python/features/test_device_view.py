@@ -38,6 +38,16 @@ def test_numbers_and_forecasts() -> None:
     }
 
 
+@pytest.mark.parametrize("conf", ["layout:pages", "layout:segments"])
+def test_blocks_are_counted_in_both_layouts(conf: str) -> None:
+    assert simulated("device_view_blocks.py", conf=conf) == {
+        "of the previous allocator": 1,
+        "allocated": 4,
+        "freed": 3,
+        "waiting for a stream": 2,
+    }
+
+
 def test_a_card_is_shared_with_others() -> None:
     assert simulated("shared_card.py", memory="1GiB") == {
         "verdict": True,

@@ -230,6 +230,35 @@ def test_reads_values_that_were_not_computed():
     assert int(done.properties("test_over")["peak_allocated_bytes"]) >= 2 << 30
 
 
+NESTED = """
+import pytest, torch
+kept = []
+
+def test_runs_another(pytester):
+    pytester.makepyfile("def test_inner(): pass")
+    words = ("-p", "ferro_alloc.pytest_plugin", *INNER)
+    pytester.inline_run(*words).assertoutcome(passed=1)
+
+@pytest.mark.gpu_memory_limit("8MiB")
+def test_leaks():
+    kept.append(torch.ones(4 << 20, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("inner", [[], ["--gpu-memory-leaks"], ["--ferro-alloc=misspelt"]])
+@pytest.mark.parametrize("outer", [[], ["--gpu-memory-leaks"]])
+def test_a_run_within_a_test_has_its_own_session(
+    tmp_path: Path, inner: list[str], outer: list[str]
+) -> None:
+    suite = NESTED.replace("INNER", repr(inner))
+    if inner == ["--ferro-alloc=misspelt"]:
+        suite = suite.replace(".assertoutcome(passed=1)", ".ret == pytest.ExitCode.USAGE_ERROR")
+    done = run_forked(tmp_path, suite, "-p", "pytester", "--ferro-simulate=h100", *outer)
+    assert done.outcomes() == {"test_runs_another": "passed", "test_leaks": "failure"}, done.text
+    assert "allocated GPU memory is 16.00 MiB, and the limit is 8.00 MiB" in done.text
+    assert done.text.count("simulated GPU: h100") == 1
+
+
 COMPARED = """
 import logging
 import pytest, torch
@@ -248,14 +277,29 @@ def test_fails():
     torch.ones(1 << 24, device="cuda").sum().item()
     assert torch.cuda.get_allocator_backend() == "native", "another allocator"
 """
+# As of pytest-cov.
+COVERAGE = """
+from pathlib import Path
+
+def pytest_addoption(parser):
+    parser.addoption("--cov", dest="cov_source", action="append")
+    parser.addoption("--no-cov", action="store_true")
+
+def pytest_configure(config):
+    if config.option.cov_source and not config.option.no_cov:
+        with Path("covered.txt").open("a") as file:
+            print(config.option.ferro_measured, file=file)
+"""
 USERS_FILES = ("--basetemp=base", "--log-file=log.txt", "-o", "log_file_level=WARNING")
+WRITERS = ("--debug=debug.txt", "-p", "coverage_stand_in", "--cov=test_suite")
 ALONE = ("--pdb", "--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-clear", "--maxfail=9")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [ALONE, ("-n2",)], ids=["alone", "workers"])
 def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
-    words = ("--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *options)
+    (tmp_path / "coverage_stand_in.py").write_text(COVERAGE)
+    words = ("--ferro-simulate=h100", "--ferro-compare", *USERS_FILES, *WRITERS, *options)
     done = run(tmp_path, COMPARED, *words, "-k", "test_suite.py", "test_suite.py")
     compared = "test_compared[http://a//b]"
     expected = {compared: "passed", "test_fails": "failure", "test_other": "passed"}
@@ -271,6 +315,10 @@ def test_compare(tmp_path: Path, options: tuple[str, ...]) -> None:
     # The processes that ran the tests have missed something, and have no files of the run.
     assert f"{READS}test_suite.py:16 (3 times)" in done.text
     assert len(list((tmp_path / "base").rglob("file"))) == 1
+    assert set((tmp_path / "covered.txt").read_text().split()) == {"None"}
+    debug = re.search(r"^args=.*", (tmp_path / "debug.txt").read_text(), re.MULTILINE)
+    assert debug is not None
+    assert "--ferro-measured" not in debug.group()
     if options == ALONE:
         assert "a line of the user's log" in (tmp_path / "log.txt").read_text()
     failed = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
@@ -394,6 +442,27 @@ def test_a_plugin_that_loads_after_torch_is_refused(unsimulated: dict[str, Run],
     assert done.status == pytest.ExitCode.USAGE_ERROR, done.text
     assert f"load the plugin with -p {PLUGIN}" in done.text
     assert "Traceback" not in done.text
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_workflows_commands_run(tmp_path: Path, number: int) -> None:
+    """Those for a user's suite in docs/pytest.md, in one process and without a GPU."""
+    page = (ROOT / "docs/pytest.md").read_text()
+    lines = re.findall(r"- run: \.venv/bin/pytest (.*)", page)
+    words = lines[number].replace("-n 2", "").split()
+    suite = """
+import torch
+
+def test_serves():
+    torch.ones(4, device="cuda")
+    assert torch.cuda.get_allocator_backend() == "ferro_alloc"
+"""
+    done = run_forked(tmp_path, suite, "--ferro-simulate=h100", *words)
+    assert done.status == 0, done.text
+    assert len(lines) == 3
+    for word in words:
+        if word.startswith("--junitxml="):
+            assert (tmp_path / word.partition("=")[2]).exists()
 
 
 def test_the_entry_point_names_the_plugin() -> None:

@@ -360,8 +360,8 @@ GrowResult Heap::fill(Growth& growth, const Request& request, GrowFrom from) {
     notify_of_range(begin, bytes, MemoryEvent::kMapped, request.context,
                     {name_of(request.step), growth.own_pages, static_cast<std::uint64_t>(took)});
     // As natively, where the first split of a segment drops the call: a view must not show the
-    // calls of freed blocks.
-    if (request.context != nullptr && request.size >= bytes) {
+    // calls of freed blocks. There smaller requests split a segment of 20 MiB.
+    if (request.context != nullptr && request.size >= std::max(bytes, 10 * kMiB)) {
       mapped_by_[begin] = request.context;
     }
     const FreeRange usable = usable_around(*block, std::max(behind(), growth.behind));
