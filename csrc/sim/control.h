@@ -6,6 +6,8 @@
  * no queued work. */
 #pragma once
 
+#include "sim/memory/contents.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,17 +59,26 @@ int ferro_sim_poke(uint64_t address, const void* source, size_t bytes);
 /* For code of the program that computes the values of kernels, below its operators.
  *
  * Calls `function(argument)` once after all earlier work of that stream; at once in eager time. It
- * runs with the machine locked, so it may call only ferro_sim_read and ferro_sim_write. Returns 1,
+ * runs with the machine locked, so it may call only the functions that say so below. Returns 1,
  * without a call, while the stream is being captured, and -1 for an unknown stream. */
 int ferro_sim_in_order(int device, void* stream, void (*function)(void*), void* argument);
-/* 1 while that stream is being captured. */
-int ferro_sim_is_captured(int device, void* stream);
 /* The same at once, whatever is queued or captured. */
 void ferro_sim_at_once(void (*function)(void*), void* argument);
-/* Called within such a function. Reading returns 1 if all bytes are known, 0 if some are not; writing
- * makes them known or unknown. A null source writes zeros, or with `keep` leaves the bytes. -1: the
- * range is not mapped. */
-int ferro_sim_read(uint64_t address, void* destination, size_t bytes);
+/* The following are called within such a function. They return -1 if the range is not mapped.
+ *
+ * 1 if all bytes are known, 0 if some are not. */
+int ferro_sim_is_known(uint64_t address, size_t bytes);
+/* What the range holds, in order. Returns the number of pieces; if they are no more than `room`, they
+ * are filled in, and each holds a reference, which the caller releases within such a function. */
+int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes, struct ferro_sim_piece* pieces,
+                              size_t room);
+void ferro_sim_release(struct ferro_sim_contents* contents);
+/* From now on the range holds these bytes of the contents. They are computed when they are read; then
+ * `bytes` of the contents runs with the machine locked, on any thread. */
+int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents, size_t offset,
+                   int known);
+/* Writes bytes, and makes them known or unknown. A null source writes zeros, or with `keep` leaves
+ * the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known, int keep);
 /* Between these calls every copy of at most 8 bytes to the host that this thread submits delivers the
  * low bytes of this value. */

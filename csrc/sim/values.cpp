@@ -4,6 +4,8 @@
 #include "sim/machine/locate.h"
 #include "sim/machine/machine.h"
 
+#include <algorithm>
+
 #define FERRO_SIM_CONTROL extern "C" __attribute__((visibility("default")))
 
 using ferro::sim::Machine;
@@ -19,13 +21,21 @@ ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
                            : machine.find_stream(static_cast<CUstream>(handle));
 }
 
-}  // namespace
+// The pieces of physical memory behind a range.
+class Segments {
+ public:
+  Segments(uint64_t address, std::size_t bytes)
+      : mapped_(locate(Machine::current(), address, bytes, segments_)) {}
+  bool mapped() const { return mapped_; }
+  auto begin() const { return segments_.begin(); }
+  auto end() const { return segments_.end(); }
 
-FERRO_SIM_CONTROL int ferro_sim_is_captured(int device, void* handle) {
-  const std::lock_guard guard(Machine::lock());
-  const ferro::sim::Stream* stream = find_stream(Machine::current(), device, handle);
-  return stream != nullptr && stream->capture != nullptr ? 1 : 0;
-}
+ private:
+  std::vector<ferro::sim::Segment> segments_;
+  const bool mapped_;
+};
+
+}  // namespace
 
 FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*function)(void*),
                                          void* argument) {
@@ -38,10 +48,11 @@ FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*functi
   if (stream->capture != nullptr) {
     return 1;
   }
-  const double before = machine.config().processor_time();
+  auto& ended = machine.thread().last_call_ended;
+  const double before = ended ? machine.config().processor_time() : 0;
   submit(machine.scheduler(), *stream, ferro::sim::InOrder{function, argument});
   // A GPU would not have cost the program this time.
-  if (auto& ended = machine.thread().last_call_ended) {
+  if (ended) {
     *ended += machine.config().processor_time() - before;
   }
   return 0;
@@ -52,25 +63,67 @@ FERRO_SIM_CONTROL void ferro_sim_at_once(void (*function)(void*), void* argument
   function(argument);
 }
 
-FERRO_SIM_CONTROL int ferro_sim_read(uint64_t address, void* destination, size_t bytes) {
-  std::vector<ferro::sim::Segment> segments;
-  if (!locate(Machine::current(), address, bytes, segments)) {
+FERRO_SIM_CONTROL int ferro_sim_is_known(uint64_t address, size_t bytes) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
     return -1;
   }
-  auto* to = static_cast<std::byte*>(destination);
-  bool known = true;
   for (const auto& segment : segments) {
-    segment.memory->read(segment.offset, to, segment.bytes);
-    known = known && segment.memory->is_known(segment.offset, segment.bytes);
-    to += segment.bytes;
+    if (!segment.memory->is_known(segment.offset, segment.bytes)) {
+      return 0;
+    }
   }
-  return known ? 1 : 0;
+  return 1;
+}
+
+FERRO_SIM_CONTROL int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes,
+                                                ferro_sim_piece* pieces, size_t room) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  static thread_local std::vector<ferro_sim_piece> found;
+  found.clear();
+  for (const auto& segment : segments) {
+    segment.memory->take_pieces(segment.offset, segment.bytes, found);
+  }
+  if (found.size() <= room) {
+    std::copy(found.begin(), found.end(), pieces);
+  } else {
+    for (const ferro_sim_piece& piece : found) {
+      ferro_sim_release(piece.contents);
+    }
+  }
+  return static_cast<int64_t>(found.size());
+}
+
+FERRO_SIM_CONTROL void ferro_sim_release(ferro_sim_contents* contents) {
+  if (contents != nullptr && --contents->references == 0) {
+    contents->kind->destroy(contents);
+  }
+}
+
+FERRO_SIM_CONTROL int ferro_sim_hold(uint64_t address, size_t bytes, ferro_sim_contents* contents,
+                                     size_t offset, int known) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
+    return -1;
+  }
+  const ferro::sim::ContentsRef held(contents);
+  for (const auto& segment : segments) {
+    segment.memory->hold(segment.offset, segment.bytes, held, offset);
+    if (known == 0) {
+      segment.memory->forget(segment.offset, segment.bytes);
+    }
+    offset += segment.bytes;
+  }
+  return 0;
 }
 
 FERRO_SIM_CONTROL int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known,
                                       int keep) {
-  std::vector<ferro::sim::Segment> segments;
-  if (!locate(Machine::current(), address, bytes, segments)) {
+  const Segments segments(address, bytes);
+  if (!segments.mapped()) {
     return -1;
   }
   const auto* from = static_cast<const std::byte*>(source);

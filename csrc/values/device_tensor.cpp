@@ -1,8 +1,10 @@
 #include "values/device_tensor.h"
 
 #include "values/gpu.h"
+#include "values/value.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/jit_type.h>
 
 #include <algorithm>
 
@@ -10,7 +12,14 @@ namespace ferro::values {
 namespace {
 
 // Above this number of pieces, the bytes between them are forgotten too.
-constexpr std::int64_t kMaxPieces = 4096;
+constexpr std::int64_t kMaxForgotten = 4096;
+// Above this number of pieces, values are written instead of held.
+constexpr std::int64_t kMaxHeld = 1024;
+// Above this number of pieces, bytes between them are taken too, unless there are this many for each.
+constexpr std::int64_t kMaxTaken = 4096;
+constexpr std::size_t kMaxGap = 64;
+// Tensors of more pieces with unknown bytes between them count as unknown.
+constexpr std::int64_t kMaxChecked = 1 << 18;
 
 }  // namespace
 
@@ -24,8 +33,8 @@ std::optional<DeviceTensor> DeviceTensor::describe(const at::Tensor& tensor) {
   described.address_ = reinterpret_cast<std::uint64_t>(tensor.const_data_ptr());
   described.element_bytes_ = tensor.element_size();
   described.elements_ = tensor.numel();
-  described.sizes_ = tensor.sizes().vec();
-  described.strides_ = tensor.strides().vec();
+  described.sizes_ = tensor.sizes();
+  described.strides_ = tensor.strides();
   described.type_ = tensor.scalar_type();
   return described.address_ == 0 ? std::nullopt : std::optional(std::move(described));
 }
@@ -36,11 +45,6 @@ std::size_t DeviceTensor::span() const {
     last += (sizes_[i] - 1) * strides_[i];
   }
   return static_cast<std::size_t>(last + 1) * element_bytes_;
-}
-
-bool DeviceTensor::compact() const {
-  constexpr std::size_t kSlack = 64 << 10;
-  return span() <= std::max(kSlack, 2 * element_bytes_ * static_cast<std::size_t>(elements_));
 }
 
 std::int64_t DeviceTensor::elements_together(std::size_t* outer) const {
@@ -56,14 +60,16 @@ std::int64_t DeviceTensor::elements_together(std::size_t* outer) const {
 }
 
 template <typename Visit>
-void DeviceTensor::for_each_piece(const Visit& visit) const {
+void DeviceTensor::for_each_run(const Visit& visit) const {
   std::size_t outer = 0;
   const std::int64_t together = elements_together(&outer);
   const std::size_t bytes = static_cast<std::size_t>(together) * element_bytes_;
   std::vector<std::int64_t> index(outer, 0);
   std::int64_t offset = 0;
   while (true) {
-    visit(address_ + static_cast<std::uint64_t>(offset) * element_bytes_, bytes);
+    if (!visit(address_ + static_cast<std::uint64_t>(offset) * element_bytes_, bytes)) {
+      return;
+    }
     std::size_t i = outer;
     while (i > 0 && ++index[i - 1] == sizes_[i - 1]) {
       --i;
@@ -77,59 +83,98 @@ void DeviceTensor::for_each_piece(const Visit& visit) const {
   }
 }
 
-at::Tensor DeviceTensor::make_host_tensor() const {
-  // Without the dispatcher, so that the program's modes do not see it.
-  return compact() ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, type_))
-                   : at::Tensor(at::detail::empty_cpu(sizes_, type_));
-}
-
-bool DeviceTensor::read(const at::Tensor& host) const {
-  auto* to = static_cast<std::byte*>(host.mutable_data_ptr());
-  if (compact()) {
-    return gpu().read(address_, to, span()) == 1;
+bool DeviceTensor::is_known() const {
+  if (gpu().is_known(address_, span()) == 1) {
+    return true;
+  }
+  if (span() <= bytes() || runs() > kMaxChecked) {
+    return false;
   }
   bool known = true;
-  for_each_piece([&](std::uint64_t at, std::size_t bytes) {
-    known = gpu().read(at, to, bytes) == 1 && known;
-    to += bytes;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    known = gpu().is_known(at, run) == 1;
+    return known;
   });
   return known;
 }
 
-bool DeviceTensor::write(const at::Tensor& host, bool known) const {
+std::optional<Taken> DeviceTensor::take() const {
+  Taken taken{sizes_, strides_, type_, {}};
+  if (!taken.pieces.add(address_, span())) {
+    return std::nullopt;
+  }
+  // The bytes between the elements may be of values that nobody asks for.
+  if (is_dense() || taken.pieces.count() == 1 ||
+      (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
+    return taken;
+  }
+  if (runs() > kMaxChecked) {
+    return std::nullopt;
+  }
+  taken.pieces = {};
+  for_each_run([&](std::uint64_t at, std::size_t run) { return taken.pieces.add(at, run); });
+  taken.strides = at::DimVector(c10::TensorType::contiguousStridesOf(sizes_));
+  return taken;
+}
+
+at::Tensor DeviceTensor::make_host_tensor() const {
+  // Without the dispatcher, so that the program's modes do not see it.
+  return is_dense() ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, type_))
+                    : at::Tensor(at::detail::empty_cpu(sizes_, type_));
+}
+
+std::optional<at::Tensor> DeviceTensor::lay_out(const at::Tensor& host) const {
   if (host.sizes() != at::IntArrayRef(sizes_) || host.scalar_type() != type_ || !host.is_cpu()) {
-    return false;
+    return std::nullopt;
   }
-  const bool dense = span() == element_bytes_ * static_cast<std::size_t>(elements_);
-  at::Tensor laid_out = host;
-  if (dense ? host.strides() != at::IntArrayRef(strides_) : !host.is_contiguous()) {
-    laid_out = dense ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, type_))
-                     : at::Tensor(at::detail::empty_cpu(sizes_, type_));
-    laid_out.copy_(host);
+  if (is_dense() ? host.strides() == at::IntArrayRef(strides_) : host.is_contiguous()) {
+    return host;
   }
-  const auto* from = static_cast<const std::byte*>(laid_out.const_data_ptr());
-  if (dense) {
-    gpu().write(address_, from, span(), known ? 1 : 0, 0);
+  at::Tensor laid_out = make_host_tensor();
+  laid_out.copy_(host);
+  return laid_out;
+}
+
+bool DeviceTensor::can_hold() const { return is_dense() || runs() <= kMaxHeld; }
+
+void DeviceTensor::hold(Value& value, bool known) const {
+  if (is_dense()) {
+    gpu().hold(address_, span(), &value, 0, known ? 1 : 0);
+    return;
+  }
+  std::size_t offset = 0;
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().hold(at, run, &value, offset, known ? 1 : 0);
+    offset += run;
     return true;
-  }
-  for_each_piece([&](std::uint64_t at, std::size_t bytes) {
-    gpu().write(at, from, bytes, known ? 1 : 0, 0);
-    from += bytes;
   });
-  return true;
+}
+
+void DeviceTensor::write(const at::Tensor& laid_out, bool known) const {
+  const auto* from = static_cast<const std::byte*>(laid_out.const_data_ptr());
+  if (is_dense()) {
+    gpu().write(address_, from, span(), known ? 1 : 0, 0);
+    return;
+  }
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().write(at, from, run, known ? 1 : 0, 0);
+    from += run;
+    return true;
+  });
 }
 
 void DeviceTensor::forget(bool keep) const {
-  if (span() == element_bytes_ * static_cast<std::size_t>(elements_)) {
+  if (is_dense()) {
     gpu().write(address_, nullptr, span(), 0, keep ? 1 : 0);
     return;
   }
-  if (elements_ / elements_together() > kMaxPieces) {
+  if (runs() > kMaxForgotten) {
     gpu().write(address_, nullptr, span(), 0, 1);
     return;
   }
-  for_each_piece([&](std::uint64_t at, std::size_t bytes) {
-    gpu().write(at, nullptr, bytes, 0, keep ? 1 : 0);
+  for_each_run([&](std::uint64_t at, std::size_t run) {
+    gpu().write(at, nullptr, run, 0, keep ? 1 : 0);
+    return true;
   });
 }
 

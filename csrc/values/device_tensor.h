@@ -1,9 +1,12 @@
 // A tensor of the simulated GPU by its addresses, so that queued work keeps no memory alive.
 //
-// Plain values. `read` and `write` are called within a function that the GPU calls in the order of
-// a stream, below the program's modes (`BelowModes`).
+// Plain values. All that touches memory is called within a function that the GPU calls in the order
+// of a stream, below the program's modes (`BelowModes`).
 #pragma once
 
+#include "values/pieces.h"
+
+#include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -12,41 +15,53 @@
 
 namespace ferro::values {
 
+class Value;
+
 class DeviceTensor {
  public:
   // None for a tensor without strided elements in device memory: sparse, nested, empty.
   static std::optional<DeviceTensor> describe(const at::Tensor& tensor);
 
   std::int64_t elements() const { return elements_; }
-  const std::vector<std::int64_t>& sizes() const { return sizes_; }
+  const at::DimVector& sizes() const { return sizes_; }
   at::ScalarType type() const { return type_; }
+  std::size_t bytes() const { return element_bytes_ * static_cast<std::size_t>(elements_); }
 
-  // A host tensor to read into, uninitialised.
+  bool is_known() const;
+  // What its elements are now. None: its memory is gone, or it would take too many pieces.
+  std::optional<Taken> take() const;
+  // A host tensor of the same layout as far as elements are dense, uninitialised.
   at::Tensor make_host_tensor() const;
-  // False if some bytes are unknown.
-  bool read(const at::Tensor& host) const;
-  // False, with nothing written, if the sizes or types differ.
-  bool write(const at::Tensor& host, bool known) const;
+  // The same elements, laid out as `hold` and `write` need them. None if the sizes or types differ.
+  std::optional<at::Tensor> lay_out(const at::Tensor& host) const;
+
+  // Can its memory hold a value by reference? Otherwise it has too many pieces.
+  bool can_hold() const;
+  // Its elements are those of the value, which is made for this tensor, from now on.
+  void hold(Value& value, bool known) const;
+  // Writes a tensor that `lay_out` returned.
+  void write(const at::Tensor& laid_out, bool known) const;
   // Makes all bytes unknown, and zeros them unless `keep`.
   void forget(bool keep) const;
 
  private:
   // Bytes from the first element to the last.
   std::size_t span() const;
-  // Whether the elements are most of the bytes between the first and the last.
-  bool compact() const;
+  bool is_dense() const { return span() == bytes(); }
   // The number of contiguous elements in the last dimensions; `outer`: the number of dimensions
   // before.
   std::int64_t elements_together(std::size_t* outer = nullptr) const;
-  // Visits the contiguous pieces, in the order of the elements.
+  std::int64_t runs() const { return elements_ / elements_together(); }
+  // Calls `visit(address, bytes)` for the contiguous pieces, in the order of the elements, until it
+  // returns false.
   template <typename Visit>
-  void for_each_piece(const Visit& visit) const;
+  void for_each_run(const Visit& visit) const;
 
   std::uint64_t address_ = 0;
   std::size_t element_bytes_ = 0;
   std::int64_t elements_ = 0;
-  std::vector<std::int64_t> sizes_;
-  std::vector<std::int64_t> strides_;
+  at::DimVector sizes_;
+  at::DimVector strides_;
   at::ScalarType type_ = at::kFloat;
 };
 

@@ -4,6 +4,7 @@
 #include "values/gpu.h"
 #include "values/host_operator.h"
 #include "values/places.h"
+#include "values/value.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/cuda/EmptyTensor.h>
@@ -17,54 +18,110 @@ namespace ferro::values {
 using torch::jit::Stack;
 
 struct Evaluation::Job {
-  struct Input {
-    DeviceTensor at;
-    at::Tensor host;
-  };
   struct Result {
-    DeviceTensor at;
-    // The argument or result whose value it is, and its place in a list.
-    bool of_argument;
-    std::size_t place;
-    std::size_t in_list;
+    Value::Slot slot;
     bool keeps;
   };
 
   explicit Job(HostOperator called) : host(std::move(called)) {}
 
   HostOperator host;
-  std::vector<Input> inputs;
+  std::vector<Operand> operands;
   std::vector<Result> results;
+  std::int64_t input_elements = 0;
+  std::int64_t result_elements = 0;
+  bool agrees = false;  // no input is of floating-point numbers
   bool computable = false;
-  bool read = false;
+  bool takes_unknown = false;
+  bool taken = false;  // the inputs, unless that is in vain
   bool ran = false;
   bool known = true;
+  bool value_if_known = false;
+  bool value_if_unknown = false;
   std::optional<std::int64_t> positions;  // below this
 
-  void read_inputs() {
-    for (const Input& input : inputs) {
-      known = input.at.read(input.host) && known;
-    }
-    read = true;
-  }
-
-  void write_results() {
-    const BelowModes guard;
-    // Unknown positions are arbitrary but distinct.
-    const bool drawn = positions && !(known && computable);
-    if (computable && !ran && !drawn) {
-      ran = host.run();
-    }
-    for (const Result& result : results) {
-      const auto value =
-          ran ? host.value(result.of_argument, result.place, result.in_list) : std::nullopt;
-      if (!value || !result.at.write(*value, known)) {
-        result.at.forget(result.keeps);
+  void take() {
+    const auto is_known = [](const Operand& operand) {
+      return !operand.is_input || operand.at.is_known();
+    };
+    known = std::all_of(operands.begin(), operands.end(), is_known);
+    computable = known || takes_unknown;
+    for (Operand& operand : operands) {
+      if (computable && operand.is_input) {
+        operand.taken = operand.at.take();
+        computable = operand.taken.has_value();
       }
     }
-    if (drawn && !results.empty()) {
-      write_positions(results.back().at, *positions);
+    taken = true;
+  }
+
+  // For results of sizes that depend on values.
+  void run() {
+    const BelowModes guard;
+    host.take_operands(std::move(operands));
+    ran = computable && host.run();
+  }
+
+  void drop_inputs() {
+    operands.clear();
+    host.clear(true);
+  }
+
+  void give() {
+    const bool has_values =
+        ran || (computable && (known ? value_if_known : value_if_unknown) && Recipe::make_room());
+    std::shared_ptr<Recipe> recipe;
+    if (has_values && !ran) {
+      host.take_operands(std::move(operands));
+      recipe = std::make_shared<Recipe>(std::move(host));
     }
+    for (const Result& result : results) {
+      if (!has_values || !give_value(result, recipe)) {
+        result.slot.layout.forget(result.keeps);
+      }
+    }
+    if (positions && !has_values && !results.empty()) {
+      draw(results.back().slot);
+    }
+    drop_inputs();
+  }
+
+ private:
+  bool give_value(const Result& result, const std::shared_ptr<Recipe>& recipe) {
+    const DeviceTensor& there = result.slot.layout;
+    if (recipe && there.can_hold()) {
+      there.hold(*ValueRef(Value::make(recipe, result.slot)), known);
+      return true;
+    }
+    const BelowModes guard;
+    std::optional<at::Tensor> computed;
+    if (recipe) {
+      computed = ValueRef(Value::make(recipe, result.slot))->compute();
+    } else if (auto value =
+                   host.value(result.slot.of_argument, result.slot.place, result.slot.in_list)) {
+      computed = there.lay_out(*value);
+    }
+    if (!computed || !computed->defined()) {
+      return false;
+    }
+    if (there.can_hold()) {
+      there.hold(*ValueRef(Value::make(*computed)), known);
+    } else {
+      there.write(*computed, known);
+    }
+    return true;
+  }
+
+  // Unknown positions are arbitrary but distinct.
+  void draw(const Value::Slot& slot) const {
+    static std::uint64_t drawn = 0;
+    const DeviceTensor& there = slot.layout;
+    if (there.type() != at::kLong || *positions <= 0 || !there.can_hold()) {
+      return;
+    }
+    const auto recipe =
+        std::make_shared<Recipe>(DrawnPositions{there.sizes(), *positions, ++drawn});
+    there.hold(*ValueRef(Value::make(recipe, slot)), false);
   }
 };
 
@@ -98,6 +155,8 @@ void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
+bool is_number(const DeviceTensor& tensor) { return !c10::isIntegralType(tensor.type(), true); }
+
 bool same_layout(const at::Tensor& one, const at::Tensor& other) {
   return one.sizes() == other.sizes() && one.strides() == other.strides() &&
          one.is_non_overlapping_and_dense();
@@ -114,6 +173,9 @@ Evaluation::Evaluation(const c10::OperatorHandle& op, const OperatorTraits& trai
 Evaluation::~Evaluation() {
   if (answering_) {
     gpu().end_answer();
+  }
+  if (takes_ && !is_given_) {
+    gpu().at_once(call_job<&Job::drop_inputs>, new std::shared_ptr<Job>(job_));
   }
 }
 
@@ -141,23 +203,28 @@ bool Evaluation::submit(void (*function)(void*)) {
   return true;
 }
 
-void Evaluation::begin() {
-  if (traits_.kind == Kind::kCopy && is_moved_by_driver()) {
-    nothing_to_do_ = true;
-    return;
-  }
-  std::int64_t elements = 0;
+void Evaluation::find_operands() {
   bool describable = true;
-  for (const c10::IValue& argument : arguments_) {
-    for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t) {
+  job_->operands.reserve(4);
+  for (std::size_t place = 0; place < arguments_.size(); ++place) {
+    const c10::IValue& argument = arguments_[place];
+    const bool overwritten = std::find(traits_.overwritten.begin(), traits_.overwritten.end(),
+                                       place) != traits_.overwritten.end();
+    for_each_tensor(argument, [&](const at::Tensor& tensor, std::size_t in_list) {
       if (!tensor.defined()) {
         return;
       }
-      elements += tensor.numel();
-      if (tensor.is_cuda()) {
-        const int device = tensor.device().index();
-        describable = describable && (device_ < 0 || device_ == device);
-        device_ = device;
+      job_->input_elements += overwritten ? 0 : tensor.numel();
+      if (!tensor.is_cuda()) {
+        return;
+      }
+      const int device = tensor.device().index();
+      describable = describable && (device_ < 0 || device_ == device);
+      device_ = device;
+      if (auto described = DeviceTensor::describe(tensor)) {
+        job_->operands.push_back({place, in_list, std::move(*described), !overwritten});
+      } else {
+        describable = describable && tensor.numel() == 0;
       }
     });
     if (argument.isDevice() && argument.toDevice().is_cuda() && device_ < 0) {
@@ -165,46 +232,44 @@ void Evaluation::begin() {
       device_ = device.has_index() ? device.index() : c10::cuda::current_device();
     }
   }
+  const std::int64_t most = traits_.costly ? kMaxCostlyElements : kMaxElements;
+  job_->computable = traits_.computable && describable && traits_.kind != Kind::kUnset &&
+                     job_->input_elements <= most;
+  const bool of_numbers =
+      std::any_of(job_->operands.begin(), job_->operands.end(),
+                  [](const Operand& operand) { return operand.is_input && is_number(operand.at); });
+  job_->agrees = !of_numbers;
+  job_->takes_unknown =
+      !traits_.costly && (job_->input_elements <= kMaxUnknownNumbers ||
+                          (job_->input_elements <= kMaxUnknownElements &&
+                           (!of_numbers || traits_.tests || traits_.kind == Kind::kDataSized)));
+}
+
+void Evaluation::begin() {
+  if (traits_.kind == Kind::kCopy && is_moved_by_driver()) {
+    nothing_to_do_ = true;
+    return;
+  }
+  job_ = std::make_shared<Job>(HostOperator(op_, traits_));
+  find_operands();
   if (device_ < 0) {
     nothing_to_do_ = true;
     return;
   }
   const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_));
   stream_ = stream.stream();
-  job_ = std::make_shared<Job>(HostOperator(op_, traits_));
-  const bool sized = traits_.kind == Kind::kDataSized;
-  job_->computable = traits_.computable && describable && traits_.kind != Kind::kUnset &&
-                     elements <= (sized ? kMaxElementsOfSized : kMaxElements) &&
-                     gpu().is_captured(device_, stream_) == 0;
   if (traits_.positions) {
     job_->positions = extent_of_positions(traits_, arguments_);
   }
   if (job_->computable) {
-    const BelowModes guard;
-    const auto take = [this](const at::Tensor& tensor,
-                             std::size_t place) -> std::optional<at::Tensor> {
-      if (!tensor.defined() || tensor.is_cpu()) {
-        return tensor.defined() ? tensor.clone() : tensor;
-      }
-      if (tensor.is_cuda() && tensor.numel() == 0 && tensor.layout() == at::kStrided) {
-        return at::Tensor(at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type()));
-      }
-      auto described = DeviceTensor::describe(tensor);
-      if (!described) {
-        return std::nullopt;
-      }
-      at::Tensor host = described->make_host_tensor();
-      if (std::find(traits_.overwritten.begin(), traits_.overwritten.end(), place) ==
-          traits_.overwritten.end()) {
-        job_->inputs.push_back({std::move(*described), host});
-      }
-      return host;
-    };
-    job_->computable =
-        job_->host.take_arguments(arguments_, device_, take) && submit(call_job<&Job::read_inputs>);
+    if (traits_.random) {
+      job_->host.seed(arguments_, device_);
+    }
+    takes_ = submit(call_job<&Job::take>);
+    job_->computable = job_->computable && takes_;
   }
-  if (sized) {
-    if (job_->computable && !job_->read) {
+  if (traits_.kind == Kind::kDataSized) {
+    if (job_->computable && !job_->taken) {
       stream.synchronize();
     }
     begin_sized();
@@ -213,10 +278,9 @@ void Evaluation::begin() {
 
 void Evaluation::begin_sized() {
   if (job_->computable) {
-    const BelowModes guard;
-    job_->ran = job_->host.run();
-    job_->computable = job_->ran;
+    job_->computable = job_->host.take_arguments(arguments_, job_->operands);
   }
+  gpu().at_once(call_job<&Job::run>, new std::shared_ptr<Job>(job_));
   // An unknown size is the smallest one.
   gpu().answer(job_->ran ? static_cast<std::uint64_t>(job_->host.answer()) : 0);
   answering_ = true;
@@ -240,24 +304,25 @@ void Evaluation::end(Stack& stack) {
   if (job_->results.empty()) {
     return;
   }
-  if (!submit(call_job<&Job::write_results>)) {
+  choose();
+  is_given_ = true;
+  if (!submit(call_job<&Job::give>)) {
     // A capture: the kernels run in replays, where their values are not computed.
     for (Job::Result& result : job_->results) {
       result.keeps = true;
     }
     job_->computable = job_->ran = false;
     job_->positions.reset();
-    gpu().at_once(call_job<&Job::write_results>, new std::shared_ptr<Job>(job_));
+    gpu().at_once(call_job<&Job::give>, new std::shared_ptr<Job>(job_));
   }
 }
 
 void Evaluation::collect_results(const Stack& stack) {
-  std::int64_t elements = 0;
   const auto add = [&](const c10::IValue& value, bool of_argument, std::size_t place, bool keeps) {
     for_each_tensor(value, [&](const at::Tensor& tensor, std::size_t i) {
       if (auto described = DeviceTensor::describe(tensor)) {
-        elements += described->elements();
-        job_->results.push_back({std::move(*described), of_argument, place, i, keeps});
+        job_->result_elements += described->elements();
+        job_->results.push_back({{std::move(*described), of_argument, place, i}, keeps});
       }
     });
   };
@@ -272,9 +337,30 @@ void Evaluation::collect_results(const Stack& stack) {
       add(stack[first + i], false, i, unset);
     }
   }
-  if (elements > kMaxElements && traits_.kind != Kind::kDataSized) {
-    job_->computable = false;
+}
+
+void Evaluation::choose() {
+  Job& job = *job_;
+  if (job.ran || !job.computable) {
+    return;
   }
+  const auto most = [&](std::int64_t elements) {
+    return job.input_elements <= elements && job.result_elements <= elements;
+  };
+  job.value_if_known = most(traits_.costly ? kMaxCostlyElements : kMaxElements);
+  const bool gives_numbers =
+      std::any_of(job.results.begin(), job.results.end(),
+                  [](const Job::Result& result) { return is_number(result.slot.layout); });
+  const bool agrees = job.agrees || (!gives_numbers && !job.positions);
+  job.value_if_unknown = job.takes_unknown && (agrees ? most(kMaxUnknownElements)
+                                                      : most(kMaxUnknownNumbers) && !job.positions);
+  // In eager mode it is known by now.
+  const bool in_vain = job.taken && !(job.known ? job.value_if_known : job.value_if_unknown);
+  if (in_vain) {
+    job.computable = false;
+    return;
+  }
+  job.computable = job.host.take_arguments(arguments_, job_->operands);
 }
 
 void Evaluation::fit_results(Stack& stack) {

@@ -1,8 +1,9 @@
 // One call of an operator on the simulated GPU, whose values PyTorch's CPU operator computes.
 //
-// The GPU's operator runs normally, for its allocations and launches. Before it the inputs are
-// read, and after it the results are written, in the order of its stream. Values that are not
-// computed are unknown afterwards: results are zeros or valid positions; arguments keep their
+// The GPU's operator runs normally, for its allocations and launches. In the order of its stream,
+// what the inputs are is taken before it, and after it the results get values (`value.h`), which are
+// computed when they are read. Only operators whose results have sizes that depend on values compute
+// at once. Results without a value are unknown: zeros or valid positions; arguments keep their
 // bytes. Used by one thread.
 #pragma once
 
@@ -15,10 +16,14 @@
 
 namespace ferro::values {
 
-// The most elements, of all inputs or of all results, that are computed.
-inline constexpr std::int64_t kMaxElements = 1 << 18;
-// The same for operators whose results have sizes that depend on values.
-inline constexpr std::int64_t kMaxElementsOfSized = 1 << 22;
+// The most elements, of all inputs or of all results, of an operator whose cost grows faster than
+// their number.
+inline constexpr std::int64_t kMaxCostlyElements = 1 << 18;
+// The most elements of an operator with unknown inputs whose results get values all the same, so
+// that indices and masks agree with those that were drawn. They are unknown too.
+inline constexpr std::int64_t kMaxUnknownElements = 1 << 22;
+// The same for floating-point numbers.
+inline constexpr std::int64_t kMaxUnknownNumbers = 1 << 10;
 
 class Evaluation {
  public:
@@ -29,7 +34,7 @@ class Evaluation {
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 
-  // Called before the GPU's operator: reads the inputs. If sizes depend on them, computes now, and
+  // Called before the GPU's operator: takes the inputs. If sizes depend on them, computes now, and
   // the driver returns the size to the operator.
   void begin();
   // Called after it. `stack` ends with its results; one may be replaced by a tensor of the right
@@ -40,6 +45,9 @@ class Evaluation {
 
  private:
   bool is_moved_by_driver() const;
+  void find_operands();
+  // Whether the results get values, given whether the inputs are known.
+  void choose();
   void begin_sized();
   void collect_results(const torch::jit::Stack& stack);
   void fit_results(torch::jit::Stack& stack);
@@ -53,6 +61,8 @@ class Evaluation {
   void* stream_ = nullptr;
   bool nothing_to_do_ = false;
   bool answering_ = false;
+  bool takes_ = false;     // the job takes inputs in its first turn
+  bool is_given_ = false;  // and ends with its second one
   std::shared_ptr<Job> job_;
 };
 

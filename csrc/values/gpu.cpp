@@ -18,9 +18,11 @@ void find(Function& function, const char* name) {
 Gpu found() {
   Gpu gpu{};
   find(gpu.in_order, "ferro_sim_in_order");
-  find(gpu.is_captured, "ferro_sim_is_captured");
   find(gpu.at_once, "ferro_sim_at_once");
-  find(gpu.read, "ferro_sim_read");
+  find(gpu.is_known, "ferro_sim_is_known");
+  find(gpu.take_pieces, "ferro_sim_take_pieces");
+  find(gpu.release, "ferro_sim_release");
+  find(gpu.hold, "ferro_sim_hold");
   find(gpu.write, "ferro_sim_write");
   find(gpu.answer, "ferro_sim_answer");
   find(gpu.end_answer, "ferro_sim_end_answer");

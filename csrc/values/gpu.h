@@ -9,9 +9,11 @@ namespace ferro::values {
 
 struct Gpu {
   decltype(&ferro_sim_in_order) in_order;
-  decltype(&ferro_sim_is_captured) is_captured;
   decltype(&ferro_sim_at_once) at_once;
-  decltype(&ferro_sim_read) read;
+  decltype(&ferro_sim_is_known) is_known;
+  decltype(&ferro_sim_take_pieces) take_pieces;
+  decltype(&ferro_sim_release) release;
+  decltype(&ferro_sim_hold) hold;
   decltype(&ferro_sim_write) write;
   decltype(&ferro_sim_answer) answer;
   decltype(&ferro_sim_end_answer) end_answer;

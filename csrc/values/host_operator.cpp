@@ -1,58 +1,94 @@
 #include "values/host_operator.h"
 
+#include "values/below_modes.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 
-#include <atomic>
+#include <algorithm>
 #include <mutex>
 
 namespace ferro::values {
 
 using torch::jit::Stack;
 
-bool HostOperator::take_arguments(const Stack& arguments, int device, const Take& take) {
-  if (traits_->random) {
-    seed(arguments, device);
-  }
+bool HostOperator::take_arguments(const Stack& arguments, const std::vector<Operand>& operands) {
+  bool possible = true;
+  auto operand = operands.begin();
+  std::size_t place = 0;
+  // What an operand takes the place of, or a tensor that is on the host already.
+  const auto take = [&](const at::Tensor& tensor, std::size_t in_list = 0) {
+    if (operand != operands.end() && operand->place == place && operand->in_list == in_list) {
+      ++operand;
+      return at::Tensor();
+    }
+    if (!tensor.defined()) {
+      return at::Tensor();
+    }
+    if (tensor.is_cpu()) {
+      const BelowModes guard;
+      return tensor.clone();
+    }
+    if (!tensor.is_cuda() || tensor.layout() != at::kStrided) {
+      possible = false;
+      return at::Tensor();
+    }
+    // The device's operator has resized a result that was empty.
+    static constexpr std::int64_t kEmpty[] = {0};
+    return at::Tensor(at::detail::empty_cpu(
+        tensor.numel() == 0 ? tensor.sizes() : c10::IntArrayRef(kEmpty), tensor.scalar_type()));
+  };
   arguments_.reserve(arguments.size());
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const c10::IValue& argument = arguments[i];
+  for (const c10::IValue& argument : arguments) {
     if (argument.isTensor()) {
-      auto host = take(argument.toTensor(), i);
-      if (!host) {
-        return false;
-      }
-      arguments_.emplace_back(std::move(*host));
+      arguments_.emplace_back(take(argument.toTensor()));
     } else if (argument.isTensorList()) {
       c10::List<at::Tensor> list;
       for (const at::Tensor& tensor : argument.toTensorVector()) {
-        auto host = take(tensor, i);
-        if (!host) {
-          return false;
-        }
-        list.push_back(std::move(*host));
+        list.push_back(take(tensor, list.size()));
       }
       arguments_.emplace_back(std::move(list));
     } else if (argument.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const auto& tensor : argument.toOptionalTensorVector()) {
-        auto host = tensor ? take(*tensor, i) : std::nullopt;
-        if (tensor && !host) {
-          return false;
-        }
-        list.push_back(std::move(host));
+        list.push_back(tensor ? std::optional(take(*tensor, list.size())) : std::nullopt);
       }
       arguments_.emplace_back(std::move(list));
     } else if (argument.isDevice()) {
       arguments_.emplace_back(c10::Device(c10::kCPU));
-    } else if (op_.schema().arguments()[i].name() == "generator") {
-      arguments_.emplace_back(at::make_generator<at::CPUGeneratorImpl>(seed_));
+    } else if (argument.isGenerator()) {
+      arguments_.emplace_back();
     } else {
       arguments_.push_back(argument);
     }
+    ++place;
   }
-  return true;
+  return possible;
+}
+
+bool HostOperator::has_inputs() const {
+  return std::any_of(operands_.begin(), operands_.end(),
+                     [](const Operand& operand) { return operand.taken.has_value(); });
+}
+
+void HostOperator::for_each_input(const std::function<void(Value&)>& visit) const {
+  for (const Operand& operand : operands_) {
+    if (operand.taken) {
+      operand.taken->pieces.for_each_value(visit);
+    }
+  }
+}
+
+std::size_t HostOperator::bytes_to_copy() const {
+  std::size_t all = 0;
+  std::size_t offset = 0;
+  for (const Operand& operand : operands_) {
+    if (operand.taken && operand.taken->pieces.only_value(&offset) == nullptr) {
+      all += operand.taken->pieces.bytes();
+    }
+  }
+  return all;
 }
 
 void HostOperator::seed(const Stack& arguments, int device) {
@@ -70,37 +106,89 @@ void HostOperator::seed(const Stack& arguments, int device) {
   seed_ ^= seed_ >> 29;
 }
 
-bool HostOperator::run() {
-  Stack stack = arguments_;
-  const auto call = [&] {
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-  };
-  try {
-    if (traits_->random && !traits_->generator) {
-      // It would use the program's host generator.
-      at::Generator own = at::detail::getDefaultCPUGenerator();
-      const at::Tensor state = own.get_state();
-      own.set_current_seed(seed_);
-      try {
-        call();
-      } catch (...) {
-        own.set_state(state);
-        throw;
-      }
-      own.set_state(state);
-    } else {
-      call();
+bool HostOperator::put_operands(Stack& stack) {
+  std::size_t copied = stack.size();  // the place of the list that was copied last
+  for (const Operand& operand : operands_) {
+    const bool writable = std::find(traits_->written.begin(), traits_->written.end(),
+                                    operand.place) != traits_->written.end();
+    const auto host = operand.taken ? operand.taken->compute(writable)
+                                    : std::optional(operand.at.make_host_tensor());
+    if (!host) {
+      return false;
     }
+    c10::IValue& argument = stack[operand.place];
+    if (argument.isTensor()) {
+      argument = *host;
+    } else if (argument.isTensorList()) {
+      if (copied != operand.place) {
+        argument = argument.toTensorList().copy();
+      }
+      argument.toTensorList().set(operand.in_list, *host);
+    } else {
+      if (copied != operand.place) {
+        argument = argument.toOptionalTensorList().copy();
+      }
+      argument.toOptionalTensorList().set(operand.in_list, *host);
+    }
+    copied = operand.place;
+  }
+  if (traits_->generator) {
+    for (std::size_t i = 0; i < stack.size(); ++i) {
+      if (op_.schema().arguments()[i].name() == "generator") {
+        stack[i] = at::make_generator<at::CPUGeneratorImpl>(seed_);
+      }
+    }
+  }
+  return true;
+}
+
+void HostOperator::call(Stack& stack) const {
+  const c10::DispatchKeySet keys(c10::DispatchKey::CPU);
+  if (!traits_->random || traits_->generator) {
+    op_.redispatchBoxed(keys, &stack);
+    return;
+  }
+  // It would use the program's host generator.
+  at::Generator own = at::detail::getDefaultCPUGenerator();
+  const at::Tensor state = own.get_state();
+  own.set_current_seed(seed_);
+  try {
+    op_.redispatchBoxed(keys, &stack);
+  } catch (...) {
+    own.set_state(state);
+    throw;
+  }
+  own.set_state(state);
+}
+
+bool HostOperator::run() {
+  try {
+    Stack stack = arguments_;
+    if (!put_operands(stack)) {
+      return false;
+    }
+    called_with_ = stack;
+    call(stack);
+    results_ = std::move(stack);
+    return true;
   } catch (const std::exception&) {
+    called_with_.clear();
     return false;
   }
-  results_ = std::move(stack);
-  return true;
+}
+
+void HostOperator::clear(bool inputs) {
+  called_with_.clear();
+  results_.clear();
+  if (inputs) {
+    arguments_.clear();
+    operands_.clear();
+  }
 }
 
 std::optional<at::Tensor> HostOperator::value(bool of_argument, std::size_t place,
                                               std::size_t in_list) const {
-  const c10::IValue& value = (of_argument ? arguments_ : results_)[place];
+  const c10::IValue& value = (of_argument ? called_with_ : results_)[place];
   if (value.isTensor()) {
     return value.toTensor();
   }
@@ -114,14 +202,14 @@ std::int64_t HostOperator::answer() const {
   if (results_.empty() || !results_[0].isTensor()) {
     return 0;
   }
-  const at::Tensor input = arguments_[0].toTensor();
+  const at::Tensor input = called_with_[0].toTensor();
   const at::Tensor found = results_[0].toTensor();
   // For booleans the device counts the true ones.
   if (traits_->name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
     return input.sum().item<std::int64_t>();
   }
   const bool along = traits_->name.starts_with("aten::unique_dim") && input.dim() > 0;
-  return found.dim() == 0 ? 1 : found.size(along ? arguments_[1].toInt() : 0);
+  return found.dim() == 0 ? 1 : found.size(along ? called_with_[1].toInt() : 0);
 }
 
 std::int64_t extent_of_positions(const OperatorTraits& traits, const Stack& arguments) {
@@ -138,30 +226,6 @@ std::int64_t extent_of_positions(const OperatorTraits& traits, const Stack& argu
     dimension = named.toInt();
   }
   return input.size(dimension);
-}
-
-void write_positions(const DeviceTensor& at, std::int64_t extent) {
-  static std::atomic<std::uint64_t> drawn = 0;
-  if (at.type() != at::kLong || extent <= 0) {
-    return;
-  }
-  at::Tensor host = at::detail::empty_cpu(at.sizes(), at::kLong);
-  // Neighbours in any dimension differ by one.
-  auto* to = host.mutable_data_ptr<std::int64_t>();
-  const std::vector<std::int64_t>& sizes = at.sizes();
-  std::vector<std::int64_t> index(sizes.size(), 0);
-  const auto start = static_cast<std::int64_t>((0x9e3779b97f4a7c15 * ++drawn >> 16) %
-                                               static_cast<std::uint64_t>(extent));
-  std::int64_t sum = 0;
-  for (std::int64_t i = 0; i < at.elements(); ++i) {
-    to[i] = (start + sum) % extent;
-    ++sum;
-    for (std::size_t d = sizes.size(); d > 0 && ++index[d - 1] == sizes[d - 1]; --d) {
-      sum += 1 - sizes[d - 1];
-      index[d - 1] = 0;
-    }
-  }
-  at.write(host, false);
 }
 
 }  // namespace ferro::values

@@ -1,6 +1,7 @@
 // Runs PyTorch's CPU kernel of an operator on host copies of its arguments.
 //
-// Used by one thread at a time, below the program's modes.
+// Used with the machine locked and below the program's modes, except where a function says
+// otherwise.
 #pragma once
 
 #include "values/device_tensor.h"
@@ -8,46 +9,68 @@
 
 #include <ATen/core/stack.h>
 
+#include <cstddef>
 #include <functional>
 #include <optional>
+#include <vector>
 
 namespace ferro::values {
+
+class Value;
+
+// A tensor on the device among the arguments.
+struct Operand {
+  std::size_t place = 0;
+  std::size_t in_list = 0;
+  DeviceTensor at;
+  // Its contents matter: it is not only overwritten.
+  bool is_input = true;
+  std::optional<Taken> taken = std::nullopt;
+};
 
 class HostOperator {
  public:
   HostOperator(const c10::OperatorHandle& op, const OperatorTraits& traits)
       : op_(op), traits_(&traits) {}
 
-  // Returns the host tensor for a tensor of the argument at that place; none if there cannot be
-  // one.
-  using Take = std::function<std::optional<at::Tensor>(const at::Tensor&, std::size_t place)>;
-  // False: an argument cannot be on the host. Random numbers come from a host generator that is
-  // seeded by the present state of the device's generator, so that equal states give equal numbers.
-  // The program's host generator is unchanged.
-  bool take_arguments(const torch::jit::Stack& arguments, int device, const Take& take);
+  // Both are called in the program's name. The first one, before the device's operator: random
+  // numbers come from a host generator that is seeded by the present state of the device's
+  // generator, so that equal states give equal numbers. The program's host generator is unchanged.
+  void seed(const torch::jit::Stack& arguments, int device);
+  // `operands`, in the order of the arguments, are given later. False: an argument cannot be on the
+  // host.
+  bool take_arguments(const torch::jit::Stack& arguments, const std::vector<Operand>& operands);
+  void take_operands(std::vector<Operand> operands) { operands_ = std::move(operands); }
 
-  // False, without results, if the kernel refuses the arguments.
+  bool has_inputs() const;
+  void for_each_input(const std::function<void(Value&)>& visit) const;
+  // Bytes of inputs that are copied when it runs.
+  std::size_t bytes_to_copy() const;
+
+  // False, without results, if the kernel refuses the arguments, or an input cannot be computed.
   bool run();
   const c10::IValue& result(std::size_t i) const { return results_[i]; }
   // A tensor after the run.
   std::optional<at::Tensor> value(bool of_argument, std::size_t place, std::size_t in_list) const;
   // The value that the device's operator reads back to know the sizes of its results.
   std::int64_t answer() const;
+  // Frees the results; `inputs`: and the inputs, so that it cannot run again.
+  void clear(bool inputs);
 
  private:
-  void seed(const torch::jit::Stack& arguments, int device);
+  bool put_operands(torch::jit::Stack& stack);
+  void call(torch::jit::Stack& stack) const;
 
   c10::OperatorHandle op_;
   const OperatorTraits* traits_;
-  torch::jit::Stack arguments_;
+  torch::jit::Stack arguments_;  // without the operands
+  std::vector<Operand> operands_;
+  torch::jit::Stack called_with_;
   torch::jit::Stack results_;
   std::uint64_t seed_ = 0;
 };
 
 // The extent of the dimension that the positions in the operator's last result refer to.
 std::int64_t extent_of_positions(const OperatorTraits& traits, const torch::jit::Stack& arguments);
-// Writes positions below `extent`, marked unknown, that are distinct along every dimension shorter
-// than it. Called within a function that the GPU calls in order.
-void write_positions(const DeviceTensor& at, std::int64_t extent);
 
 }  // namespace ferro::values

@@ -1,6 +1,7 @@
 // The module ferro_alloc.sim._values.
 #include "values/operators.h"
 #include "values/places.h"
+#include "values/value.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -11,6 +12,16 @@ using ferro::values::Read;
 
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
+  module.def("counts", [] {
+    const ferro::values::ValueCounts counts = ferro::values::value_counts();
+    py::dict all;
+    all["recorded"] = counts.recorded;
+    all["computed"] = counts.computed;
+    all["waiting"] = counts.waiting;
+    all["values"] = counts.values;
+    all["bytes"] = counts.bytes;
+    return all;
+  });
   module.def("reads", [] {
     py::list all;
     for (const Read& read : ferro::values::reads()) {

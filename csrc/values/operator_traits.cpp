@@ -34,6 +34,15 @@ constexpr string_view kPositions[] = {
     "aten::kthvalue",  "aten::mode",   "aten::cummax", "aten::cummin",     "aten::median",
     "aten::nanmedian", "aten::max",    "aten::min",    "aten::multinomial"};
 
+constexpr string_view kTests[] = {
+    "aten::eq",          "aten::ne",         "aten::lt",          "aten::le",
+    "aten::gt",          "aten::ge",         "aten::isnan",       "aten::isinf",
+    "aten::isposinf",    "aten::isneginf",   "aten::isfinite",    "aten::isin",
+    "aten::logical_and", "aten::logical_or", "aten::logical_xor", "aten::logical_not",
+    "aten::any",         "aten::all",        "aten::signbit",     "aten::searchsorted",
+    "aten::bucketize",   "aten::copy_",      "aten::_to_copy",    "aten::count_nonzero",
+    "aten::isclose"};
+
 // They overwrite their first argument.
 constexpr string_view kOverwriting[] = {
     "aten::fill_",         "aten::zero_",        "aten::uniform_",   "aten::normal_",
@@ -42,6 +51,19 @@ constexpr string_view kOverwriting[] = {
     "aten::_foreach_copy_"};
 // They overwrite all arguments that they write to.
 constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helper"};
+
+// Parts of names of operators whose cost grows faster than their tensors.
+constexpr string_view kCostly[] = {
+    "mm",          "bmm",         "addmv",   "aten::mv",   "aten::dot",  "aten::vdot", "conv",
+    "cudnn_",      "attention",   "linalg_", "cholesky",   "aten::lu_",  "triangular", "geqrf",
+    "ormqr",       "householder", "lstm",    "gru_",       "rnn_",       "cdist",      "pdist",
+    "grid_sample", "ctc",         "fft",     "matrix_exp", "transformer"};
+
+bool is_costly(string_view base) {
+  return base != "aten::linalg_vector_norm" &&
+         std::any_of(std::begin(kCostly), std::end(kCostly),
+                     [&](string_view part) { return base.find(part) != base.npos; });
+}
 
 // Statistics that a normalization updates although its schema does not say so.
 bool is_kept_up(string_view base, string_view argument) {
@@ -130,6 +152,8 @@ OperatorTraits traits_of(const c10::OperatorHandle& op) {
   traits.kind = kind_of(base, op, traits);
   traits.computable = traits.kind != Kind::kElsewhere && traits.kind != Kind::kTransfer &&
                       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  traits.tests = is_one_of(base, kTests);
+  traits.costly = is_costly(base);
   traits.positions = positions_of(base, schema);
   return traits;
 }

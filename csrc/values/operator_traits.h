@@ -46,6 +46,10 @@ struct OperatorTraits {
   bool generator = false;
   // Has a CPU kernel.
   bool computable = false;
+  // Costs more than a few passes over its inputs and results: products, convolutions, attention.
+  bool costly = false;
+  // May give truth values or integers of floating-point numbers.
+  bool tests = false;
   // Of the last result.
   std::optional<Positions> positions;
 };

@@ -4,6 +4,7 @@
 #include "values/evaluation.h"
 #include "values/gpu.h"
 #include "values/places.h"
+#include "values/value.h"
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -168,6 +169,7 @@ void install(bool compute) {
   Silent silent;
   const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   install_attention();
+  leak_values_at_exit();
   wrap_unseen();
 }
 

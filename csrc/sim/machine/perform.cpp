@@ -94,8 +94,11 @@ bool do_copy(Machine& machine, const Copy& copy, int device) {
         !from.open(machine, source, copy.width, by, false, copy.from_device)) {
       return false;
     }
-    if (to.host() != nullptr && !is_known(from)) {
-      known = false;
+    if (to.host() != nullptr) {
+      for (const Segment& segment : from.segments()) {
+        segment.memory->compute(segment.offset, segment.bytes);
+      }
+      known = known && is_known(from);
     }
     copy_row(to, from, copy.width);
   }

@@ -21,6 +21,10 @@ constexpr std::size_t kWindow = kGiB;
 constexpr std::size_t kSlotsPerWindow = kWindow / kChunk;
 // Smaller ranges are cleared by writing zeros, which is cheaper than giving pages back.
 constexpr std::size_t kClearByPages = 64 * kKiB;
+// Smaller pieces of the file are copied each time they are taken.
+constexpr std::size_t kHeldBytes = 4 * kKiB;
+// Smaller writes go into the file.
+constexpr std::size_t kHeldWrite = 64 * kKiB;
 
 std::byte* map_file(int file, std::size_t offset, std::size_t bytes) {
   void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
@@ -144,32 +148,134 @@ void PhysicalMemory::for_each_piece(std::size_t offset, std::size_t bytes, const
 }
 
 void PhysicalMemory::read(std::size_t offset, void* destination, std::size_t bytes) const {
-  auto* to = static_cast<std::byte*>(destination);
-  for_each_piece(offset, bytes, [&](std::size_t at, std::size_t piece) {
-    if (const std::byte* from = find(at)) {
-      std::memcpy(to, from, piece);
+  auto* const to = static_cast<std::byte*>(destination) - offset;
+  const auto copy = [&](std::size_t at, const std::byte* from, std::size_t piece) {
+    if (from != nullptr) {
+      std::memcpy(to + at, from, piece);
     } else {
-      std::memset(to, 0, piece);
+      std::memset(to + at, 0, piece);
     }
-    to += piece;
-  });
+  };
+  contents_.for_each_part(
+      offset, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        const std::byte* const from = contents.bytes();
+        copy(at, from == nullptr ? nullptr : from + skipped, part);
+      },
+      [&](std::size_t at, std::size_t part) {
+        for_each_piece(at, part, [&](std::size_t within, std::size_t piece) {
+          copy(within, find(within), piece);
+        });
+      });
 }
 
 void PhysicalMemory::write(std::size_t offset, const void* source, std::size_t bytes) {
   unknown_.remove(offset, bytes);
+  contents_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
   const auto* from = static_cast<const std::byte*>(source);
   for_each_piece(offset, bytes, [&](std::size_t at, std::size_t piece) {
-    std::memmove(open(at), from, piece);
+    if (writes_become_contents_ && piece >= kHeldWrite) {
+      contents_.set(at, piece, copy_bytes(from, piece), 0);
+      clear_piece(at, piece);
+    } else {
+      std::memmove(open(at), from, piece);
+    }
     from += piece;
   });
+}
+
+void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsRef& contents,
+                          std::size_t at) {
+  if (contents.is_zeros()) {
+    discard(offset, bytes);
+    return;
+  }
+  if (backed_) {
+    unknown_.remove(offset, bytes);
+    contents_.set(offset, bytes, contents, at);
+    if (bytes >= kClearByPages) {
+      clear_file(offset, bytes);
+    }
+    return;
+  }
+  if (const std::byte* const there = shared_ == nullptr ? nullptr : contents.bytes()) {
+    write(offset, there + at, bytes);
+  } else {
+    clear(offset, bytes);
+    forget(offset, bytes);
+  }
+}
+
+void PhysicalMemory::compute(std::size_t offset, std::size_t bytes) {
+  std::vector<std::pair<std::size_t, std::size_t>> failed;
+  contents_.for_each_part(
+      offset, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t) {
+        if (!contents.is_zeros() && contents.bytes() == nullptr) {
+          failed.emplace_back(at, part);
+        }
+      },
+      [](std::size_t, std::size_t) {});
+  for (const auto& [at, part] : failed) {
+    clear(at, part);
+    forget(at, part);
+  }
+}
+
+void PhysicalMemory::take_pieces(std::size_t offset, std::size_t bytes,
+                                 std::vector<ferro_sim_piece>& pieces) {
+  const auto add = [&](ContentsRef contents, std::size_t at, std::size_t part) {
+    if (!pieces.empty()) {
+      ferro_sim_piece& last = pieces.back();
+      const std::size_t end = contents.get() == nullptr ? at : last.offset + last.bytes;
+      if (last.contents == contents.get() && end == at) {
+        last.bytes += part;
+        return;
+      }
+    }
+    pieces.push_back({contents.release(), at, part});
+  };
+  struct Held {
+    std::size_t at;
+    std::size_t bytes;
+    ContentsRef contents;
+  };
+  std::vector<Held> fresh;
+  contents_.for_each_part(
+      offset, bytes,
+      [&](std::size_t, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        add(contents, skipped, part);
+      },
+      [&](std::size_t at, std::size_t part) {
+        for_each_piece(at, part, [&](std::size_t within, std::size_t piece) {
+          const std::byte* const from = find(within);
+          if (from == nullptr) {
+            add({}, 0, piece);
+            return;
+          }
+          ContentsRef copied = copy_bytes(from, piece);
+          if (backed_ && piece >= kHeldBytes) {
+            fresh.push_back({within, piece, copied});
+          }
+          add(std::move(copied), 0, piece);
+        });
+      });
+  for (Held& held : fresh) {
+    writes_become_contents_ = writes_become_contents_ || held.bytes >= kHeldWrite;
+    contents_.set(held.at, held.bytes, std::move(held.contents), 0);
+    if (held.bytes >= kClearByPages) {
+      clear_piece(held.at, held.bytes);
+    }
+  }
 }
 
 void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t width,
                           std::size_t bytes) {
   unknown_.remove(offset, bytes);
+  contents_.remove(offset, bytes);
   if (!holds_bytes()) {
     return;
   }
@@ -196,16 +302,36 @@ void PhysicalMemory::fill(std::size_t offset, std::uint64_t value, std::size_t w
 
 void PhysicalMemory::copy(std::size_t to, const PhysicalMemory& source, std::size_t from,
                           std::size_t bytes) {
-  const std::size_t begin = to;
-  for_each_piece(from, bytes, [&](std::size_t at, std::size_t piece) {
-    if (const std::byte* bytes_there = source.find(at)) {
-      write(to, bytes_there, piece);
-    } else {
-      clear(to, piece);
+  struct Part {
+    std::size_t at;
+    std::size_t bytes;
+    ContentsRef contents;
+    std::size_t skipped;
+    bool held;
+  };
+  std::vector<Part> parts;
+  source.contents_.for_each_part(
+      from, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        parts.push_back({at, part, contents, skipped, true});
+      },
+      [&](std::size_t at, std::size_t part) {
+        parts.push_back({at, part, {}, 0, false});
+      });
+  for (const Part& part : parts) {
+    if (part.held) {
+      hold(to + (part.at - from), part.bytes, part.contents, part.skipped);
+      continue;
     }
-    to += piece;
-  });
-  unknown_.copy(begin, source.unknown_, from, bytes);
+    for_each_piece(part.at, part.bytes, [&](std::size_t at, std::size_t piece) {
+      if (const std::byte* bytes_there = source.find(at)) {
+        write(to + (at - from), bytes_there, piece);
+      } else {
+        clear(to + (at - from), piece);
+      }
+    });
+  }
+  unknown_.copy(to, source.unknown_, from, bytes);
 }
 
 template <typename Visit>
@@ -237,16 +363,40 @@ void PhysicalMemory::for_each_written(std::size_t offset, std::size_t bytes,
 
 void PhysicalMemory::copy_onto_zeros(std::size_t to, const PhysicalMemory& source, std::size_t from,
                                      std::size_t bytes) {
-  for_each_piece(from, bytes, [&](std::size_t at, std::size_t piece) {
-    source.for_each_written(at, piece, [&](std::size_t written, std::size_t size) {
-      write(to + (written - from), source.find(written), size);
-    });
-  });
+  source.contents_.for_each_part(
+      from, bytes,
+      [&](std::size_t at, std::size_t part, const ContentsRef& contents, std::size_t skipped) {
+        hold(to + (at - from), part, contents, skipped);
+      },
+      [&](std::size_t at, std::size_t part) {
+        for_each_piece(at, part, [&](std::size_t within, std::size_t piece) {
+          source.for_each_written(within, piece, [&](std::size_t written, std::size_t size) {
+            write(to + (written - from), source.find(written), size);
+          });
+        });
+      });
   unknown_.copy(to, source.unknown_, from, bytes);
 }
 
 void PhysicalMemory::clear(std::size_t offset, std::size_t bytes) {
   unknown_.remove(offset, bytes);
+  contents_.remove(offset, bytes);
+  clear_file(offset, bytes);
+}
+
+void PhysicalMemory::discard(std::size_t offset, std::size_t bytes) {
+  unknown_.remove(offset, bytes);
+  contents_.remove(offset, bytes);
+  for_each_piece(offset, bytes, [this](std::size_t at, std::size_t piece) {
+    if (!backed_ || piece < kClearByPages || piece == kChunk) {
+      clear_piece(at, piece);
+    } else if (slots_.contains(at / kChunk)) {
+      contents_.set(at, piece, ContentsRef(), 0);
+    }
+  });
+}
+
+void PhysicalMemory::clear_file(std::size_t offset, std::size_t bytes) {
   for_each_piece(offset, bytes,
                  [this](std::size_t at, std::size_t piece) { clear_piece(at, piece); });
 }

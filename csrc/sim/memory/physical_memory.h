@@ -5,12 +5,15 @@
 // that the capacity allows. Only chunks of 2 MiB to which nonzero bytes were written take host
 // memory. They lie anywhere in the file, which is mapped GiB by GiB as it grows, because host
 // addresses are shared with the devices. Not thread-safe; the machine's lock guards it. Bytes are
-// unknown from a `forget` until the next write; a copy of them is unknown too. Invariants:
+// unknown from a `forget` until the next write; a copy of them is unknown too. Parts hold contents by
+// reference, which are computed when they are read; whatever lies in the file there has no meaning.
+// Invariants:
 // allocated() = sum of the sizes of all handed-out ranges + overhead <= capacity(), of all
 // processes that share the device; the bytes of a chunk without a place in the file are zero.
 #pragma once
 
 #include "sim/memory/byte_ranges.h"
+#include "sim/memory/contents_ranges.h"
 #include "sim/memory/free_ranges.h"
 #include "sim/memory/shared_capacity.h"
 
@@ -51,8 +54,9 @@ class PhysicalMemory {
   std::optional<std::size_t> allocate(std::size_t bytes);
   // Returns the range and forgets its contents.
   void free(std::size_t offset, std::size_t bytes);
-  // Forgets the contents of a range that stays allocated: its bytes are zero.
-  void discard(std::size_t offset, std::size_t bytes) { clear(offset, bytes); }
+  // Forgets the contents of a range that stays allocated: its bytes are zero. Parts of chunks keep
+  // their host memory, because returning it takes longer than most operators.
+  void discard(std::size_t offset, std::size_t bytes);
 
   void read(std::size_t offset, void* destination, std::size_t bytes) const;
   void write(std::size_t offset, const void* source, std::size_t bytes);
@@ -70,6 +74,17 @@ class PhysicalMemory {
     return !unknown_.overlaps(offset, bytes);
   }
   const ByteRanges& unknown() const { return unknown_; }
+
+  // The range holds these bytes of the contents, from `at` on, and is known. Shared memory and memory
+  // without bytes compute or drop them now.
+  void hold(std::size_t offset, std::size_t bytes, const ContentsRef& contents, std::size_t at);
+  // Computes what the range holds. Contents that cannot be computed become unknown zeros.
+  void compute(std::size_t offset, std::size_t bytes);
+  // Appends the pieces behind the range, each with a reference for the caller. Bytes that lie in the
+  // file become contents; from then on larger writes do at once, because they are taken again.
+  void take_pieces(std::size_t offset, std::size_t bytes, std::vector<ferro_sim_piece>& pieces);
+  // Parts that hold contents.
+  std::size_t held_parts() const { return contents_.count(); }
 
   // Bytes of host memory behind the file.
   std::size_t host_bytes() const;
@@ -98,6 +113,8 @@ class PhysicalMemory {
   std::size_t take_slot();
   // Zeros the range, and returns whole host pages.
   void clear(std::size_t offset, std::size_t bytes);
+  // The same for the file alone: what becomes known or is held is the caller's.
+  void clear_file(std::size_t offset, std::size_t bytes);
   void clear_piece(std::size_t offset, std::size_t bytes);
 
   const std::size_t capacity_;
@@ -115,6 +132,8 @@ class PhysicalMemory {
   std::vector<std::size_t> free_slots_;
   FreeRanges free_;     // of the offsets
   ByteRanges unknown_;  // of the offsets too
+  ContentsRanges contents_;
+  bool writes_become_contents_ = false;
 };
 
 }  // namespace ferro::sim

@@ -155,6 +155,7 @@ def loops_that_converge():
         x, steps = (x + 2 / x) / 2, steps + 1
     # Nobody computes this one, and the loop ends all the same.
     big, rounds = torch.randn(1000, 1000, device="cuda"), 0
+    big = big @ big
     while big.norm() > 1 and rounds < 100:
         big, rounds = big * 0.5, rounds + 1
     return {"root": x.item(), "steps": steps, "rounds": rounds}

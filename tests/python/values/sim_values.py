@@ -81,8 +81,8 @@ random = {
 }
 warned_before = sim.uncomputed_reads()
 
-# A million of random numbers are not computed, nor is what follows from them.
-large = torch.randn(1000, 1000, device="cuda")
+# Products of a million of numbers are not computed, nor is what follows from them.
+large = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
 unknown = {
     "sum": large.sum().item(),
     "argmax": large.argmax(1).tolist(),

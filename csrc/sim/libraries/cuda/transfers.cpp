@@ -52,6 +52,7 @@ FERRO_SIM_TRANSFERS int ferro_sim_take(std::uint64_t address, void* destination,
   }
   auto* to = static_cast<std::byte*>(destination);
   for (const Segment& segment : segments) {
+    segment.memory->compute(segment.offset, segment.bytes);
     segment.memory->read(segment.offset, to, segment.bytes);
     to += segment.bytes;
   }

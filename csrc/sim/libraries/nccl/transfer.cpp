@@ -98,10 +98,12 @@ bool read_part(const Transfer& transfer, const Part& part, Message& message) {
     message.unknown = {{0, part.bytes}};
     return true;
   }
-  message.unknown.resize(static_cast<std::size_t>(count));
-  ferro_sim_unknown(part.address, part.bytes, message.unknown.data(), message.unknown.size());
   message.bytes.resize(part.bytes);
   ferro_sim_take(part.address, message.bytes.data(), part.bytes);
+  // Bytes that could not be computed when they were taken are unknown now.
+  message.unknown.resize(
+      static_cast<std::size_t>(ferro_sim_unknown(part.address, part.bytes, nullptr, 0)));
+  ferro_sim_unknown(part.address, part.bytes, message.unknown.data(), message.unknown.size());
   if (transfer.scaling) {
     Scaling scaling = *transfer.scaling;
     const std::size_t bytes = bytes_of(scaling.type);

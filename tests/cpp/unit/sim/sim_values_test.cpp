@@ -67,7 +67,19 @@ struct Note {
 void look(void* argument) {
   auto* note = static_cast<Note*>(argument);
   ++note->calls;
-  note->known = ferro_sim_read(note->at, note->seen.data(), sizeof note->seen);
+  note->known = ferro_sim_is_known(note->at, sizeof note->seen);
+  std::array<ferro_sim_piece, kWords> pieces{};
+  const auto count = ferro_sim_take_pieces(note->at, sizeof note->seen, pieces.data(), kWords);
+  auto* to = reinterpret_cast<std::byte*>(note->seen.data());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto& [contents, offset, bytes] = pieces.at(static_cast<std::size_t>(i));
+    if (contents != nullptr) {
+      std::memcpy(to, static_cast<const std::byte*>(contents->kind->bytes(contents)) + offset,
+                  bytes);
+    }
+    to += bytes;
+    ferro_sim_release(contents);
+  }
 }
 
 void forget(void* argument) {

@@ -1,0 +1,38 @@
+/* Bytes that parts of memory hold by reference, in C: computed when they are read first, and never
+ * changed.
+ *
+ * Guarded by the machine's lock. Whoever makes contents derives its own structure from this one. The
+ * maker and every part of memory hold references. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ferro_sim_contents;
+
+struct ferro_sim_contents_kind {
+  /* The bytes, valid while a reference is held; null if they cannot be computed. */
+  const void* (*bytes)(struct ferro_sim_contents* self);
+  /* Called when the last reference is gone. */
+  void (*destroy)(struct ferro_sim_contents* self);
+};
+
+struct ferro_sim_contents {
+  const struct ferro_sim_contents_kind* kind;
+  uint64_t references;
+};
+
+/* Some bytes of contents, from an offset on. Null contents: zeros. */
+struct ferro_sim_piece {
+  struct ferro_sim_contents* contents;
+  size_t offset;
+  size_t bytes;
+};
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,97 @@
+// Parts of memory that hold contents by reference (`contents.h`), and such contents of plain bytes.
+//
+// Not thread-safe. Everything is O(log n + k) in the number of ranges n, of which k are touched.
+// Invariants: ranges are not empty and do not overlap; each holds one reference.
+#pragma once
+
+#include "sim/memory/contents.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+namespace ferro::sim {
+
+// One reference to contents, or to none: zeros.
+class ContentsRef {
+ public:
+  ContentsRef() = default;
+  explicit ContentsRef(ferro_sim_contents* contents) : contents_(contents) {
+    if (contents_ != nullptr) {
+      ++contents_->references;
+    }
+  }
+  ContentsRef(const ContentsRef& other) : ContentsRef(other.contents_) {}
+  ContentsRef(ContentsRef&& other) noexcept : contents_(std::exchange(other.contents_, nullptr)) {}
+  ContentsRef& operator=(ContentsRef other) noexcept {
+    std::swap(contents_, other.contents_);
+    return *this;
+  }
+  ~ContentsRef() {
+    if (contents_ != nullptr && --contents_->references == 0) {
+      contents_->kind->destroy(contents_);
+    }
+  }
+
+  ferro_sim_contents* get() const { return contents_; }
+  // Gives the reference to the caller.
+  ferro_sim_contents* release() { return std::exchange(contents_, nullptr); }
+  bool is_zeros() const { return contents_ == nullptr; }
+  // Computes the bytes. Null if they cannot be computed, and for zeros.
+  const std::byte* bytes() const {
+    return is_zeros() ? nullptr : static_cast<const std::byte*>(contents_->kind->bytes(contents_));
+  }
+
+ private:
+  ferro_sim_contents* contents_ = nullptr;
+};
+
+// Contents with a copy of these bytes.
+ContentsRef copy_bytes(const void* source, std::size_t bytes);
+
+class ContentsRanges {
+ public:
+  struct Range {
+    std::uint64_t end = 0;
+    ContentsRef contents;
+    std::size_t offset = 0;  // of the range's first byte in the contents
+  };
+
+  bool empty() const { return ranges_.empty(); }
+  std::size_t count() const { return ranges_.size(); }
+  // Replaces what the range held. Joins a range before it that ends in the same contents' bytes.
+  void set(std::uint64_t begin, std::size_t bytes, ContentsRef contents, std::size_t offset);
+  void remove(std::uint64_t begin, std::size_t bytes);
+
+  // Calls `held(begin, bytes, contents, offset)` for each part of the range that holds contents and
+  // `plain(begin, bytes)` for each other part, in order. Neither changes the ranges.
+  template <typename Held, typename Plain>
+  void for_each_part(std::uint64_t begin, std::size_t bytes, const Held& held,
+                     const Plain& plain) const {
+    const std::uint64_t end = begin + bytes;
+    std::uint64_t done = begin;
+    for (auto at = first_behind(begin); at != ranges_.end() && at->first < end; ++at) {
+      const std::uint64_t from = std::max(at->first, begin);
+      if (from > done) {
+        plain(done, static_cast<std::size_t>(from - done));
+      }
+      done = std::min(at->second.end, end);
+      held(from, static_cast<std::size_t>(done - from), at->second.contents,
+           at->second.offset + static_cast<std::size_t>(from - at->first));
+    }
+    if (done < end) {
+      plain(done, static_cast<std::size_t>(end - done));
+    }
+  }
+
+ private:
+  using Ranges = std::map<std::uint64_t, Range>;
+  // The first range that ends behind `begin`.
+  Ranges::const_iterator first_behind(std::uint64_t begin) const;
+
+  Ranges ranges_;  // by begin
+};
+
+}  // namespace ferro::sim
