@@ -212,16 +212,20 @@ void Evaluation::begin() {
 }
 
 void Evaluation::begin_sized() {
+  const bool is_size = traits_.name != "aten::equal";
+  const std::optional<std::int64_t> assumed =
+      is_size ? assumed_rows(traits_, arguments_) : std::nullopt;
+  // Unknown values give the assumed size, and without an assumption that of zeros.
+  job_->computable = job_->computable && (job_->known || !assumed);
   if (job_->computable) {
     const BelowModes guard;
     job_->ran = job_->host.run();
     job_->computable = job_->ran;
   }
-  // An unknown size is the smallest one.
-  gpu().answer(job_->ran ? static_cast<std::uint64_t>(job_->host.answer()) : 0);
+  gpu().answer(static_cast<std::uint64_t>(job_->ran ? job_->host.answer() : assumed.value_or(0)));
   answering_ = true;
   if (!job_->ran || !job_->known) {
-    note_read(traits_.name);
+    note_read(traits_.name, is_size ? Learned::kSize : Learned::kInteger);
   }
 }
 
