@@ -39,11 +39,19 @@ struct Evaluation::Job {
   bool read = false;
   bool ran = false;
   bool known = true;
+  bool tests_whether_finite = false;
   std::optional<std::int64_t> positions;  // below this
 
   void read_inputs() {
     for (const Input& input : inputs) {
       known = input.at.read(input.host) && known;
+    }
+    if (!known && tests_whether_finite) {
+      const BelowModes guard;
+      for (const Input& input : inputs) {
+        input.host.zero_();
+      }
+      known = true;
     }
     read = true;
   }
@@ -179,6 +187,7 @@ void Evaluation::begin() {
   if (traits_.positions) {
     job_->positions = extent_of_positions(traits_, arguments_);
   }
+  job_->tests_whether_finite = tests_whether_finite(traits_, arguments_);
   if (job_->computable) {
     const BelowModes guard;
     const auto take = [this](const at::Tensor& tensor,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
@@ -125,6 +126,20 @@ std::int64_t HostOperator::answer() const {
   }
   const bool along = traits_->name.starts_with("aten::unique_dim") && input.dim() > 0;
   return found.dim() == 0 ? 1 : found.size(along ? arguments_[1].toInt() : 0);
+}
+
+bool tests_whether_finite(const OperatorTraits& traits, const Stack& arguments) {
+  const std::string& name = traits.name;
+  if (name == "aten::isnan") {
+    return true;
+  }
+  if ((!name.starts_with("aten::eq.") && !name.starts_with("aten::ne.")) || arguments.size() != 2) {
+    return false;
+  }
+  // torch.isinf compares with infinity, torch.isfinite also with itself.
+  const c10::IValue& other = arguments[1];
+  return other.isTensor() ? other.toTensor().is_same(arguments[0].toTensor())
+                          : other.isDouble() && std::isinf(other.toDouble());
 }
 
 std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Stack& arguments) {

@@ -125,6 +125,20 @@ def test_a_printed_loss_does_not_qualify_it(simulate: Simulate) -> None:
     assert "values taken that were not computed" in done.stderr
 
 
+CHECKS_A_LOSS = f"""\
+{UNKNOWN}
+loss = unknown.mean().log()
+if torch.isnan(loss) or torch.isinf(loss) or not torch.isfinite(loss):
+    raise SystemExit(3)
+"""
+
+
+def test_unknown_numbers_are_assumed_to_be_finite(simulate: Simulate) -> None:
+    done, result = simulate(CHECKS_A_LOSS)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert result["uncomputed"] == []
+
+
 ENDS = [
     (f"{UNKNOWN}\nassert unknown.sum().item() != 0, 'nothing'", 5, "AssertionError: nothing"),
     (f"{UNKNOWN}\nunknown[unknown[0] > 0].max()", 5, "RuntimeError: max()"),
