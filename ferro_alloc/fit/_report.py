@@ -116,9 +116,11 @@ def _failure(result: Result) -> list[str]:
         f"{gib(cached)} lay cached in pieces",
     ]
     if is_limited(failure):
+        ours = " or memory_limit_mb" if result["allocator"] == "ferro_alloc" else ""
+        limits = f"set_per_process_memory_fraction(){ours}"
         lines.append(
             f"  {gib(failure['reserved_bytes'])} were reserved of {gib(failure['limit_bytes'])}, "
-            "which set_per_process_memory_fraction() in the program allows"
+            f"the limit by {limits} in the program"
         )
     return lines + _parts(failure, "held then")
 

@@ -148,7 +148,7 @@ def test_the_programs_own_limit_is_named(simulate: Simulate, allocator: str) -> 
     assert missing >= 256 * MIB
     text = f"DOES NOT FIT in the program's own limit: short by at least {missing / GIB:.2f} GiB"
     assert text in done.stderr
-    assert "set_per_process_memory_fraction() in the program allows" in done.stderr
+    assert "1.00 GiB, the limit by set_per_process_memory_fraction()" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["train.py"], ["=1..5", "train.py"], ["1..5", "train.py"]])

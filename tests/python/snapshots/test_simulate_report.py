@@ -71,6 +71,7 @@ def test_gradients_and_libraries_are_kinds_of_the_page(tmp_path: Path) -> None:
     kinds = kinds_at_peak(view)
     own = json.loads(found.read_text())["devices"][0]["kinds"]
     assert own["gradients"] == 8 * (1024 * 1024 + 1024) * 4
+    assert not any("_recording.py" in line for line in view["lines"])
     for kind in ("gradients", "libraries", "parameters", "optimizer"):
         assert kinds[KIND_NAMES[kind]] == pytest.approx(own[kind], rel=0.01)
 
