@@ -1,6 +1,9 @@
 """Tells lines of the program from those of Python, torch and other libraries."""
 
+from pathlib import Path
+
 LIBRARIES = (
+    f"{Path(__file__).parent}/",
     "/site-packages/",
     "/dist-packages/",
     "/torch/",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -15,13 +17,23 @@ from ferro_alloc import sim
 from ferro_alloc._errors import FerroError, check_folder
 from ferro_alloc._program import Program
 from ferro_alloc._status import gib
-from ferro_alloc.fit import _allocators
-from ferro_alloc.fit._page import write_page
+from ferro_alloc.fit import _allocators, _certainty
+from ferro_alloc.fit._page import load_views, save_views, views_of, write_page
 from ferro_alloc.fit._progress import Progress
 from ferro_alloc.fit._recording import Recording
 from ferro_alloc.fit._report import lines_of
-from ferro_alloc.fit._result import DOES_NOT_FIT, Result, result_of
-from ferro_alloc.fit._runs import Child, Question, answer_of, compare, comparison, what_if
+from ferro_alloc.fit._result import (
+    AS_FAR_AS_KNOWN,
+    DOES_NOT_FIT,
+    ENDED_BY_UNKNOWN,
+    FITS_AS_FAR_AS_KNOWN,
+    UNKNOWN,
+    Outcome,
+    Result,
+    result_of,
+)
+from ferro_alloc.fit._runs import Child, Question, answer_of, compare, comparison, say, what_if
+from ferro_alloc.fit._stopping import STATUS, TIME_LIMIT, Stopping
 from ferro_alloc.sim.cards import CARDS, LIBRARIES, SIZE_FORMS, Card, find_card, parse_memory
 
 
@@ -34,7 +46,11 @@ def parser() -> argparse.ArgumentParser:
             "fits. Kernels do nothing; PyTorch's operators on small tensors have results, computed "
             "on the host, and copies are real."
         ),
-        epilog=f"Exit status: 0 fits, {DOES_NOT_FIT} does not fit, else the program's own. "
+        epilog=f"Exit status: 0 fits, {DOES_NOT_FIT} does not fit, {FITS_AS_FAR_AS_KNOWN} fits as "
+        "far as known: a size or a branch depended on values that were not computed, "
+        f"{ENDED_BY_UNKNOWN} such a value ended the program, {STATUS['time limit']} the time limit "
+        f"ended it, {STATUS['interrupted']} or {STATUS['terminated']} it was interrupted, else the "
+        "program's own. "
         f"Cards: {', '.join(card.key for card in CARDS)}.",
         allow_abbrev=False,
     )
@@ -53,12 +69,16 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--what-if",
+        type=_question,
         metavar="NAME=LOW..HIGH",
         help="find the largest value of an argument or variable of the program that fits, as in "
         "batch or batch=1..512",
     )
     parser.add_argument(
-        "--report", type=Path, metavar="FILE", help="write a page of HTML, coloured by kind"
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write a page of HTML, coloured by kind; with --compare of all three, side by side",
     )
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     parser.add_argument(
@@ -82,6 +102,26 @@ def parser() -> argparse.ArgumentParser:
         help="whether operators on small tensors have real results (default: in eager mode, if "
         "memory keeps its contents)",
     )
+    parser.add_argument(
+        "--output",
+        choices=(*_allocators.ALLOCATORS, "all"),
+        help="with --compare: show the program's output under this allocator",
+    )
+    parser.add_argument(
+        "--rows",
+        choices=(*_certainty.ROWS, "both"),
+        default="both",
+        help="how many rows masks and unique give where their values were not computed: as few as "
+        "possible, as many, or a run with each (the default), whose range the verdict names",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="end each run of the program after this time, and report what was seen so far",
+    )
+    # For the runs of --compare: the data of this run's part of the page.
+    parser.add_argument("--views", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("-m", dest="module", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -97,8 +137,12 @@ def main(argv: list[str]) -> int:
     program = Program(words[0], is_module=parsed.module, arguments=words[1:])
     if not program.is_module and not Path(program.target).exists():
         arguments.error(f"there is no file '{program.target}'")
-    if parsed.report is not None and (parsed.compare or parsed.what_if):
-        arguments.error("--report describes one run: leave out --compare and --what-if")
+    if parsed.report is not None and parsed.what_if is not None:
+        arguments.error("--report describes one run, or those of --compare: leave out --what-if")
+    if parsed.output is not None and not parsed.compare:
+        arguments.error("--output is an option of --compare: a single run shows its output anyway")
+    if parsed.time_limit is not None and parsed.time_limit <= 0:
+        arguments.error("--time-limit needs a number of seconds above 0")
     try:
         if parsed.report is not None:
             check_folder(parsed.report)
@@ -111,12 +155,13 @@ def main(argv: list[str]) -> int:
             )
         child = Child(_options(parsed), ["-m"] * parsed.module + words)
         if parsed.compare:
-            compared = compare(child, memory or card.memory)
-            return _say(compared, comparison(compared), parsed.json)
-        if parsed.what_if:
-            question = Question.parse(parsed.what_if)
-            answer = what_if(child, question)
-            return _say(answer, answer_of(question, answer), parsed.json)
+            return _compare(parsed, child, card, memory or card.memory)
+        if parsed.what_if is not None:
+            with Stopping():
+                answer = what_if(child, parsed.what_if)
+            return _say(answer, answer_of(parsed.what_if, answer), parsed.json)
+        # The program may change the directory and the environment.
+        again = child.keep_surroundings()
         sim.activate(
             gpu=card.key,
             count=parsed.count,
@@ -130,21 +175,60 @@ def main(argv: list[str]) -> int:
     except FerroError as error:
         print(f"ferro_alloc: {error}", file=sys.stderr)
         return 1
-    result, recording = measure(
-        program, card, memory is not None, parsed.allocator, parsed.report is not None
-    )
-    lines = [*lines_of(result), *_others(result)]
-    if parsed.report is not None:
-        lines.append(f"  {_write_page(parsed.report, recording, result)}")
-    return _say(result, lines, parsed.json)
+    fewest = "all" if parsed.rows == "all" else "none"
+    os.environ[_certainty.ROWS_VARIABLE] = fewest
+    measurement = Measurement(program, card, memory is not None, parsed.allocator, fewest)
+
+    def conclude(result: Result, recording: Recording) -> int:
+        if parsed.rows == "both" and result["verdict"] in (AS_FAR_AS_KNOWN, UNKNOWN):
+            _run_with_all_rows(again, result)
+        lines = [*lines_of(result), *_others(result)]
+        if parsed.report is not None:
+            title = f"GPU memory on a simulated {card.name}, {result['allocator']}"
+            lines.append(f"  {write_page(parsed.report, views_of(recording), title)}")
+        if parsed.views is not None:
+            save_views(parsed.views, recording, result["allocator"])
+        return _say(result, lines, parsed.json)
+
+    for_report = parsed.report is not None or parsed.views is not None
+    return measurement.run(conclude, for_report, parsed.time_limit)
 
 
-def _write_page(path: Path, recording: Recording, result: Result) -> str:
+def _compare(parsed: argparse.Namespace, child: Child, card: Card, memory: int) -> int:
+    """One run under each allocator, a table, and a page of all three."""
+    shown = _allocators.ALLOCATORS if parsed.output == "all" else [parsed.output]
+    with tempfile.TemporaryDirectory() as folder, Stopping():
+        compared = compare(child, memory, shown, None if parsed.report is None else Path(folder))
+        lines = comparison(compared)
+        if parsed.report is not None:
+            files = [Path(folder, name) for name in _allocators.ALLOCATORS]
+            views = [view for file in files for view in load_views(file)]
+            title = f"GPU memory on a simulated {card.name}, by allocator"
+            lines.append(f"  {write_page(parsed.report, views, title)}")
+    return _say(compared, lines, parsed.json)
+
+
+def _run_with_all_rows(child: Child, result: Result) -> None:
+    """Runs the program again with the largest sizes, if sizes were unknown."""
+    if _certainty.has_sizes(result) and not result["partial"]:
+        say("sizes depended on unknown values: running again with as many rows as possible ...")
+        try:
+            result["all_rows"] = child.run("--rows=all")
+        except FerroError as error:
+            print(f"ferro_alloc: {error}", file=sys.stderr)
+
+
+def _question(text: str) -> Question:
+    """The argument of --what-if, which is not the program and has a name."""
+    if not text.partition("=")[0].strip("-")[:1].isalpha() or Path(text).is_file():
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not the name of an argument or variable of the program: expected "
+            "--what-if batch or --what-if batch=1..512, in front of the program"
+        )
     try:
-        card, allocator = result["card"]["name"], result["allocator"]
-        return write_page(path, recording, f"GPU memory on a simulated {card}, {allocator}")
+        return Question.parse(text)
     except FerroError as error:
-        return f"no report: {error}"
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _options(parsed: argparse.Namespace) -> list[str]:
@@ -154,6 +238,8 @@ def _options(parsed: argparse.Namespace) -> list[str]:
     options += [f"--memory={parsed.memory}"] if parsed.memory else []
     options += [f"--allocator={parsed.allocator}"] if parsed.allocator else []
     options += [] if parsed.backing else ["--no-backing"]
+    options += [] if parsed.rows == "both" else [f"--rows={parsed.rows}"]
+    options += [] if parsed.time_limit is None else [f"--time-limit={parsed.time_limit}"]
     return options + (
         [] if parsed.values is None else [f"--{'' if parsed.values else 'no-'}values"]
     )
@@ -168,41 +254,75 @@ def _say(result: Result, lines: list[str], file: str | None) -> int:
     return int(result["exit_status"])
 
 
-def measure(
-    program: Program, card: Card, own_memory: bool, allocator: str | None, for_report: bool
-) -> tuple[Result, Recording]:
-    """Runs the program in this process, whose simulated GPU is active."""
-    if allocator is not None:
-        _allocators.choose(allocator)
-    recording = Recording(for_report)
-    recording.arm()
-    began = time.monotonic()
-    with Progress(f"simulating {card.name}"):
-        status, error, held = _run(program.run)
-    # The program's objects are examined once more before they are deleted.
-    recording.finish()
-    del held
-    torch: Any = sys.modules.get("torch")
-    name = allocator or "native"
-    if torch is not None and torch.cuda.is_initialized():
-        name = _allocators.in_force(torch)
-    seconds = time.monotonic() - began
-    result = result_of(recording, card, own_memory, name, status, error, seconds)
-    return result, recording
+class Measurement:
+    """One run of the program in this process, whose simulated GPU is active."""
+
+    def __init__(
+        self, program: Program, card: Card, own_memory: bool, allocator: str | None, rows: str
+    ) -> None:
+        self._program = program
+        self._card = card
+        self._own_memory = own_memory
+        self._allocator = allocator
+        self._rows = rows
+
+    def run(
+        self,
+        conclude: Callable[[Result, Recording], int],
+        for_report: bool,
+        time_limit: float | None,
+    ) -> int:
+        """Returns what `conclude` returns for the result. If the program does not end at its time
+        limit, `conclude` runs in another thread and the process ends."""
+        if self._allocator is not None:
+            _allocators.choose(self._allocator)
+        recording = Recording(for_report)
+        recording.arm()
+        began = time.monotonic()
+
+        def give_up() -> None:
+            outcome = Outcome(STATUS[TIME_LIMIT], stopped=TIME_LIMIT)
+            recording.finish()
+            status = conclude(self._result(recording, outcome, began), recording)
+            sys.stdout.flush()
+            os._exit(status)
+
+        with Progress(f"simulating {self._card.name}"), Stopping(time_limit, give_up) as stopping:
+            outcome, held = _run(self._program.run, stopping)
+        # The program's objects are examined once more before they are deleted.
+        recording.finish()
+        del held
+        return conclude(self._result(recording, outcome, began), recording)
+
+    def _result(self, recording: Recording, outcome: Outcome, began: float) -> Result:
+        torch: Any = sys.modules.get("torch")
+        name = self._allocator or "native"
+        if torch is not None and torch.cuda.is_initialized():
+            name = _allocators.in_force(torch)
+        seconds = time.monotonic() - began
+        return result_of(
+            *(recording, self._card, self._own_memory, name, outcome, self._rows, seconds)
+        )
 
 
-def _run(run: Callable[[], object]) -> tuple[int, BaseException | None, object]:
-    """Returns the program's status, the error that ended it, and its globals."""
+def _run(run: Callable[[], object], stopping: Stopping) -> tuple[Outcome, object]:
+    """Returns how the program ended, and its globals."""
     try:
-        return 0, None, run()
+        held = run()
+        stopping.end()
+        return Outcome(), held
     except SystemExit as stop:
+        stopping.end()
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
-            return 1, None, stop
-        return int(stop.code or 0), None, stop
+            return Outcome(1), stop
+        return Outcome(int(stop.code or 0)), stop
     except BaseException as error:
+        stopping.end(error)
+        if stopping.reason:
+            return Outcome(STATUS[stopping.reason], stopped=stopping.reason), error
         traceback.print_exc()
-        return 1, error, None
+        return Outcome(1, error), None
 
 
 def _others(result: Result) -> list[str]:

@@ -37,11 +37,9 @@ struct Program {
   std::unordered_map<const char*, PyCodeObject*> nodes;
   // Keeps the code objects alive, so that no other object gets their addresses.
   std::unordered_map<PyCodeObject*, bool> is_own;
-  std::map<std::tuple<PyCodeObject*, int, const char*, PyCodeObject*, int>, std::uint32_t> ids;
+  std::map<std::tuple<PyCodeObject*, int, const char*>, std::uint32_t> ids;
   // File, line, function and, in a backward pass, the node of autograd.
   std::vector<std::tuple<std::string, int, std::string, std::string>> lines{{"", 0, "", ""}};
-  // For each of these, the innermost line of Python, if the history has stacks.
-  std::vector<std::pair<std::string, int>> innermost{{"", 0}};
 };
 
 Program& program() {
@@ -74,18 +72,14 @@ std::string name_of_node(const char* type) {
   return name.substr(name.rfind(':') + 1);
 }
 
-// `innermost` is null if the history has no stacks.
-std::uint32_t id_of(PyCodeObject* code, int line, PyCodeObject* innermost, int innermost_line) {
+std::uint32_t id_of(PyCodeObject* code, int line) {
   Program& all = program();
   const char* type = current_node();
-  const auto [entry, is_new] =
-      all.ids.try_emplace({code, line, type, innermost, innermost_line}, 0);
+  const auto [entry, is_new] = all.ids.try_emplace({code, line, type}, 0);
   if (is_new) {
     entry->second = static_cast<std::uint32_t>(all.lines.size());
     all.lines.emplace_back(utf8_of(code->co_filename), line, utf8_of(code->co_name),
                            type == nullptr ? "" : name_of_node(type));
-    all.innermost.emplace_back(innermost == nullptr ? "" : utf8_of(innermost->co_filename),
-                               innermost_line);
   }
   return entry->second;
 }
@@ -93,18 +87,11 @@ std::uint32_t id_of(PyCodeObject* code, int line, PyCodeObject* innermost, int i
 // The innermost line of the program's own at or above the frame; 0 if there is none. Takes over the
 // reference to the frame.
 std::uint32_t find_line(PyFrameObject* frame) {
-  PyCodeObject* innermost = nullptr;  // kept alive by `is_own`
-  int innermost_line = 0;
   std::uint32_t found = 0;
   while (frame != nullptr && found == 0) {
     PyCodeObject* code = PyFrame_GetCode(frame);
-    const bool own = is_own(code);
-    if (innermost == nullptr && program().max_entries > 1) {
-      innermost = code;
-      innermost_line = PyFrame_GetLineNumber(frame);
-    }
-    if (own) {
-      found = id_of(code, PyFrame_GetLineNumber(frame), innermost, innermost_line);
+    if (is_own(code)) {
+      found = id_of(code, PyFrame_GetLineNumber(frame));
     }
     Py_DECREF(code);
     PyFrameObject* const caller = PyFrame_GetBack(frame);
@@ -243,10 +230,9 @@ void declare(int device, const std::vector<std::size_t>& addresses, const std::s
 }
 
 py::list sums(int device, bool at_peak) {
-  const BlocksOf which = at_peak ? BlocksOf::kPeak : BlocksOf::kNow;
   py::list found;
   for (const BlockSum& sum :
-       PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), which)) {
+       PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), at_peak)) {
     const auto& [file, line, function, node] = program().lines.at(sum.line);
     found.append(py::make_tuple(kinds().at(static_cast<std::size_t>(sum.kind)).first, file, line,
                                 function, node, sum.bytes, sum.count,
@@ -255,20 +241,16 @@ py::list sums(int device, bool at_peak) {
   return found;
 }
 
-// Sums over all blocks, live or freed, with the innermost line of Python too.
-py::list stack_sums(int device) {
-  py::list found;
-  for (const BlocksOf which : {BlocksOf::kNow, BlocksOf::kFreed}) {
-    for (const BlockSum& sum :
-         PeakRecorder::get().sums(static_cast<c10::DeviceIndex>(device), which)) {
-      const auto& [file, line, function, node] = program().lines.at(sum.line);
-      const auto& [inner_file, inner_line] = program().innermost.at(sum.line);
-      found.append(py::make_tuple(kinds().at(static_cast<std::size_t>(sum.kind)).first,
-                                  py::make_tuple(file, line, node, inner_file, inner_line),
-                                  sum.bytes));
-    }
+// Two arrays in bytes: addresses of 8 bytes, and kinds of one byte, indices of `peak_kind_names`.
+py::tuple kinds_by_address(int device) {
+  std::string addresses;
+  std::string found;
+  for (const auto& [address, kind] :
+       PeakRecorder::get().kinds(static_cast<c10::DeviceIndex>(device))) {
+    addresses.append(reinterpret_cast<const char*>(&address), sizeof address);
+    found.push_back(static_cast<char>(kind));
   }
-  return found;
+  return py::make_tuple(py::bytes(addresses), py::bytes(found));
 }
 
 }  // namespace
@@ -293,7 +275,14 @@ void bind_peak(py::module_& module) {
         return PeakRecorder::get().live_bytes(static_cast<c10::DeviceIndex>(device));
       },
       py::arg("device"));
-  module.def("peak_stack_sums", &stack_sums, py::arg("device"));
+  module.def("peak_kinds", &kinds_by_address, py::arg("device"));
+  module.def("peak_kind_names", [] {
+    py::list names;
+    for (const auto& [name, kind] : kinds()) {
+      names.append(name);
+    }
+    return names;
+  });
   module.def("peak_sums", &sums, py::arg("device"), py::arg("at_peak"));
 }
 

@@ -98,6 +98,12 @@ bool DeviceTensor::is_known() const {
   return known;
 }
 
+Taken DeviceTensor::zeros() const {
+  Taken taken{sizes_, strides_, type_, {}};
+  taken.pieces.add_zeros(span());
+  return taken;
+}
+
 std::optional<Taken> DeviceTensor::take() const {
   Taken taken{sizes_, strides_, type_, {}};
   if (!taken.pieces.add(address_, span())) {

@@ -30,6 +30,8 @@ class DeviceTensor {
   bool is_known() const;
   // What its elements are now. None: its memory is gone, or it would take too many pieces.
   std::optional<Taken> take() const;
+  // The same with zeros in place of its elements.
+  Taken zeros() const;
   // A host tensor of the same layout as far as elements are dense, uninitialised.
   at::Tensor make_host_tensor() const;
   // The same elements, laid out as `hold` and `write` need them. None if the sizes or types differ.

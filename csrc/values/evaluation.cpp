@@ -38,6 +38,7 @@ struct Evaluation::Job {
   bool known = true;
   bool value_if_known = false;
   bool value_if_unknown = false;
+  bool tests_whether_finite = false;
   std::optional<std::int64_t> positions;  // below this
 
   void take() {
@@ -45,10 +46,13 @@ struct Evaluation::Job {
       return !operand.is_input || operand.at.is_known();
     };
     known = std::all_of(operands.begin(), operands.end(), is_known);
+    // Unknown numbers are assumed to be finite, as zeros are.
+    const bool is_assumed = !known && tests_whether_finite;
+    known = known || is_assumed;
     computable = known || takes_unknown;
     for (Operand& operand : operands) {
       if (computable && operand.is_input) {
-        operand.taken = operand.at.take();
+        operand.taken = is_assumed ? operand.at.zeros() : operand.at.take();
         computable = operand.taken.has_value();
       }
     }
@@ -261,6 +265,7 @@ void Evaluation::begin() {
   if (traits_.positions) {
     job_->positions = extent_of_positions(traits_, arguments_);
   }
+  job_->tests_whether_finite = tests_whether_finite(traits_, arguments_);
   if (job_->computable) {
     if (traits_.random) {
       job_->host.seed(arguments_, device_);
@@ -277,15 +282,19 @@ void Evaluation::begin() {
 }
 
 void Evaluation::begin_sized() {
+  const bool is_size = traits_.name != "aten::equal";
+  const std::optional<std::int64_t> assumed =
+      is_size ? assumed_rows(traits_, arguments_) : std::nullopt;
+  // Unknown values give the assumed size, and without an assumption that of zeros.
+  job_->computable = job_->computable && (job_->known || !assumed);
   if (job_->computable) {
     job_->computable = job_->host.take_arguments(arguments_, job_->operands);
   }
   gpu().at_once(call_job<&Job::run>, new std::shared_ptr<Job>(job_));
-  // An unknown size is the smallest one.
-  gpu().answer(job_->ran ? static_cast<std::uint64_t>(job_->host.answer()) : 0);
+  gpu().answer(static_cast<std::uint64_t>(job_->ran ? job_->host.answer() : assumed.value_or(0)));
   answering_ = true;
   if (!job_->ran || !job_->known) {
-    note_read(traits_.name);
+    note_read(traits_.name, is_size ? Learned::kSize : Learned::kInteger);
   }
 }
 

@@ -7,7 +7,10 @@
 #include <ATen/EmptyTensor.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 namespace ferro::values {
 
@@ -210,6 +213,43 @@ std::int64_t HostOperator::answer() const {
   }
   const bool along = traits_->name.starts_with("aten::unique_dim") && input.dim() > 0;
   return found.dim() == 0 ? 1 : found.size(along ? called_with_[1].toInt() : 0);
+}
+
+bool tests_whether_finite(const OperatorTraits& traits, const Stack& arguments) {
+  const std::string& name = traits.name;
+  if (name == "aten::isnan") {
+    return true;
+  }
+  if ((!name.starts_with("aten::eq.") && !name.starts_with("aten::ne.")) || arguments.size() != 2) {
+    return false;
+  }
+  // torch.isinf compares with infinity, torch.isfinite also with itself.
+  const c10::IValue& other = arguments[1];
+  return other.isTensor() ? other.toTensor().is_same(arguments[0].toTensor())
+                          : other.isDouble() && std::isinf(other.toDouble());
+}
+
+std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits, const Stack& arguments) {
+  static const char* const rows = std::getenv("FERRO_ALLOC_SIM_ROWS");
+  if (rows == nullptr) {
+    return std::nullopt;
+  }
+  const at::Tensor& input = arguments[0].toTensor();
+  const bool unique =
+      traits.name.starts_with("aten::_unique") || traits.name.starts_with("aten::unique");
+  const bool along = traits.name.starts_with("aten::unique_dim") && input.dim() > 0;
+  // Boxes of torchvision::nms are rows.
+  const bool by_rows = traits.name.starts_with("torchvision::");
+  const std::int64_t most = along     ? input.size(arguments[1].toInt())
+                            : by_rows ? input.size(0)
+                                      : input.numel();
+  const std::int64_t one = std::min<std::int64_t>(most, 1);
+  const bool all = std::string_view(rows) == "all";
+  // Of booleans the device counts the true ones: with one there are two values, with none one.
+  if (traits.name.starts_with("aten::_unique") && input.scalar_type() == at::kBool) {
+    return all ? one : 0;
+  }
+  return all ? most : unique ? one : 0;
 }
 
 std::int64_t extent_of_positions(const OperatorTraits& traits, const Stack& arguments) {

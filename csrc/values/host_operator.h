@@ -70,6 +70,16 @@ class HostOperator {
   std::uint64_t seed_ = 0;
 };
 
+// Whether the operator only tests whether numbers are finite. Unknown ones are assumed to be, so the
+// results are known.
+bool tests_whether_finite(const OperatorTraits& traits, const torch::jit::Stack& arguments);
+
+// What the device's operator reads back if the values that determine its sizes are unknown, as the
+// environment variable FERRO_ALLOC_SIM_ROWS assumes: "none" for the fewest rows, "all" for the
+// most. None without the variable.
+std::optional<std::int64_t> assumed_rows(const OperatorTraits& traits,
+                                         const torch::jit::Stack& arguments);
+
 // The extent of the dimension that the positions in the operator's last result refer to.
 std::int64_t extent_of_positions(const OperatorTraits& traits, const torch::jit::Stack& arguments);
 

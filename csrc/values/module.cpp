@@ -10,6 +10,11 @@ namespace py = pybind11;
 using ferro::values::Failure;
 using ferro::values::Read;
 
+namespace {
+// In the order of `Learned`.
+constexpr const char* kLearned[] = {"float", "integer", "size"};
+}  // namespace
+
 PYBIND11_MODULE(_values, module) {
   module.def("install", &ferro::values::install, py::arg("compute"));
   module.def("counts", [] {
@@ -25,7 +30,8 @@ PYBIND11_MODULE(_values, module) {
   module.def("reads", [] {
     py::list all;
     for (const Read& read : ferro::values::reads()) {
-      all.append(py::make_tuple(read.place, read.operation, read.count));
+      all.append(py::make_tuple(read.place, read.operation, read.count,
+                                kLearned[static_cast<std::size_t>(read.learned)], read.last));
     }
     return all;
   });

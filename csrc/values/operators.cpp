@@ -52,7 +52,7 @@ class Wrapper : public c10::OperatorKernel {
         const std::uint64_t before = gpu().unknown_reads();
         evaluate(op, keys, stack);
         if (gpu().unknown_reads() != before) {
-          note_read(traits_.name);
+          note_read(traits_.name, learned_from(*stack));
         }
       } else {
         evaluate(op, keys, stack);
@@ -64,6 +64,18 @@ class Wrapper : public c10::OperatorKernel {
   }
 
  private:
+  // `stack` ends with the results of a read: a number, or the tensor that was copied to.
+  Learned learned_from(const Stack& stack) const {
+    if (traits_.returns == 0) {
+      return Learned::kInteger;  // copies of lists
+    }
+    const c10::IValue& result = stack.back();
+    const bool is_float = result.isTensor()
+                              ? !at::isIntegralType(result.toTensor().scalar_type(), true)
+                              : !result.isInt() && !result.isBool();
+    return is_float ? Learned::kFloat : Learned::kInteger;
+  }
+
   void evaluate(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (traits_.kind == Kind::kReads) {
       kernel_.callBoxed(op, keys, stack);

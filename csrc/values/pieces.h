@@ -28,6 +28,7 @@ class Pieces {
 
   // Appends what a range of addresses holds. False: it is not mapped.
   bool add(std::uint64_t address, std::size_t bytes);
+  void add_zeros(std::size_t bytes) { pieces_.push_back({nullptr, 0, bytes}); }
   std::size_t count() const { return pieces_.size(); }
   std::size_t bytes() const;
   // Calls `visit(value)` for each piece that is a value's.

@@ -18,6 +18,7 @@ constexpr std::size_t kMaxKept = 1000;
 struct Notes {
   std::mutex mutex;
   std::vector<Read> reads;
+  std::uint64_t read_count = 0;
   std::map<std::pair<std::string, std::string>, std::size_t> read_at;
   std::vector<Failure> failures;
 };
@@ -71,13 +72,17 @@ constexpr Mark kMarks[] = {
 
 }  // namespace
 
-void note_read(const std::string& operation) {
+void note_read(const std::string& operation, Learned learned) {
   std::string place = current_place();
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
+  ++n.read_count;
   const auto [found, fresh] = n.read_at.try_emplace({place, operation}, n.reads.size());
   if (!fresh) {
-    ++n.reads[found->second].count;
+    Read& read = n.reads[found->second];
+    ++read.count;
+    read.learned = std::max(read.learned, learned);
+    read.last = n.read_count;
     return;
   }
   if (n.reads.size() >= kMaxKept) {
@@ -89,7 +94,7 @@ void note_read(const std::string& operation) {
                  "ferro_alloc: %s reads values that the simulated GPU did not compute (%s)\n",
                  place.empty() ? "the program" : place.c_str(), operation.c_str());
   }
-  n.reads.push_back({std::move(place), operation, 1});
+  n.reads.push_back({std::move(place), operation, 1, learned, n.read_count});
 }
 
 void note_failure(const std::string& operation, const std::string& message) {

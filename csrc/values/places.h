@@ -10,10 +10,19 @@
 
 namespace ferro::values {
 
+// What the program learned from a read.
+enum class Learned : std::uint8_t {
+  kFloat,    // floating-point numbers only, which most programs print
+  kInteger,  // integers or booleans: counts, positions, branches
+  kSize,     // the size of an operator's result
+};
+
 struct Read {
   std::string place;  // "train.py:12", or empty outside of Python
   std::string operation;
   std::uint64_t count = 0;
+  Learned learned = Learned::kFloat;
+  std::uint64_t last = 0;  // the number of its last read, counted over all places from 1
 };
 
 struct Failure {
@@ -23,8 +32,8 @@ struct Failure {
 };
 
 // Records that an operator read uncomputed values for the program. Prints each place once to
-// stderr.
-void note_read(const std::string& operation);
+// stderr. A place has the most consequential of what was learned in it: the last enumerator.
+void note_read(const std::string& operation, Learned learned);
 // Records an operator's exception if it names a library of NVIDIA.
 void note_failure(const std::string& operation, const std::string& message);
 

@@ -1,54 +1,79 @@
-"""The page of a simulated run: the report of its snapshot, with the recorded kinds."""
+"""The page of simulated runs: the report of their snapshots, with the verdict's kinds."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ferro_alloc.fit._recording import MOST_EVENTS, Place, Recording, StackSum
+from ferro_alloc._errors import FerroError
+from ferro_alloc.fit._recording import MOST_EVENTS, Recording
 from ferro_alloc.fit._report import KIND_NAMES
+from ferro_alloc.snapshots._trace import Trace
 
-AUTOGRAD = "<autograd>"
-"""The file name in frames of autograd nodes."""
-# The report uses other words for two kinds.
-_NAMES = {**KIND_NAMES, "libraries": "libraries", "graphs": "graphs and pools"}
-
-Frame = Mapping[str, Any]
+View = dict[str, Any]
 
 
-class KindsOfStacks:
-    """Returns for a stack the kind of most bytes that were ever requested at its place."""
+class KindsOfBlocks:
+    """Returns the kinds of the blocks in a trace, from those of all blocks at each address.
 
-    def __init__(self, sums: Sequence[StackSum], skipped: Sequence[str]) -> None:
-        found: dict[Place, Counter[str]] = defaultdict(Counter)
-        for kind, place, size in sums:
-            found[place][kind] += size
-        self._kinds = {place: kinds.most_common(1)[0][0] for place, kinds in found.items()}
-        self._skipped = tuple(skipped)
+    The trace has the last events, so its last block at an address is the last that was recorded
+    there.
+    """
 
-    def __call__(self, frames: Sequence[Frame]) -> str:
-        node = ""
-        if frames and frames[0]["filename"] == AUTOGRAD:
-            node, frames = frames[0]["name"], frames[1:]
-        for frame in frames:
-            if not frame["filename"].startswith(self._skipped):
-                own, innermost = ((f["filename"], f["line"]) for f in (frame, frames[0]))
-                return _NAMES[self._kinds.get((*own, node, *innermost), "other")]
-        return _NAMES["other"]
+    def __init__(self, by_address: Mapping[int, Sequence[str]]) -> None:
+        self._by_address = by_address
+
+    def __call__(self, trace: Trace) -> list[str]:
+        taken: dict[int, int] = {}
+        found = [KIND_NAMES["other"]] * len(trace.blocks)
+        order = sorted(range(len(found)), key=trace.blocks.born.__getitem__, reverse=True)
+        for block in order:
+            address = trace.blocks.address[block]
+            kinds = self._by_address.get(address, ())
+            taken[address] = taken.get(address, 0) + 1
+            if taken[address] <= len(kinds):
+                found[block] = KIND_NAMES[kinds[-taken[address]]]
+        return found
 
 
-def write_page(path: Path, recording: Recording, title: str) -> str:
-    """Writes the page and returns a line about it. Raises `FerroError` if it cannot be written."""
+def views_of(recording: Recording, label: str = "") -> list[View]:
+    """The data of the page for one run; empty if the program used no CUDA memory."""
     # Imported here, because the import is slow.
-    from ferro_alloc.snapshots import write
+    from ferro_alloc.snapshots._report import views
 
     if recording.snapshot is None:
+        return []
+    return views(
+        recording.snapshot,
+        label=label,
+        pools=recording.pools,
+        kinds_of=lambda trace: KindsOfBlocks(recording.kinds_by_address(trace.device))(trace),
+        kinds=list(KIND_NAMES.values()),
+    )
+
+
+def save_views(path: Path, recording: Recording, label: str) -> None:
+    """Writes the views of this run into a file, for the page of several runs."""
+    path.write_text(json.dumps(views_of(recording, label)))
+
+
+def load_views(path: Path) -> list[View]:
+    """Empty if the run saved none."""
+    return list(json.loads(path.read_text())) if path.exists() else []
+
+
+def write_page(path: Path, views: Sequence[View], title: str) -> str:
+    """Writes the page and returns a line about it; the line says why if there is none."""
+    from ferro_alloc.snapshots._report import write_views
+
+    if not views:
         return "no report: the program used no CUDA memory"
-    kinds = KindsOfStacks(recording.stack_sums(), recording.skipped)
-    write(path, recording.snapshot, pools=recording.pools, title=title, kind_of=kinds)
-    events = max((len(trace) for trace in recording.snapshot["device_traces"]), default=0)
-    if events >= MOST_EVENTS:
+    try:
+        write_views(path, views, title)
+    except FerroError as error:
+        return f"no report: {error}"
+    if max(view["events"] for view in views) >= MOST_EVENTS:
         return f"report: {path}, of the last {MOST_EVENTS:,} events"
     return f"report: {path}"

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from array import array
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from ferro_alloc import _load
+from ferro_alloc import _load, sim
 from ferro_alloc._errors import FerroError
 from ferro_alloc._import_hook import AfterImport
 from ferro_alloc.fit._kinds import Kinds
 
 PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
+COUNTS = ("allocation.all.allocated", "segment.all.allocated", "num_alloc_retries")
+"""Counters of the whole run: allocations, segments or mapped pages, and how often the allocator
+emptied its cache to get memory."""
 MOST_EVENTS = 1_000_000
 """Maximum number of events of each device in a report: the last ones."""
 MOST_FAILURES = 8
 """Failed requests that are kept in full; later ones are only counted."""
 # For one device: kind, file, line, function, node of autograd, bytes, blocks, tag.
 Sum = tuple[str, str, int, str, str, int, int, str]
-Place = tuple[str, int, str, str, int]
-"""File and line in the program, node of autograd, file and line of the innermost frame."""
-StackSum = tuple[str, Place, int]
-"""Kind, place, bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Failure:
     free: int
     reserved: int
     allocated: int
+    limit: int | None
+    """The program's own limit of reserved memory, if it set one."""
     file: str
     line: int
     sums: list[Sum]
@@ -52,7 +54,8 @@ class Recording:
         self._extension: Any = None
         self._kinds: Kinds | None = None
         self._peaks: dict[tuple[int, str], int] = defaultdict(int)
-        self._retries: dict[int, int] = defaultdict(int)
+        self._before_resets: dict[tuple[int, str], int] = defaultdict(int)
+        self._counts: dict[tuple[int, str], int] = defaultdict(int)
         self.failures: list[Failure] = []
         self.failure_count = 0
         self.problem = ""
@@ -61,6 +64,8 @@ class Recording:
         """PyTorch's snapshot at the end, for a report."""
         self.pools: dict[int, list[dict[str, Any]]] = {}
         """The memory of its pools."""
+        self.driver_calls: dict[str, int] = {}
+        """Calls of the driver until the end of the program, by function."""
         self.skipped: list[str] = []
         """Beginnings of the names of files outside the program."""
 
@@ -91,28 +96,48 @@ class Recording:
             self._extension.peak_start(self.skipped, self._say_all, self._entries)
 
     def _keep_peaks(self) -> None:
-        """Makes each reset of the allocator's peaks read them first."""
+        """Makes each reset of the allocator's peaks or counters read them first."""
         c = self._torch._C
-        names = ("_cuda_resetPeakMemoryStats", "_cuda_resetAccumulatedMemoryStats")
-        for name in (*names, "_accelerator_resetPeakStats", "_accelerator_resetAccumulatedStats"):
+        peaks = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+        counts = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+        for name in (*peaks, *counts):
             if original := getattr(c, name, None):
 
-                def reset(*arguments: Any, original: Any = original) -> Any:
-                    self.read_peaks(retries=True)
-                    return original(*arguments)
+                def reset(
+                    *arguments: Any, original: Any = original, of_counts: bool = name in counts
+                ) -> Any:
+                    self.read_statistics()
+                    before = dict(self._counts)
+                    found = original(*arguments)
+                    if of_counts:
+                        self._keep_counts(before)
+                    return found
 
                 setattr(c, name, reset)
 
-    def read_peaks(self, retries: bool = False) -> None:
+    def _keep_counts(self, before: dict[tuple[int, str], int]) -> None:
+        """Adds what a reset, of one device, took from the counters."""
+        for device in self._devices():
+            stats = self._torch.cuda.memory_stats(device)
+            for name in COUNTS:
+                key = (device, name)
+                self._before_resets[key] = before[key] - stats.get(name, 0)
+
+    def _devices(self) -> range:
         torch = self._torch
-        if torch is None or not torch.cuda.is_initialized():
-            return
-        for device in range(torch.cuda.device_count()):
-            stats = torch.cuda.memory_stats(device)
+        used = torch is not None and torch.cuda.is_initialized()
+        return range(torch.cuda.device_count() if used else 0)
+
+    def read_statistics(self) -> None:
+        """Reads peaks and counters of the present allocator."""
+        for device in self._devices():
+            stats = self._torch.cuda.memory_stats(device)
             for name in PEAKS:
                 key = (device, name)
                 self._peaks[key] = max(self._peaks[key], stats.get(name, 0))
-            self._retries[device] = max(self._retries[device], stats.get("num_alloc_retries", 0))
+            for name in COUNTS:
+                key = (device, name)
+                self._counts[key] = self._before_resets[key] + stats.get(name, 0)
 
     def _watch_backward(self) -> None:
         graph = self._torch.autograd.graph
@@ -131,10 +156,9 @@ class Recording:
 
     def _before_backward(self, tensors: Any) -> None:
         assert self._kinds is not None
-        devices = range(self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else 0)
         near_peak = any(
             self._extension.peak_live_bytes(d) >= 0.8 * self._extension.peak_bytes(d) > 0
-            for d in devices
+            for d in self._devices()
         )
         if near_peak:
             self._kinds.say_all(roots=tensors)
@@ -171,18 +195,30 @@ class Recording:
         cuda = self._torch.cuda
         self.failures.append(
             Failure(
-                *(device, requested, free, cuda.memory_reserved(device)),
-                *(cuda.memory_allocated(device), file, line, sums),
+                device=device,
+                requested=requested,
+                free=free,
+                reserved=cuda.memory_reserved(device),
+                allocated=cuda.memory_allocated(device),
+                limit=self._limit(device, total),
+                file=file,
+                line=line,
+                sums=sums,
             )
         )
+
+    def _limit(self, device: int, total: int) -> int | None:
+        """`total` is the limit if there is one, or else the card's memory."""
+        return total if total < sim.memory()[device].capacity else None
 
     # ---- results
 
     def finish(self) -> None:
         """Ends the recording. Call it while the program's objects still exist."""
-        self.read_peaks()
+        self.read_statistics()
+        self.driver_calls = {name: count.calls for name, count in sim.counters().items()}
         self._say_all(insist=True)
-        if self._entries > 1 and self._torch is not None and self._torch.cuda.is_initialized():
+        if self._entries > 1 and self._devices():
             from ferro_alloc.snapshots._report import pools_in_force
 
             self.snapshot = self._torch.cuda.memory._snapshot()
@@ -194,21 +230,27 @@ class Recording:
         """Returns the peak of the whole run in bytes; `name` is one of `PEAKS`."""
         return self._peaks[device, name]
 
-    def retries(self, device: int) -> int:
-        """How often the allocator emptied its cache to get memory."""
-        return self._retries[device]
+    def count(self, device: int, name: str) -> int:
+        """Returns a counter of the whole run; `name` is one of `COUNTS`."""
+        return self._counts[device, name]
 
     def sums(self, device: int) -> list[Sum]:
         """Sums of the blocks at the peak of requested memory; empty if they are unknown."""
         found: list[Sum] = [] if self._kinds is None else self._extension.peak_sums(device, True)
         return found
 
-    def stack_sums(self) -> list[StackSum]:
-        """Sums of all blocks that ever existed, on every device; for a report."""
-        if self._kinds is None:
-            return []
-        devices = range(self._torch.cuda.device_count())
-        return [each for device in devices for each in self._extension.peak_stack_sums(device)]
+    def kinds_by_address(self, device: int) -> dict[int, list[str]]:
+        """The kinds of the blocks that began at each address, in their order; for a report.
+
+        Of the freed blocks, only the last `MOST_EVENTS` are known.
+        """
+        found: dict[int, list[str]] = defaultdict(list)
+        if self._kinds is not None:
+            names = self._extension.peak_kind_names()
+            addresses, kinds = self._extension.peak_kinds(device)
+            for address, kind in zip(array("Q", addresses), kinds, strict=True):
+                found[address].append(names[kind])
+        return found
 
 
 def _not_the_programs(torch: Any) -> list[str]:

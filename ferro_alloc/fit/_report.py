@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ferro_alloc._status import gib
 from ferro_alloc._tables import table
-from ferro_alloc.fit._result import FITS, RAN_OUT, Result
+from ferro_alloc.fit import _certainty
+from ferro_alloc.fit._result import FITTING, RAN_OUT, Result
+from ferro_alloc.fit._stopping import TIME_LIMIT
 
 SMALLEST_SHARE = 0.002
 """Minimum share of held memory for a line to be listed."""
@@ -23,9 +25,18 @@ KIND_NAMES = {
 
 
 def short_by(result: Result) -> int:
-    """Minimum bytes that the request lacked, beyond the driver's free memory."""
+    """Minimum bytes that the request lacked, beyond the driver's free memory or the limit."""
     failure = result["out_of_memory"] or {}
-    return max(0, int(failure.get("requested_bytes", 0) - failure.get("device_free_bytes", 0)))
+    requested = int(failure.get("requested_bytes", 0))
+    if is_limited(failure):
+        return int(failure["reserved_bytes"]) + requested - int(failure["limit_bytes"])
+    return max(0, requested - int(failure.get("device_free_bytes", 0)))
+
+
+def is_limited(failure: Result) -> bool:
+    """Whether the program's own limit, and not the card, refused a request."""
+    limit = failure.get("limit_bytes")
+    return limit is not None and failure["reserved_bytes"] + failure["requested_bytes"] > limit
 
 
 def verdict(result: Result) -> str:
@@ -33,15 +44,44 @@ def verdict(result: Result) -> str:
     capacity = result["card"]["memory_bytes"]
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
-        text = "DOES NOT FIT" + (f": short by at least {gib(missing)}" if missing else "")
+        known = "" if _certainty.lacks_surely(result) else " AS FAR AS KNOWN"
+        short = f": short by at least {gib(missing)}" if missing else ""
+        where = " in the program's own limit" if is_limited(result["out_of_memory"] or {}) else ""
+        text = f"DOES NOT FIT{known}{where}{short}"
         failure = result["out_of_memory"]
         if result["went_on"]:
             text += f"; the program caught it ({failure['count']} x) and went on to its end"
         return text
     room = f"{gib(spare)} to spare ({100 * spare / capacity:.0f} %)"
-    if result["verdict"] == FITS:
-        return f"FITS, with {room}"
-    return f"FITS as far as it ran, with {room}: it ended with status {result['program_status']}"
+    if result["verdict"] in FITTING:
+        return f"{result['verdict'].upper()}, with {room}"
+    return f"FITS as far as it ran, with {room}: {_end(result)}"
+
+
+def _end(result: Result) -> str:
+    """How a program ended that neither fitted nor ran out of memory."""
+    if result["partial"] == TIME_LIMIT:
+        return f"the time limit ended it after {result['seconds']:.0f} s, so this report is partial"
+    if result["partial"]:
+        return f"it was {result['partial']}, so this report is partial"
+    if result["ended_by"]:
+        return (
+            f"ended: a value that was not computed was read at {result['ended_by']}, before "
+            f"{result['error']}"
+        )
+    return f"it ended with status {result['program_status']}"
+
+
+def range_of(result: Result) -> list[str]:
+    """A line about the run with all rows, if there was one."""
+    most = result["all_rows"]
+    if most is None:
+        return []
+    peaks = [gib(max(d["peak_in_use_bytes"] for d in run["devices"])) for run in (result, most)]
+    return [
+        f"  peak in use {peaks[0]} with as few rows as possible, {peaks[1]} with as many: then it "
+        f"{verdict(most)}"
+    ]
 
 
 def lines_of(result: Result) -> list[str]:
@@ -52,6 +92,7 @@ def lines_of(result: Result) -> list[str]:
     size = f"{gib(card['memory_bytes'])}{' (set)' if card['own_memory'] else ''}"
     head = f"{name}, {size}, allocator {result['allocator']}"
     lines = ["", f"simulated {head}", f"  {verdict(result)}"]
+    lines += [*_certainty.lines_of(result), *range_of(result)]
     if result["out_of_memory"]:
         lines += _failure(result)
     for device in result["devices"]:
@@ -69,10 +110,18 @@ def _failure(result: Result) -> list[str]:
         return [f"  {failure['error']}"]
     where = f" at {failure['file']}:{failure['line']}" if failure["file"] else ""
     cached = failure["reserved_bytes"] - failure["allocated_bytes"]
+    free = gib(failure["device_free_bytes"])
     lines = [
-        f"  asked for {gib(failure['requested_bytes'])}{where}, while the card had "
-        f"{gib(failure['device_free_bytes'])} free and {gib(cached)} lay cached in pieces",
+        f"  asked for {gib(failure['requested_bytes'])}{where}, while the card had {free} free and "
+        f"{gib(cached)} lay cached in pieces",
     ]
+    if is_limited(failure):
+        ours = " or memory_limit_mb" if result["allocator"] == "ferro_alloc" else ""
+        limits = f"set_per_process_memory_fraction(){ours}"
+        lines.append(
+            f"  {gib(failure['reserved_bytes'])} were reserved of {gib(failure['limit_bytes'])}, "
+            f"the limit by {limits} in the program"
+        )
     return lines + _parts(failure, "held then")
 
 

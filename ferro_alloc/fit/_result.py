@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ferro_alloc import sim
+from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._recording import PEAKS, Recording, Sum
+from ferro_alloc.fit._stopping import STATUS
 from ferro_alloc.sim.cards import LIBRARIES, Card
 
 SCHEMA = 1
-FITS, RAN_OUT, UNKNOWN = "fits", "does not fit", "unknown"
+FITS, AS_FAR_AS_KNOWN = "fits", "fits as far as known"
+RAN_OUT, UNKNOWN = "does not fit", "unknown"
+FITTING = (FITS, AS_FAR_AS_KNOWN)
 DOES_NOT_FIT = 12
 """The exit status, which is the errno ENOMEM."""
+FITS_AS_FAR_AS_KNOWN = 13
+"""The exit status if a size or a branch depended on values that were not computed."""
+ENDED_BY_UNKNOWN = 14
+"""The exit status of a program that an exception ended after it read such values."""
 MOST_LINES = 10
 OUT_OF_MEMORY = "out of memory"
 
 Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a program ended."""
+
+    status: int = 0
+    """The program's own exit status."""
+    error: BaseException | None = None
+    """The exception that ended it."""
+    stopped: str = ""
+    """Why it was ended before its own end: one of `_stopping.STATUS`, or empty."""
 
 
 def result_of(
@@ -25,23 +46,26 @@ def result_of(
     card: Card,
     own_memory: bool,
     allocator: str,
-    status: int,
-    error: BaseException | None,
+    outcome: Outcome,
+    rows: str,
     seconds: float,
 ) -> Result:
-    """`status` is the program's own, `error` the exception that ended it, if any."""
+    """`rows` is the assumption of this run, one of `_certainty.ROWS`."""
+    error = outcome.error
     ran_out = recording.failure_count > 0 or (
         error is not None and OUT_OF_MEMORY in f"{type(error).__name__} {error}".lower()
     )
-    verdict = RAN_OUT if ran_out else FITS if status == 0 else UNKNOWN
     memory = sim.memory()
     deducted = card.context + LIBRARIES
-    return {
+    result = {
         "schema": SCHEMA,
-        "verdict": verdict,
-        "went_on": ran_out and status == 0,
-        "exit_status": DOES_NOT_FIT if ran_out else status,
-        "program_status": status,
+        "verdict": UNKNOWN,
+        "went_on": ran_out and outcome.status == 0,
+        "exit_status": outcome.status,
+        "program_status": outcome.status,
+        "partial": outcome.stopped,
+        "ended_by": "" if ran_out or error is None else _certainty.last_read(),
+        "error": "" if error is None else _one_line(error),
         "card": {
             "key": card.key,
             "name": card.name,
@@ -55,9 +79,35 @@ def result_of(
         "seconds": round(seconds, 1),
         "devices": [_device(recording, i, m, deducted) for i, m in enumerate(memory)],
         "out_of_memory": _failures(recording, error if ran_out else None),
+        "driver_calls": recording.driver_calls,
         "unknown_kinds": recording.problem,
+        "values": sim.has_values(),
+        "uncomputed": _certainty.uncomputed(),
+        "rows": rows,
+        "all_rows": None,
         "not_simulated": sim.not_simulated(),
     }
+    result["verdict"], result["exit_status"] = _verdict(result, ran_out, outcome)
+    return result
+
+
+def _verdict(result: Result, ran_out: bool, outcome: Outcome) -> tuple[str, int]:
+    """The verdict, and the exit status of the command."""
+    if ran_out:
+        return RAN_OUT, DOES_NOT_FIT
+    if outcome.stopped:
+        return UNKNOWN, STATUS[outcome.stopped]
+    if result["ended_by"]:
+        return UNKNOWN, ENDED_BY_UNKNOWN
+    if outcome.status != 0:
+        return UNKNOWN, outcome.status
+    if _certainty.is_sure(result):
+        return FITS, 0
+    return AS_FAR_AS_KNOWN, FITS_AS_FAR_AS_KNOWN
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
 
 
 def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted: int) -> Result:
@@ -71,7 +121,9 @@ def _device(recording: Recording, index: int, memory: sim.DeviceMemory, deducted
         "peak_allocated_bytes": allocated,
         # Memory that libraries took outside of PyTorch, beyond the deducted part.
         "outside_bytes": max(0, memory.peak - reserved - deducted) if memory.peak else 0,
-        "emptied_cache": recording.retries(index),
+        "emptied_cache": recording.count(index, "num_alloc_retries"),
+        "allocations": recording.count(index, "allocation.all.allocated"),
+        "segments": recording.count(index, "segment.all.allocated"),
         "kinds": _by_kind(sums),
         "lines": _by_line(sums),
         "tags": _by_tag(sums),
@@ -89,6 +141,7 @@ def _failures(recording: Recording, error: BaseException | None) -> Result | Non
         "device_free_bytes": first.free,
         "reserved_bytes": first.reserved,
         "allocated_bytes": first.allocated,
+        "limit_bytes": first.limit,
         "file": shown(first.file),
         "line": first.line,
         "kinds": _by_kind(first.sums),

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ferro_alloc._errors import FerroError
 from ferro_alloc._status import gib
 from ferro_alloc._tables import table
+from ferro_alloc.fit import _certainty
 from ferro_alloc.fit._allocators import ALLOCATORS
 from ferro_alloc.fit._report import short_by
-from ferro_alloc.fit._result import DOES_NOT_FIT, FITS, RAN_OUT, Result
+from ferro_alloc.fit._result import (
+    AS_FAR_AS_KNOWN,
+    DOES_NOT_FIT,
+    FITS,
+    FITS_AS_FAR_AS_KNOWN,
+    FITTING,
+    RAN_OUT,
+    Result,
+)
+from ferro_alloc.fit._stopping import INTERRUPTED, STATUS, TERMINATED, Stopped
 
 LAST_LINES = 12
 """Number of stderr lines that are shown for a failed program."""
@@ -30,29 +41,67 @@ class Child:
 
     options: Sequence[str]
     program: Sequence[str]
+    environ: Mapping[str, str] | None = None
+    """None: that of this process at the time of the run."""
+    folder: str | None = None
+    """The working directory; None as with `environ`."""
 
-    def run(self, *options: str, environ: Mapping[str, str] | None = None) -> Result:
-        """Discards the program's stdout. Raises `FerroError` without a result."""
+    def keep_surroundings(self) -> Child:
+        """The same with the present environment and working directory."""
+        return replace(self, environ=dict(os.environ), folder=str(Path.cwd()))
+
+    def run(
+        self,
+        *options: str,
+        environ: Mapping[str, str] | None = None,
+        shows_output: bool = False,
+    ) -> Result:
+        """Discards the program's output, or passes it on. Raises `FerroError` without a result."""
         with tempfile.TemporaryDirectory() as folder:
             found = Path(folder, "result.json")
             words = [*self.options, *options, "--json", str(found), *self.program]
-            done = subprocess.run(
-                [sys.executable, "-m", "ferro_alloc", "simulate", *words],
-                env={**os.environ, **(environ or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
+            surroundings = {**(self.environ or os.environ), **(environ or {})}
+            status, text = execute(words, surroundings, self.folder, shows_output)
+            said = text.splitlines()
+            end = next((i for i, line in enumerate(said) if line[:10] == "simulated "), None)
+            if shows_output:
+                print("\n".join(said[:end]), file=sys.stderr, flush=True)
             if not found.exists():
-                raise FerroError(f"the run ended with status {done.returncode}:\n{done.stderr}")
+                raise FerroError(f"the run ended with status {status}:\n{text}")
             result: Result = json.loads(found.read_text())
-            if result["verdict"] not in (FITS, RAN_OUT):
-                said = done.stderr.splitlines()
-                end = next((i for i, line in enumerate(said) if line[:10] == "simulated "), None)
+            if result["verdict"] not in (*FITTING, RAN_OUT):
                 result["stderr"] = said[:end][-LAST_LINES:]
             return result
+
+
+def execute(
+    words: Sequence[str], environ: Mapping[str, str], folder: str | None, shows_output: bool
+) -> tuple[int, str]:
+    """Runs the command `simulate` in a new interpreter; returns its status and its stderr.
+
+    If this process is interrupted meanwhile, so is the run, which then reports what it has seen.
+    """
+    sys.stdout.flush()
+    with tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ferro_alloc", "simulate", *words],
+            env=environ,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=None if shows_output else subprocess.DEVNULL,
+            stderr=stderr,
+        )
+        status = None
+        while status is None:
+            try:
+                status = process.wait()
+            except KeyboardInterrupt:
+                # A terminal sends it to the run too, which ignores it while it reports.
+                process.send_signal(signal.SIGINT)
+            except Stopped:
+                process.send_signal(signal.SIGTERM)
+        stderr.seek(0)
+        return status, stderr.read().decode(errors="replace")
 
 
 def say(text: str) -> None:
@@ -70,51 +119,96 @@ def _outcome(result: Result) -> tuple[str, str]:
     if result["verdict"] == RAN_OUT:
         missing = short_by(result)
         return RAN_OUT, f"short by {gib(missing)} or more" if missing else ""
-    if result["verdict"] == FITS:
-        return FITS, f"{gib(_peaks(result)['spare_bytes'])} to spare"
+    if result["verdict"] in FITTING:
+        return result["verdict"], f"{gib(_peaks(result)['spare_bytes'])} to spare"
+    if result["partial"]:
+        return result["partial"], ""
     return f"failed, status {result['program_status']}", ""
+
+
+def _fits(result: Result) -> bool:
+    """Whether it fits, also with as many rows as possible."""
+    most = result["all_rows"]
+    return result["verdict"] in FITTING and (most is None or most["verdict"] != RAN_OUT)
 
 
 # ---- three allocators
 
 
-def compare(child: Child, memory: int) -> Result:
+def compare(
+    child: Child, memory: int, shown: Sequence[str] = (), views: Path | None = None
+) -> Result:
     """Runs the program under each allocator in turn; once more with plenty of memory if it ran out.
 
-    `memory` is the card's, in bytes.
+    `memory` is the card's, in bytes. Shows the program's output under the allocators in `shown`.
+    Each run saves the data of its page in the folder `views`, in a file of its allocator's name.
+    Ends after a run that was interrupted.
     """
     runs: list[Result] = []
     for name in ALLOCATORS:
         say(f"running under {name} ...")
-        result = child.run("--allocator", name)
+        if name in shown:
+            print(f"---- output under {name}", file=sys.stderr, flush=True)
+        options = [] if views is None else [f"--views={views / name}"]
+        result = child.run("--allocator", name, *options, shows_output=name in shown)
+        runs.append(result)
+        if result["partial"] in (INTERRUPTED, TERMINATED):
+            break
         if result["verdict"] == RAN_OUT:
             say(f"it ran out: what would it need under {name}? ...")
             whole = child.run("--allocator", name, "--memory", f"{PLENTY * memory}b")
-            if whole["verdict"] == FITS:
+            if whole["verdict"] in FITTING:
                 result["needs_bytes"] = _peaks(whole)["peak_in_use_bytes"]
-        runs.append(result)
-    fitting = [run for run in runs if run["verdict"] == FITS]
-    failed = [run["exit_status"] for run in runs if run["verdict"] not in (FITS, RAN_OUT)]
-    status = 0 if fitting else failed[0] if failed else DOES_NOT_FIT
-    return {"schema": 1, "runs": runs, "exit_status": status}
+    verdicts = [run["verdict"] for run in runs]
+    failed = [run["exit_status"] for run in runs if run["verdict"] not in (*FITTING, RAN_OUT)]
+    if FITS in verdicts:
+        status = 0
+    elif AS_FAR_AS_KNOWN in verdicts:
+        status = FITS_AS_FAR_AS_KNOWN
+    else:
+        status = failed[0] if failed else DOES_NOT_FIT
+    partial = runs[-1]["partial"]
+    if partial in (INTERRUPTED, TERMINATED):
+        status = STATUS[partial]
+    return {"schema": 1, "runs": runs, "partial": partial, "exit_status": status}
 
 
 def comparison(result: Result) -> list[str]:
-    """The table, and the last stderr lines of programs that failed for another reason."""
+    """The table, how sure it is, and the last stderr lines of programs that failed for another
+    reason."""
     runs = result["runs"]
     card = runs[0]["card"]
-    rows = [("allocator", "verdict", "peak reserved", "peak in use", "room")]
+    head = ("allocator", "verdict", "peak reserved", "peak in use", "room")
+    has_range = any(run["all_rows"] for run in runs)
+    rows = [(*head, "with all rows") if has_range else head]
     for run in runs:
         verdict, room = _outcome(run)
         peaks = _peaks(run)
         if "needs_bytes" in run:
             room = f"needs {gib(run['needs_bytes'])}"
         reserved, used = gib(peaks["peak_reserved_bytes"]), gib(peaks["peak_in_use_bytes"])
-        rows.append((run["allocator"], verdict, reserved, used, room))
+        row = (run["allocator"], verdict, reserved, used, room)
+        rows.append((*row, _with_all_rows(run)) if has_range else row)
     lines = ["", f"simulated {card['name']}, {gib(card['memory_bytes'])}", *table(rows)]
     fits = [run["allocator"] for run in runs if run["verdict"] == FITS]
-    lines.append(f"  it fits under {', '.join(fits) if fits else 'none of them'}")
+    known = [run["allocator"] for run in runs if run["verdict"] == AS_FAR_AS_KNOWN]
+    if fits or not known:
+        lines.append(f"  it fits under {', '.join(fits) if fits else 'none of them'}")
+    if known:
+        lines.append(f"  it fits as far as known under {', '.join(known)}")
+    unsure = next((run for run in runs if not _certainty.is_sure(run)), None)
+    if unsure is not None:
+        lines += _certainty.lines_of(unsure)
+    if result["partial"]:
+        lines.append(f"  the last run was ended ({result['partial']}): this report is partial")
     return lines + [line for run in runs for line in _said(run)]
+
+
+def _with_all_rows(result: Result) -> str:
+    most = result["all_rows"]
+    if most is None:
+        return ""
+    return f"{_outcome(most)[0]}, {gib(_peaks(most)['peak_in_use_bytes'])} in use"
 
 
 def _said(result: Result) -> list[str]:
@@ -232,14 +326,17 @@ def what_if(child: Child, question: Question) -> Result:
         say(f"trying {place.name} = {value} ...")
         result = place.run(child, value)
         tries.append({"value": value, **result})
-        if result["verdict"] not in (FITS, RAN_OUT):
+        if result["verdict"] not in (*FITTING, RAN_OUT):
             raise _ProgramError
-        return bool(result["verdict"] == FITS)
+        return _fits(result)
 
     answer: Result = {"schema": 1, "name": place.name, "tries": tries, "largest": None}
     try:
         answer["largest"] = largest(question, place.value, fits)
-        answer["exit_status"] = DOES_NOT_FIT if answer["largest"] is None else 0
+        answer["exit_status"] = DOES_NOT_FIT
+        best = next((each for each in tries if each["value"] == answer["largest"]), None)
+        if best is not None:
+            answer["exit_status"] = best["exit_status"]
     except _ProgramError:
         answer["exit_status"] = tries[-1]["exit_status"]
     return answer
@@ -256,15 +353,24 @@ def answer_of(question: Question, answer: Result) -> list[str]:
     rows = [(name, "verdict", "peak in use", "room")]
     for each in tries:
         used = gib(_peaks(each)["peak_in_use_bytes"])
-        rows.append((str(each["value"]), *_outcome(each)[:1], used, _outcome(each)[1]))
+        verdict, room = _outcome(each)
+        if each["verdict"] in FITTING and not _fits(each):
+            verdict = "does not fit with all rows"
+        rows.append((str(each["value"]), verdict, used, room))
     head = f"{card['name']}, {gib(card['memory_bytes'])}, allocator {tries[0]['allocator']}"
     lines = ["", f"simulated {head}", *table(rows)]
-    failed = [each for each in tries if each["verdict"] not in (FITS, RAN_OUT)]
-    if failed:
+    failed = [each for each in tries if each["verdict"] not in (*FITTING, RAN_OUT)]
+    if failed and failed[0]["partial"]:
+        ended = f"the run with {name} = {failed[0]['value']} was ended ({failed[0]['partial']})"
+        lines.append(f"  {ended}: this report is partial")
+    elif failed:
         lines += [f"  the program failed with {name} = {failed[0]['value']}:", *_said(failed[0])]
     elif answer["largest"] is None:
         lines.append(f"  it does not fit even with {name} = {question.low}")
     else:
         bound = " (the upper bound)" if answer["largest"] == question.high else ""
-        lines.append(f"  the largest {name} that fits is {answer['largest']}{bound}")
+        best = next(each for each in tries if each["value"] == answer["largest"])
+        known = "" if best["verdict"] == FITS else " as far as known"
+        lines.append(f"  the largest {name} that fits{known} is {answer['largest']}{bound}")
+        lines += _certainty.lines_of(best) if known else []
     return lines

@@ -3,7 +3,7 @@
 Call `ferro_alloc.sim.activate(gpu="h100")` first and import torch after it.
 """
 
-from ferro_alloc.sim._activate import MODES, activate, description, has_clock, is_active
+from ferro_alloc.sim._activate import MODES, activate, description, has_clock, has_values, is_active
 from ferro_alloc.sim._control import (
     CallCount,
     Clock,
@@ -41,6 +41,7 @@ __all__ = [
     "drain",
     "fault",
     "has_clock",
+    "has_values",
     "is_active",
     "kernels",
     "library_failures",

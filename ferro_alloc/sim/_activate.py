@@ -87,6 +87,11 @@ def has_clock() -> bool:
     return _active is not None and _active.mode == "clock"
 
 
+def has_values() -> bool:
+    """Whether operators on small tensors have real results."""
+    return _active is not None and _active.values
+
+
 def description() -> str:
     """The active machine, as in "1 x h100, eager"; empty without one."""
     return "" if _active is None else str(_active)

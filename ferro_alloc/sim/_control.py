@@ -47,6 +47,11 @@ class UncomputedRead:
     """As in "train.py:12"; empty if no line of Python made the call."""
     operator: str
     count: int
+    learned: str = "float"
+    """What the program learned: "float" for floating-point numbers, "integer" for integers or
+    booleans, "size" for the size of a result."""
+    last: int = 0
+    """The number of its last read, counted over all places from 1."""
 
 
 @dataclass(frozen=True)

@@ -41,15 +41,15 @@ class Missed:
         """The lines of `not_simulated()`."""
         lines = []
         if self.reads:
-            places = [f"{place} ({_times(count)})" for place, count in self.reads.items()]
+            places = [f"{place} ({times(count)})" for place, count in self.reads.items()]
             lines.append(
                 "values taken that were not computed, zeros or valid positions: "
-                + _enumerate(places)
+                + enumerate_names(places)
             )
         if self.kernels:
-            lines.append(f"kernels that did nothing: {_enumerate(self.kernels)}")
+            lines.append(f"kernels that did nothing: {enumerate_names(self.kernels)}")
         missing = [
-            f"{library} in {_enumerate([operator for _, operator in group])}"
+            f"{library} in {enumerate_names([operator for _, operator in group])}"
             f" ({ADVICE.get(library, OTHERWISE)})"
             for library, group in groupby(
                 sorted(self.failures, key=lambda failure: failure[0]), lambda failure: failure[0]
@@ -62,7 +62,7 @@ class Missed:
             # cuFFT and cuSOLVER fail because NVIDIA's libcudart is linked into them.
             if not ("libcudart in lib" in function and any(name in function for name in named))
         ]
-        lines.append(f"not simulated: {_enumerate(missing) if missing else 'nothing was missed'}")
+        lines.append(f"not simulated: {enumerate_names(missing) or 'nothing was missed'}")
         return lines
 
 
@@ -88,10 +88,10 @@ def not_simulated() -> list[str]:
     return missed().lines()
 
 
-def _enumerate(names: list[str]) -> str:
+def enumerate_names(names: list[str]) -> str:
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"

@@ -20,11 +20,14 @@ from typing import Any
 from ferro_alloc._errors import FerroError
 from ferro_alloc.snapshots import _trace
 from ferro_alloc.snapshots._findings import NAMES, Findings
-from ferro_alloc.snapshots._stacks import KINDS, Frame
+from ferro_alloc.snapshots._stacks import KINDS
 from ferro_alloc.snapshots._state import kind_of_range, unit_of
 from ferro_alloc.snapshots._trace import Snapshot, Trace, rounded
 
-KindOf = Callable[[Sequence[Frame]], str]
+KindsOf = Callable[[Trace], Sequence[str]]
+"""The kind of each block of a trace."""
+View = dict[str, Any]
+"""One device of one snapshot, for the browser; sizes in units of 512 bytes."""
 _SCRIPTS = ("data.js", "state.js", "timeline.js", "map.js", "page.js")
 # Higher takes twice as long for 3 % less.
 _LEVEL = 6
@@ -52,53 +55,78 @@ def write(
     findings: Sequence[Findings] = (),
     pools: Mapping[int, list[dict[str, Any]]] | None = None,
     title: str | None = None,
-    kind_of: KindOf | None = None,
 ) -> None:
     """Writes the report of a snapshot, the dictionary of `torch.cuda.memory._snapshot()`.
 
     `before`: another snapshot, shown side by side. `findings`: replays, whose curves the time line
-    shows. `pools`: the memory of each device's pools. `kind_of`: the kind of a request by its
-    frames, instead of the heuristic. Raises `FerroError` for an invalid snapshot, or if the report
-    cannot be written.
+    shows. `pools`: the memory of each device's pools. Raises `FerroError` for an invalid snapshot,
+    or if the report cannot be written.
     """
-    snapshots = [("", _trace.checked(snapshot))]
-    if before is not None:
+    snapshot = _trace.checked(snapshot)
+    if before is None:
+        found = views(snapshot, findings=findings, pools=pools)
+    else:
         earlier = before if isinstance(before, Mapping) else _trace.load(before)
-        snapshots = [("before", _trace.checked(earlier)), ("after", snapshots[0][1])]
-    by_device = {found.trace.device: found for found in findings}
-    views = []
-    for label, current in snapshots:
-        for device in _trace.devices(current):
-            found = by_device.get(device) if label != "before" else None
-            trace = found.trace if found is not None else _trace.read(current, device)
-            names = list(trace.stacks.kinds)
-            if kind_of is not None:
-                names = [kind_of(frames) for frames in trace.stacks.samples]
-            held = (pools or {}).get(device, []) if label != "before" else []
-            views.append(_view(label, trace, names, found, held))
-    if not views:
+        found = views(_trace.checked(earlier), label="before")
+        found += views(snapshot, label="after", findings=findings, pools=pools)
+    if not found:
         raise FerroError("the snapshot has neither memory nor events of any device")
-    text = _page(title or "GPU memory", views)
+    write_views(path, found, title or "GPU memory")
+
+
+def views(
+    snapshot: Snapshot,
+    *,
+    label: str = "",
+    findings: Sequence[Findings] = (),
+    pools: Mapping[int, list[dict[str, Any]]] | None = None,
+    kinds: Sequence[str] = KINDS,
+    kinds_of: KindsOf | None = None,
+) -> list[View]:
+    """The data of the page for each device of a checked snapshot, which can be written as JSON.
+
+    `kinds`: all kinds in the order of their colours, the last one for the rest. `kinds_of`: the
+    kinds of a trace's blocks, instead of the heuristic by their frames.
+    """
+    by_device = {found.trace.device: found for found in findings}
+    made = []
+    for device in _trace.devices(snapshot):
+        found = by_device.get(device)
+        trace = found.trace if found is not None else _trace.read(snapshot, device)
+        each = _kinds_by_frames(trace) if kinds_of is None else kinds_of(trace)
+        held = (pools or {}).get(device, [])
+        made.append(_view(label, trace, list(kinds), each, found, held))
+    return made
+
+
+def write_views(path: str | Path, views: Sequence[View], title: str) -> None:
+    """Writes the page of some views; those of one device are side by side. Raises `FerroError` if
+    it cannot be written."""
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(_page(title, views), encoding="utf-8")
     except OSError as error:
         raise FerroError(f"the report cannot be written to {path}: {error.strerror}") from error
+
+
+def _kinds_by_frames(trace: Trace) -> list[str]:
+    kinds = trace.stacks.kinds
+    return [
+        "graphs and pools" if pool else kinds[stack]
+        for stack, pool in zip(trace.blocks.stack, trace.pools, strict=True)
+    ]
 
 
 def _view(
     label: str,
     trace: Trace,
     kinds: list[str],
+    of_blocks: Sequence[str],
     found: Findings | None,
     pools: list[dict[str, Any]],
-) -> dict[str, Any]:
-    """One device of one snapshot, for the browser; sizes in units of 512 bytes."""
+) -> View:
     blocks, unit = trace.blocks, _trace.ROUNDING
-    names = [*KINDS, *sorted(set(kinds) - set(KINDS))]
-    places = [names.index(kind) for kind in kinds]
-    graphs = names.index("graphs and pools")
-    both = zip(blocks.stack, trace.pools, strict=True)
-    kind = array("B", (graphs if pool else places[stack] for stack, pool in both))
+    places = {kind: place for place, kind in enumerate(kinds)}
+    kind = array("B", (places[name] for name in of_blocks))
     ranges = trace.ranges
     range_kinds = [kind_of_range(trace, r.address, r.size, r.stream) for r in ranges]
     streams = sorted({*blocks.stream, *(r.stream for r in ranges)})
@@ -132,7 +160,7 @@ def _view(
         "allocator": NAMES[trace.allocator],
         "settings": trace.settings,
         "events": trace.events,
-        "kinds": names,
+        "kinds": kinds,
         "lines": trace.stacks.lines,
         "frames": trace.stacks.frames,
         "tags": [tag or "(no tag)" for tag in trace.tags],
@@ -175,12 +203,12 @@ def _packed(data: array[Any]) -> str:
     return base64.b64encode(zlib.compress(planes, _LEVEL)).decode("ascii")
 
 
-def _page(title: str, views: list[dict[str, Any]]) -> str:
+def _page(title: str, views: Sequence[View]) -> str:
     folder = files("ferro_alloc.snapshots") / "html"
     page = (folder / "page.html").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     # `</` would end the element that contains the data.
-    data = json.dumps(views, separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(list(views), separators=(",", ":")).replace("</", "<\\/")
     parts = {
         "TITLE": html.escape(title),
         "STYLE": (folder / "page.css").read_text(encoding="utf-8"),

@@ -38,6 +38,14 @@ def _fork_child(words: Sequence[str], env: Mapping[str, str], **options: Any) ->
     return programs.run_simulated([path, *arguments], None, kept)
 
 
+def fork_run(
+    words: Sequence[str], environ: Mapping[str, str], folder: str | None, shows_output: bool
+) -> tuple[int, str]:
+    """In place of `ferro_alloc.fit._runs.execute`: forks the run, as torch is loaded."""
+    done = command("simulate", *words)
+    return done.returncode, done.stderr
+
+
 class ForkedChildren:
     """In place of the module `subprocess` where ferro_alloc runs its own commands and modules:
     forks them, as torch is loaded. A child with other settings of torch starts anew."""

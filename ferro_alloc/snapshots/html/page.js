@@ -163,7 +163,7 @@ class Panel {
   showLegends() {
     const entry = (className, style, text) => element("span", {}, element("i", { className: `swatch ${className}`, style }), element("span", { textContent: text }));
     const groups = () => Object.entries(this.group.labels)
-      .filter(([g, label]) => label !== "everything else" || this.group.labels.length > 1 && this.hasRest())
+      .filter(([g]) => Number(g) !== REST || this.hasRest())
       .map(([g, label]) => entry("", `background:${COLOURS[g]}`, label));
     const curves = this.view.curves.map((curve, i) => entry("line", `border-top-style:${["dashed", "dotted", "dashed"][i % 3]};border-color:var(--quiet)`, `reserved under ${curve.name} (replay), at most ${bytesText(curve.peak / UNIT)}`));
     this.legend.replaceChildren(...groups(), entry("line", "border-color:var(--ink)", "reserved"), ...curves);
@@ -209,26 +209,33 @@ class Panel {
   }
 }
 
-function comparison(before, after) {
-  const at = (view, event) => stateAt(view, event);
-  const [b, a] = [at(before, before.peakReserved), at(after, after.peakReserved)];
+// The numbers of two or more views in one table; of two also their differences.
+function comparison(views) {
+  const states = views.map((view) => stateAt(view, view.peakReserved));
   const rows = [
-    ["peak reserved", before.reserved[before.peakReserved], after.reserved[after.peakReserved]],
-    ["peak in use", before.active[before.peakActive], after.active[after.peakActive]],
-    ["stranded at the peak", b.stranded, a.stranded], ["cached at the peak", b.cached, a.cached],
+    ["peak reserved", ...views.map((view) => view.reserved[view.peakReserved])],
+    ["peak in use", ...views.map((view) => view.active[view.peakActive])],
+    ["stranded at the peak", ...states.map((state) => state.stranded)],
+    ["cached at the peak", ...states.map((state) => state.cached)],
   ];
   const lines = new Map();
-  b.lines.forEach((row) => lines.set(row.name, [row.name, row.size, 0]));
-  a.lines.forEach((row) => lines.set(row.name, [row.name, lines.get(row.name)?.[1] ?? 0, row.size]));
-  const moved = [...lines.values()].filter((row) => row[1] !== row[2]).sort((x, y) => Math.abs(y[2] - y[1]) - Math.abs(x[2] - x[1])).slice(0, 6);
+  states.forEach((state, i) => state.lines.forEach((row) => {
+    if (!lines.has(row.name)) lines.set(row.name, [row.name, ...views.map(() => 0)]);
+    lines.get(row.name)[i + 1] = row.size;
+  }));
+  const spread = (row) => Math.max(...row.slice(1)) - Math.min(...row.slice(1));
+  const moved = [...lines.values()].filter((row) => spread(row) > 0).sort((x, y) => spread(y) - spread(x)).slice(0, 6);
+  const difference = ["difference", (r) => `${r[2] > r[1] ? "+" : r[2] < r[1] ? "−" : ""}${bytesText(Math.abs(r[2] - r[1]))}`, true];
   const columns = (name) => [
-    [name, (r) => r[0]], ["before", (r) => bytesText(r[1]), true], ["after", (r) => bytesText(r[2]), true],
-    ["difference", (r) => `${r[2] > r[1] ? "+" : r[2] < r[1] ? "−" : ""}${bytesText(Math.abs(r[2] - r[1]))}`, true],
+    [name, (r) => r[0]], ...views.map((view, i) => [view.label, (r) => bytesText(r[i + 1]), true]),
+    ...(views.length === 2 ? [difference] : []),
   ];
-  return card(`Before and after, device ${after.device}`, element("div", { className: "tables" },
+  const names = views.map((view) => view.label);
+  const title = `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`;
+  return card(`${title[0].toUpperCase()}${title.slice(1)}, device ${views[0].device}`, element("div", { className: "tables" },
     tableOf(columns(""), rows), moved.length
       ? tableOf(columns("largest differences by line, at the peaks"), moved)
-      : element("p", { className: "quiet", textContent: "Each line of code holds the same at both peaks." })));
+      : element("p", { className: "quiet", textContent: "Each line of code holds the same at all peaks." })));
 }
 
 async function show() {
@@ -241,8 +248,8 @@ async function show() {
     const scale = Math.max(1, ...chosen.map((v) => Math.max(v.reserved[v.peakReserved], ...v.curves.map((c) => c.peak / UNIT))));
     panels = chosen.map((view) => new Panel(view, scale));
     const pair = element("div", { className: "pair" }, ...panels.map((panel) => panel.root));
-    const both = chosen.length === 2 ? [comparison(chosen[0], chosen[1])] : [];
-    main.replaceChildren(...both, pair);
+    const compared = chosen.length > 1 ? [comparison(chosen)] : [];
+    main.replaceChildren(...compared, pair);
     for (const panel of panels) panel.choose(panel.view.peakReserved);
   };
   if (devices.length > 1) nav.append(choice(devices.map((d) => [d, `device ${d}`]), devices[0], open));

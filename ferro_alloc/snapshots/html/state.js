@@ -1,13 +1,22 @@
 // What a device held after an event: the rules of _state.py.
 
-// Okabe and Ito's colours, which people with any colour vision tell apart; the last is for the rest.
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#cc79a7", "#f0e442", "#9a9fa5"];
+// Okabe and Ito's colours, which people with any colour vision tell apart, and two of Tol's; the last
+// is for the rest.
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#cc79a7", "#f0e442", "#882255", "#332288", "#9a9fa5"];
 const REST = COLOURS.length - 1;
 
-// By kind, tag or line: the largest at the peak have a colour each. `of` gives a block's place.
+// By kind: each kind has the same colour in every view. By tag or line: the largest at the peak have
+// a colour each. `of` gives a block's place.
 function grouping(view, mode) {
-  const names = { kind: view.kinds, tag: view.tags, line: view.lines }[mode];
-  const column = { kind: view.kind, tag: view.tag, line: view.stack }[mode];
+  if (mode === "kind") {
+    const last = view.kinds.length - 1;
+    const place = (kind) => (kind === last ? REST : Math.min(kind, REST));
+    const labels = [];
+    for (const kind of new Set(view.kind)) labels[place(kind)] = view.kinds[kind];
+    labels[REST] = view.kinds[last];
+    return { labels, of: (b) => place(view.kind[b]) };
+  }
+  const [names, column] = mode === "tag" ? [view.tags, view.tag] : [view.lines, view.stack];
   const sums = new Float64Array(names.length);
   forLive(view, view.peakActive, (b) => { sums[column[b]] += view.size[b]; });
   const order = [...names.keys()].filter((n) => sums[n] > 0).sort((a, b) => sums[b] - sums[a]);

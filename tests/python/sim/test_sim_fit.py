@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ferro_alloc.__main__ import main
 from ferro_alloc.fit import _runs
 from ferro_alloc.sim.cards import LIBRARIES, find_card
-from tests.programs import Completed
-from tests.python.commands import ForkedChildren, command
+from tests.python.commands import command, fork_run
 from tests.python.sim import fit_programs as programs
+from tests.python.sim.conftest import Result, Simulate
 
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATORS = ("native", "expandable", "ferro_alloc")
 H100_TAKES = find_card("h100").context + LIBRARIES
-
-Result = dict[str, Any]
-Simulate = Callable[..., tuple[Completed, Result]]
-
-
-@pytest.fixture
-def simulate(tmp_path: Path) -> Simulate:
-    """Runs a program under options of the command: what came out, and the result for machines.
-
-    Torch is loaded before. The children of `--compare` start as those of a user do.
-    """
-
-    def run(
-        program: str,
-        *options: str,
-        arguments: tuple[str, ...] = (),
-        env: Mapping[str, str] = {},
-    ) -> tuple[Completed, Result]:
-        script, found = tmp_path / "train.py", tmp_path / "result.json"
-        script.write_text(program)
-        words = ("simulate", *options, "--json", str(found), str(script), *arguments)
-        done = command(*words, env=env)
-        return done, json.loads(found.read_text())
-
-    return run
 
 
 def gib_of(result: Result, kind: str) -> float:
@@ -223,7 +196,7 @@ def test_three_allocators_in_one_table(
 ) -> None:
     script, found = tmp_path / "train.py", tmp_path / "result.json"
     script.write_text(programs.TRAIN)
-    monkeypatch.setattr(_runs, "subprocess", ForkedChildren)
+    monkeypatch.setattr(_runs, "execute", fork_run)
     words = ["simulate", "--compare", "--memory", "2g", "--json", str(found), str(script)]
     assert main(words) == 0
     printed = capsys.readouterr()
@@ -243,7 +216,7 @@ def test_what_does_not_fit_is_run_again_to_learn_what_it_needs(
 ) -> None:
     script, found = tmp_path / "train.py", tmp_path / "result.json"
     script.write_text(programs.RESETS)
-    monkeypatch.setattr(_runs, "subprocess", ForkedChildren)
+    monkeypatch.setattr(_runs, "execute", fork_run)
     words = ["simulate", "--compare", "--memory", "3g", "--json", str(found), str(script)]
     assert main(words) == 12
     result = json.loads(found.read_text())

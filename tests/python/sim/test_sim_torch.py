@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,3 +113,21 @@ def test_small_constants_are_real() -> None:
         "small sum": True,
         "large": False,
     }
+
+
+KERNELS_AT_RUN_TIME = """\
+import json, os, sys
+os.environ["PYTORCH_KERNEL_CACHE_PATH"] = sys.argv[1]
+import torch
+from ferro_alloc import sim
+torch.special.bessel_j0(torch.ones(1000, device="cuda"))
+print(json.dumps({"files": len(os.listdir(sys.argv[1])), "missed": sim.not_simulated()}))
+"""
+
+
+def test_equal_runs_miss_equally_much(run_simulated: RunSimulated, tmp_path: Path) -> None:
+    # NVRTC compiles a kernel in the first run, and the others find it on disk.
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    runs = [last_line(run_simulated(KERNELS_AT_RUN_TIME, str(kernels))) for _ in range(2)]
+    assert runs == 2 * [{"files": 1, "missed": ["not simulated: nothing was missed"]}]

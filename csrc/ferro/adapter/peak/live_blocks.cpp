@@ -18,8 +18,8 @@ BlockKind LiveBlock::kind(bool in_graph_pool) const {
   return !live && freed_phase == phase ? BlockKind::kTemporaries : declared;
 }
 
-void LiveBlocks::add(std::size_t address, LiveBlock block) {
-  remove(address, block.made, block.phase, false);
+std::shared_ptr<LiveBlock> LiveBlocks::add(std::size_t address, LiveBlock block) {
+  std::shared_ptr<LiveBlock> replaced = remove(address, block.made, block.phase, false);
   auto made = std::make_shared<LiveBlock>(std::move(block));
   live_bytes_ += made->bytes;
   live_[address] = made;
@@ -29,6 +29,7 @@ void LiveBlocks::add(std::size_t address, LiveBlock block) {
   } else if (born_.size() > 2 * live_.size() + 1024) {
     std::erase_if(born_, [](const auto& born) { return !born->live; });
   }
+  return replaced;
 }
 
 std::shared_ptr<LiveBlock> LiveBlocks::remove(std::size_t address, c10::approx_time_t freed,
@@ -53,15 +54,6 @@ void LiveBlocks::declare(std::size_t address, BlockKind kind) {
   if (const auto found = live_.find(address); found != live_.end()) {
     found->second->declared = std::min(found->second->declared, kind);
   }
-}
-
-std::vector<const LiveBlock*> LiveBlocks::live() const {
-  std::vector<const LiveBlock*> blocks;
-  blocks.reserve(live_.size());
-  for (const auto& [address, block] : live_) {
-    blocks.push_back(block.get());
-  }
-  return blocks;
 }
 
 void LiveBlocks::take_peak() {

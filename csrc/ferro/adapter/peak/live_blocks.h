@@ -53,8 +53,8 @@ struct LiveBlock {
 
 class LiveBlocks {
  public:
-  // Replaces a block that is live at the address.
-  void add(std::size_t address, LiveBlock block);
+  // Returns the block that was live at the address, which it replaces; null for none.
+  std::shared_ptr<LiveBlock> add(std::size_t address, LiveBlock block);
   // Returns the removed block; null if there is none that was allocated before `freed`.
   std::shared_ptr<LiveBlock> remove(std::size_t address, c10::approx_time_t freed,
                                     std::uint32_t phase, bool in_backward);
@@ -63,7 +63,7 @@ class LiveBlocks {
 
   std::size_t live_bytes() const { return live_bytes_; }
   std::size_t peak_bytes() const { return peak_bytes_; }
-  std::vector<const LiveBlock*> live() const;
+  const std::unordered_map<std::size_t, std::shared_ptr<LiveBlock>>& live() const { return live_; }
   const std::vector<std::shared_ptr<LiveBlock>>& at_peak() const { return peak_; }
 
  private:

@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -31,8 +32,8 @@ void count(Sums& sums, BlockKind kind, const LiveBlock& block) {
 struct State {
   std::mutex mutex;
   std::map<c10::DeviceIndex, LiveBlocks> devices;
-  std::map<c10::DeviceIndex, Sums> freed;
-  bool sums_freed = false;
+  std::map<c10::DeviceIndex, std::deque<std::pair<std::size_t, BlockKind>>> freed;
+  std::size_t max_freed = 0;  // of each device
   std::set<c10::MempoolId_t> graph_pools;
   c10::cuda::CUDACachingAllocator::CUDAAllocator* attached = nullptr;
   std::size_t grown_to = 0;
@@ -56,6 +57,18 @@ bool is_capturing(void* stream) {
          status == cudaStreamCaptureStatusActive;
 }
 
+// `gone` may be null.
+void keep_kind(State& all, const TraceEntry& entry, const std::shared_ptr<LiveBlock>& gone) {
+  if (gone == nullptr || all.max_freed == 0) {
+    return;
+  }
+  auto& freed = all.freed[entry.device_];
+  freed.emplace_back(entry.addr_, gone->kind(all.graph_pools.contains(gone->pool)));
+  if (freed.size() > all.max_freed) {
+    freed.pop_front();
+  }
+}
+
 void add(State& all, const TraceEntry& entry) {
   LiveBlock block;
   block.bytes = (entry.size_ + kBlock - 1) / kBlock * kBlock;
@@ -72,7 +85,7 @@ void add(State& all, const TraceEntry& entry) {
     all.graph_pools.insert(block.pool);
   }
   LiveBlocks& blocks = all.devices[entry.device_];
-  blocks.add(entry.addr_, std::move(block));
+  keep_kind(all, entry, blocks.add(entry.addr_, std::move(block)));
   if (blocks.live_bytes() > all.grown_to + all.grown_to / 10) {
     all.grown_to = blocks.live_bytes();
     all.has_grown.store(true);
@@ -88,11 +101,9 @@ void follow(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::ALLOC) {
     add(all, entry);
   } else if (entry.action_ == TraceEntry::FREE_REQUESTED) {
-    const std::shared_ptr<LiveBlock> gone = all.devices[entry.device_].remove(
-        entry.addr_, entry.time_.approx_t_, all.phase.load(), all.in_backward.load()());
-    if (gone != nullptr && all.sums_freed) {
-      count(all.freed[entry.device_], gone->kind(all.graph_pools.contains(gone->pool)), *gone);
-    }
+    keep_kind(all, entry,
+              all.devices[entry.device_].remove(entry.addr_, entry.time_.approx_t_,
+                                                all.phase.load(), all.in_backward.load()()));
   }
 }
 
@@ -108,16 +119,19 @@ void PeakRecorder::start(c10::cuda::CUDACachingAllocator::CreateContextFn contex
   State& all = state();
   {
     const std::lock_guard guard(all.mutex);
-    all.sums_freed = max_entries > 1;
+    all.max_freed = max_entries > 1 ? max_entries : 0;
   }
   all.in_backward.store(in_backward);
   all.on.store(true);
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const now =
       c10::cuda::CUDACachingAllocator::get();
   if (std::exchange(all.attached, now) != now) {
-    // The allocator gathers contexts only while it records a history, even if none is read.
-    c10::cuda::CUDACachingAllocator::recordHistory(
-        true, context, max_entries, c10::CachingDeviceAllocator::RecordContext::ALLOC, true, {});
+    // A recording that the program began before CUDA's first use stays.
+    if (!now->isHistoryEnabled()) {
+      // The allocator gathers contexts only while it records a history, even if none is read.
+      c10::cuda::CUDACachingAllocator::recordHistory(
+          true, context, max_entries, c10::CachingDeviceAllocator::RecordContext::ALLOC, true, {});
+    }
     c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(follow);
   }
 }
@@ -167,7 +181,7 @@ std::size_t PeakRecorder::live_bytes(c10::DeviceIndex device) {
   return all.devices[device].live_bytes();
 }
 
-std::vector<BlockSum> PeakRecorder::sums(c10::DeviceIndex device, BlocksOf which) {
+std::vector<BlockSum> PeakRecorder::sums(c10::DeviceIndex device, bool at_peak) {
   State& all = state();
   const std::lock_guard guard(all.mutex);
   Sums found;
@@ -175,22 +189,31 @@ std::vector<BlockSum> PeakRecorder::sums(c10::DeviceIndex device, BlocksOf which
     count(found, block.kind(all.graph_pools.contains(block.pool)), block);
   };
   LiveBlocks& blocks = all.devices[device];
-  if (which == BlocksOf::kPeak) {
+  if (at_peak) {
     for (const auto& block : blocks.at_peak()) {
       add(*block);
     }
-  } else if (which == BlocksOf::kNow) {
-    for (const LiveBlock* block : blocks.live()) {
+  } else {
+    for (const auto& [address, block] : blocks.live()) {
       add(*block);
     }
-  } else {
-    found = all.freed[device];
   }
   std::vector<BlockSum> sums;
   for (const auto& [key, sum] : found) {
     sums.push_back(sum);
   }
   return sums;
+}
+
+std::vector<std::pair<std::size_t, BlockKind>> PeakRecorder::kinds(c10::DeviceIndex device) {
+  State& all = state();
+  const std::lock_guard guard(all.mutex);
+  const auto& freed = all.freed[device];
+  std::vector<std::pair<std::size_t, BlockKind>> found(freed.begin(), freed.end());
+  for (const auto& [address, block] : all.devices[device].live()) {
+    found.emplace_back(address, block->kind(all.graph_pools.contains(block->pool)));
+  }
+  return found;
 }
 
 }  // namespace ferro

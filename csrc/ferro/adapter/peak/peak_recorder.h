@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace ferro {
@@ -31,9 +32,6 @@ struct BlockSum {
   std::size_t bytes;
   std::size_t count;
 };
-
-// The blocks to sum: those at the peak, those that are live now, or those that were freed.
-enum class BlocksOf { kPeak, kNow, kFreed };
 
 class PeakRecorder {
  public:
@@ -58,8 +56,11 @@ class PeakRecorder {
   bool take_growth();
   std::size_t peak_bytes(c10::DeviceIndex device);
   std::size_t live_bytes(c10::DeviceIndex device);
-  // Freed blocks are summed only if the history keeps more than one entry.
-  std::vector<BlockSum> sums(c10::DeviceIndex device, BlocksOf which);
+  // Of the blocks at the peak, or of those that are live now.
+  std::vector<BlockSum> sums(c10::DeviceIndex device, bool at_peak);
+  // Addresses and kinds of the last freed blocks, as many as the history has entries, in the order
+  // of their frees, and then of the live ones. So the blocks at one address are in their order.
+  std::vector<std::pair<std::size_t, BlockKind>> kinds(c10::DeviceIndex device);
 
  private:
   PeakRecorder() = default;

@@ -1,7 +1,9 @@
 // The driver's private tables, which NVIDIA's own libcudart asks for. There are none.
 //
 // With stand-ins for all of them it asks one for proof that the driver is NVIDIA's, and does not
-// start without. So the refusal comes first, and names the library that has it (ADR 27).
+// start without. So the refusal comes first, and names the library that has it (ADR 27). NVRTC also
+// asks, before the first kernel that it compiles, and compiles without: PyTorch keeps the kernel on
+// disk, so a report of it would be in the first of several equal runs only.
 #include "sim/libraries/cuda/unsupported.h"
 
 #include <cuda.h>
@@ -22,10 +24,11 @@ std::string library_of(const void* code) {
 
 extern "C" __attribute__((visibility("default"))) CUresult cuGetExportTable(const void** table,
                                                                             const CUuuid*) {
+  *table = nullptr;
   const std::string library = library_of(__builtin_return_address(0));
+  if (library.starts_with("libnvrtc")) return CUDA_ERROR_NOT_SUPPORTED;
   ferro_sim_report_unsupported(
       ("cuGetExportTable, without which NVIDIA's libcudart in " + library + " does not start")
           .c_str());
-  *table = nullptr;
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -1,0 +1,111 @@
+"""Ends a program before its own end: at a time limit, on Ctrl-C or on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+
+GRACE_S = 5.0
+"""How long a program may take to end after its time limit, in seconds."""
+TIME_LIMIT, INTERRUPTED, TERMINATED = "time limit", "interrupted", "terminated"
+STATUS = {TIME_LIMIT: 124, INTERRUPTED: 130, TERMINATED: 143}
+"""Exit statuses: those of timeout(1), and of a shell for SIGINT and SIGTERM."""
+
+
+class Stopped(BaseException):
+    """Raised in the program's main thread to end it."""
+
+
+class Stopping:
+    """A context manager around the program, for the main thread.
+
+    SIGTERM and the end of the time limit raise `Stopped` in the program, unless it handles SIGTERM
+    or SIGALRM itself. If the program does not end within `GRACE_S` after its time limit,
+    `last_resort` is called in another thread. Ctrl-C raises `KeyboardInterrupt`, as in any program.
+    After a program that was ended, further signals are ignored, so that a report can be written.
+    """
+
+    def __init__(
+        self, seconds: float | None = None, last_resort: Callable[[], object] = lambda: None
+    ) -> None:
+        self.reason = ""
+        """Why the program was ended: one of `STATUS`, or empty."""
+        self._seconds = seconds
+        self._last_resort = last_resort
+        self._ended = threading.Event()
+        self._armed: list[signal.Signals] = []
+        self._before_fork = threading.local()
+        self._timer = threading.Thread(target=self._wait, name="ferro-time-limit", daemon=True)
+
+    def __enter__(self) -> Stopping:
+        if threading.current_thread() is threading.main_thread():
+            self._arm(signal.SIGTERM)
+            if self._seconds is not None:
+                self._arm(signal.SIGALRM)
+            os.register_at_fork(
+                before=self._block, after_in_parent=self._unblock, after_in_child=self._leave
+            )
+        if self._seconds is not None:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+        if self.reason:
+            for number in (signal.SIGINT, *self._armed):
+                signal.signal(number, signal.SIG_IGN)
+        else:
+            self._disarm()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Call it as soon as the program has ended, with the error that ended it: nothing is raised
+        afterwards. Sets the reason if the error is `KeyboardInterrupt`."""
+        self._ended.set()
+        if isinstance(error, KeyboardInterrupt) and not self.reason:
+            self.reason = INTERRUPTED
+
+    def _arm(self, number: signal.Signals) -> None:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, self._handle)
+            self._armed.append(number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._ended.is_set():
+            self.reason = self.reason or TERMINATED
+            raise Stopped
+
+    # A process that the program forks ends by these signals as it would without handlers. Python
+    # forgets a signal that arrives in the child before its handlers can run, so it waits.
+
+    def _block(self) -> None:
+        self._before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._armed)
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before_fork.mask)
+
+    def _leave(self) -> None:
+        self._disarm()
+        self._unblock()
+
+    def _disarm(self) -> None:
+        for number in self._armed:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _wait(self) -> None:
+        if self._ended.wait(self._seconds):
+            return
+        self.reason = TIME_LIMIT
+        main = threading.main_thread().ident
+        if signal.SIGALRM in self._armed and main is not None:
+            signal.pthread_kill(main, signal.SIGALRM)
+        if not self._ended.wait(GRACE_S):
+            self._last_resort()

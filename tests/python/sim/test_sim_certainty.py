@@ -1,0 +1,234 @@
+"""How sure a verdict is: sizes, branches and ends that depended on uncomputed values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferro_alloc.fit import _certainty, _runs
+from tests.python.sim.conftest import Result, Simulate
+
+MIB, GIB = 1 << 20, 1 << 30
+
+# The results of large matrix products are never computed.
+UNKNOWN = """\
+import torch
+weights = torch.randn(2048, 2048, device="cuda")
+unknown = weights @ weights
+"""
+MASKS = f"""\
+{UNKNOWN}
+wide = torch.empty(2048, 1 << 18, dtype=torch.uint8, device="cuda")
+picked = wide[unknown[:, 0] > 0]
+print(len(picked))
+"""
+PLACE = "train.py:6"
+
+
+def learned(result: Result) -> dict[str, str]:
+    return {read["place"]: read["learned"] for read in result["uncomputed"]}
+
+
+def test_the_range_of_a_size_that_depends_on_unknown_values(simulate: Simulate) -> None:
+    done, result = simulate(MASKS)
+    assert done.returncode == 13, done.stderr
+    assert done.stdout == "0\n"
+    assert (result["verdict"], result["rows"]) == ("fits as far as known", "none")
+    assert learned(result)[PLACE] == "size"
+    most = result["all_rows"]
+    assert (most["verdict"], most["rows"]) == ("fits as far as known", "all")
+    peaks = [run["devices"][0]["peak_allocated_bytes"] for run in (result, most)]
+    assert 512 * MIB <= peaks[1] - peaks[0] < 514 * MIB
+    assert "FITS AS FAR AS KNOWN, with" in done.stderr
+    assert f"assumed as few rows as possible: {PLACE} (once)" in done.stderr
+    assert "with as few rows as possible, " in done.stderr
+
+
+def test_it_may_fit_only_with_few_rows(simulate: Simulate) -> None:
+    done, result = simulate(MASKS, "--memory", "1640m")
+    assert done.returncode == 13, done.stderr
+    assert result["all_rows"]["verdict"] == "does not fit"
+    assert "as many: then it DOES NOT FIT AS FAR AS KNOWN: short by" in done.stderr
+
+
+@pytest.mark.parametrize(("rows", "count"), [("none", 0), ("all", 2048)])
+def test_one_assumption_can_be_chosen(simulate: Simulate, rows: str, count: int) -> None:
+    done, result = simulate(MASKS, "--rows", rows)
+    assert (done.returncode, done.stdout) == (13, f"{count}\n")
+    assert (result["rows"], result["all_rows"]) == (rows, None)
+
+
+SIZED = f"""\
+{UNKNOWN}
+column = unknown[:, 0]
+found = [torch.unique(column), torch.unique(column > 0), torch.nonzero(column > 0)]
+found += [torch.unique(unknown, dim=1), torch.unique_consecutive(column), column[~(column > 0)]]
+print([tuple(each.shape) for each in found])
+assert torch.unique(torch.arange(7, device="cuda") // 2).shape == (4,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "shapes"),
+    [
+        ("none", [(1,), (1,), (0, 1), (2048, 1), (1,), (0,)]),
+        ("all", [(2048,), (2,), (2048, 1), (2048, 2048), (2048,), (2048,)]),
+    ],
+)
+def test_assumed_sizes_of_operators(
+    simulate: Simulate, rows: str, shapes: list[tuple[int, ...]]
+) -> None:
+    done, _ = simulate(SIZED, "--rows", rows)
+    assert done.stdout == f"{shapes}\n", done.stderr
+
+
+BRANCHES = f"""\
+{UNKNOWN}
+if (unknown.sum() > 0).item():
+    raise SystemExit(3)
+"""
+COUNTS = f"{UNKNOWN}\nprint('right', (unknown.argmax(1) == 3).sum().item())"
+EQUALS = f"{UNKNOWN}\nprint(torch.equal(unknown, weights))"
+COPIES = f"{UNKNOWN}\nprint(unknown.argmax(1).tolist()[:1])"
+
+
+@pytest.mark.parametrize("program", [BRANCHES, COUNTS, EQUALS, COPIES])
+def test_integers_and_booleans_qualify_a_verdict(simulate: Simulate, program: str) -> None:
+    done, result = simulate(program)
+    assert done.returncode == 13, done.stderr
+    assert result["verdict"] == "fits as far as known"
+    assert learned(result) == {"train.py:5": "integer"}
+    assert result["all_rows"] is None
+    assert "were read, as zeros or valid positions: train.py:5 (once)" in done.stderr
+
+
+PRINTS_A_LOSS = """\
+import torch
+model = torch.nn.Linear(2048, 2048, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    loss = model(torch.randn(2048, 2048, device="cuda")).square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item(), loss.cpu(), loss.detach().cpu().numpy())
+"""
+
+
+def test_a_printed_loss_does_not_qualify_it(simulate: Simulate) -> None:
+    done, result = simulate(PRINTS_A_LOSS)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert learned(result) == {"train.py:10": "float"}
+    assert "values taken that were not computed" in done.stderr
+
+
+CHECKS_A_LOSS = f"""\
+{UNKNOWN}
+loss = unknown.mean().log()
+if torch.isnan(loss) or torch.isinf(loss) or not torch.isfinite(loss):
+    raise SystemExit(3)
+"""
+
+
+def test_unknown_numbers_are_assumed_to_be_finite(simulate: Simulate) -> None:
+    done, result = simulate(CHECKS_A_LOSS)
+    assert (done.returncode, result["verdict"]) == (0, "fits"), done.stderr
+    assert result["uncomputed"] == []
+
+
+ENDS = [
+    (f"{UNKNOWN}\nassert unknown.sum().item() != 0, 'nothing'", 5, "AssertionError: nothing"),
+    (f"{UNKNOWN}\nunknown[unknown[0] > 0].max()", 5, "RuntimeError: max()"),
+]
+
+
+@pytest.mark.parametrize(("program", "line", "error"), ENDS)
+def test_a_program_that_such_a_value_ends(
+    simulate: Simulate, program: str, line: int, error: str
+) -> None:
+    done, result = simulate(program, "--rows", "none")
+    assert done.returncode == 14, done.stderr
+    assert (result["verdict"], result["program_status"]) == ("unknown", 1)
+    assert result["ended_by"] == f"train.py:{line}"
+    assert result["error"].startswith(error)
+    said = f"ended: a value that was not computed was read at train.py:{line}, before {error}"
+    assert said in done.stderr
+
+
+def test_an_error_without_such_values_is_the_programs(simulate: Simulate) -> None:
+    done, result = simulate(f"{UNKNOWN}\nraise ValueError('wrong')")
+    assert done.returncode == 1
+    assert (result["ended_by"], result["error"]) == ("", "ValueError: wrong")
+    assert "it ended with status 1" in done.stderr
+
+
+def test_a_run_without_values_knows_of_none(simulate: Simulate) -> None:
+    done, result = simulate(MASKS, "--no-values")
+    assert done.returncode == 13
+    assert (result["verdict"], result["values"]) == ("fits as far as known", False)
+    assert "values were off, so it is unknown" in done.stderr
+
+
+def run_of(verdict: str, *, learned: str = "float", most: Result | None = None) -> Result:
+    fits = verdict.startswith("fits")
+    return {
+        "verdict": verdict,
+        "allocator": "native",
+        "card": {"name": "H", "memory_bytes": 8 * GIB},
+        "values": True,
+        "rows": "none",
+        "partial": "",
+        "exit_status": {"fits": 0, "fits as far as known": 13}.get(verdict, 12),
+        "program_status": 0,
+        "uncomputed": [{"place": "a.py:1", "operator": "f", "learned": learned, "count": 2}],
+        "out_of_memory": None if fits else {"requested_bytes": GIB, "device_free_bytes": 0},
+        "all_rows": most,
+        "devices": [{"peak_in_use_bytes": GIB, "spare_bytes": 7 * GIB, "peak_reserved_bytes": GIB}],
+    }
+
+
+def test_a_comparison_says_how_sure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = run_of("does not fit", learned="size")
+    unsure = run_of("fits as far as known", learned="size", most=most)
+    monkeypatch.setattr(_runs.Child, "run", lambda *words, **named: unsure)
+    compared = _runs.compare(_runs.Child([], []), GIB)
+    assert compared["exit_status"] == 13
+    text = "\n".join(_runs.comparison(compared))
+    assert "it fits as far as known under native, native, native" in text
+    assert "does not fit, 1.00 GiB in use" in text
+    assert "assumed as few rows as possible: a.py:1 (2 times)" in text
+    assert "none of them" not in text
+
+
+def test_the_largest_value_must_fit_with_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: _runs.Child, **options: Any) -> Result:
+        value = int(self.program[-1])
+        most = run_of("does not fit" if value > 5 else "fits as far as known", learned="size")
+        return run_of("fits as far as known", learned="size", most=most)
+
+    monkeypatch.setattr(_runs.Child, "run", run)
+    question = _runs.Question("batch", 1, 64)
+    answer = _runs.what_if(_runs.Child([], ["train.py", "--batch", "4"]), question)
+    assert (answer["largest"], answer["exit_status"]) == (5, 13)
+    text = "\n".join(_runs.answer_of(question, answer))
+    assert "the largest --batch that fits as far as known is 5" in text
+    assert "does not fit with all rows" in text
+
+
+def test_running_out_is_sure_only_with_the_smallest_sizes() -> None:
+    result = run_of("does not fit", learned="size")
+    assert _certainty.lacks_surely(result)
+    assert not _certainty.lacks_surely({**result, "rows": "all"})
+    assert not _certainty.lacks_surely(run_of("does not fit", learned="integer"))
+
+
+def test_the_second_run_has_the_programs_first_surroundings(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    moves = f"import os\nos.chdir('/')\nos.environ['FERRO_MOVED'] = '1'\n{MASKS}"
+    done, result = simulate(f"import os\nassert 'FERRO_MOVED' not in os.environ\n{moves}")
+    assert done.returncode == 13, done.stderr
+    assert result["all_rows"]["program_status"] == 0

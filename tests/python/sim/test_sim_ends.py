@@ -1,0 +1,206 @@
+"""`simulate` on programs that are ended, that have limits of their own, and what it counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.python.commands import command
+from tests.python.sim.conftest import Simulate
+
+MIB, GIB = 1 << 20, 1 << 30
+ALLOCATORS = ("native", "expandable", "ferro_alloc")
+
+WAITS = """\
+import time, torch
+kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+print("waiting", flush=True)
+time.sleep(600)
+"""
+REFUSES = """\
+import time, torch
+kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+while True:
+    try:
+        time.sleep(600)
+    except BaseException:
+        pass
+"""
+
+
+def test_a_time_limit_reports_what_was_seen(simulate: Simulate) -> None:
+    done, result = simulate(WAITS, "--time-limit", "1")
+    assert done.returncode == 124, done.stderr
+    assert (result["verdict"], result["partial"]) == ("unknown", "time limit")
+    assert result["devices"][0]["peak_allocated_bytes"] == GIB
+    assert result["devices"][0]["kinds"] == {"other": GIB}
+    assert "FITS as far as it ran, with" in done.stderr
+    assert "the time limit ended it after 1 s, so this report is partial" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_a_program_that_does_not_end_at_its_time_limit(simulate: Simulate) -> None:
+    done, result = simulate(REFUSES, "--time-limit", "1")
+    assert done.returncode == 124, done.stderr
+    assert result["partial"] == "time limit"
+    assert result["devices"][0]["peak_allocated_bytes"] == GIB
+
+
+def test_a_time_limit_that_is_not_reached_changes_nothing(simulate: Simulate) -> None:
+    program = "import signal, torch\nassert torch.ones(1, device='cuda').item() == 1"
+    done, result = simulate(program, "--time-limit", "600")
+    assert (done.returncode, result["partial"]) == (0, ""), done.stderr
+
+
+HAS_CHILDREN = """\
+import multiprocessing, time, torch
+kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+child.start()
+child.terminate()
+child.join()
+assert child.exitcode == -15, child.exitcode
+"""
+
+
+def test_forked_processes_end_by_their_signals(simulate: Simulate) -> None:
+    done, _ = simulate(HAS_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "reason"),
+    [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
+)
+@pytest.mark.parametrize("compares", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_an_interrupted_run_reports_what_was_seen(
+    tmp_path: Path, number: signal.Signals, status: int, reason: str, compares: bool
+) -> None:
+    script, found = tmp_path / "train.py", tmp_path / "result.json"
+    script.write_text(f"{WAITS}")
+    options = ["--compare", "--output", "native"] if compares else []
+    words = ["--json", str(found), str(script)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ferro_alloc", "simulate", *options, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    os.kill(process.pid, number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == status, said
+    result = json.loads(found.read_text())
+    assert result["partial"] in (reason, "terminated")
+    run = result["runs"][0] if compares else result
+    assert run["devices"][0]["peak_allocated_bytes"] == GIB
+    assert "report is partial" in said
+
+
+COUNTED = """\
+import torch
+for _ in range(2):
+    for _ in range(10):
+        x = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+"""
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_counts_are_those_of_the_whole_run(simulate: Simulate, allocator: str) -> None:
+    done, result = simulate(COUNTED, "--allocator", allocator)
+    (device,) = result["devices"]
+    assert device["allocations"] == 20, done.stderr
+    # PyTorch counts no expandable segments.
+    assert device["segments"] == (2 if allocator == "native" else 0)
+    assert device["emptied_cache"] == 0
+    calls = result["driver_calls"]
+    one = "cuMemAlloc_v2" if allocator == "native" else "cuMemCreate"
+    assert calls[one] == 2 if allocator == "native" else calls[one] >= 2
+
+
+SHORT = """\
+import torch
+torch.cuda.set_per_process_memory_fraction(0.25)
+kept = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+too_much = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_the_programs_own_limit_is_named(simulate: Simulate, allocator: str) -> None:
+    done, result = simulate(SHORT, "--memory", "4g", "--allocator", allocator)
+    assert done.returncode == 12
+    failure = result["out_of_memory"]
+    assert failure["limit_bytes"] == GIB
+    missing = failure["reserved_bytes"] + failure["requested_bytes"] - GIB
+    assert missing >= 256 * MIB
+    text = f"DOES NOT FIT in the program's own limit: short by at least {missing / GIB:.2f} GiB"
+    assert text in done.stderr
+    assert "1.00 GiB, the limit by set_per_process_memory_fraction()" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["train.py"], ["=1..5", "train.py"], ["1..5", "train.py"]])
+def test_a_question_needs_a_name(tmp_path: Path, words: list[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("1\n")
+    named = [str(script) if word == "train.py" else word for word in words]
+    done = command("simulate", "--what-if", *named, "--batch", "4")
+    assert done.returncode == 2
+    assert "is not the name of an argument or variable of the program: expected" in done.stderr
+
+
+def test_output_belongs_to_comparisons(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("1\n")
+    done = command("simulate", "--output", "native", str(script))
+    assert done.returncode == 2
+    assert "--output is an option of --compare" in done.stderr
+
+
+SPEAKS = """\
+import sys, torch
+torch.empty(1, device="cuda")
+print("loss", 1.5)
+print("careful", file=sys.stderr)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("shown", "times"), [("native", 1), ("all", 3)])
+def test_a_comparison_shows_the_output(simulate: Simulate, shown: str, times: int) -> None:
+    done, _ = simulate(SPEAKS, "--compare", "--output", shown)
+    assert done.stdout == times * "loss 1.5\n"
+    assert done.stderr.count("careful") == times
+    assert done.stderr.count("---- output under native") == 1
+
+
+EARLY_HISTORY = """\
+import torch
+torch.cuda.memory._record_memory_history()
+first = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+second = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+(events,) = torch.cuda.memory._snapshot()["device_traces"]
+sizes = [event["size"] for event in events if event["action"] == "alloc"]
+print(sizes == 2 * [1 << 20], all(event["frames"] for event in events))
+"""
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_a_history_from_before_the_first_use_of_cuda_is_kept(
+    simulate: Simulate, allocator: str
+) -> None:
+    done, result = simulate(EARLY_HISTORY, "--allocator", allocator)
+    assert done.stdout == "True True\n", done.stderr
+    assert result["devices"][0]["kinds"] == {"other": 2 * MIB}
