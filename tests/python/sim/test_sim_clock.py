@@ -141,6 +141,7 @@ def test_other_modes_have_no_clock(run_simulated: RunSimulated) -> None:
 def test_the_command_reports_the_time(run_program: RunProgram, tmp_path: Any) -> None:
     script = tmp_path / "fill.py"
     script.write_text("import torch\ntorch.zeros(1 << 30, device='cuda')\n")
-    done = run_program(SIMULATE, "simulate", "--mode", "clock", str(script))
+    done = run_program(SIMULATE, "simulate", "--mode", "clock", str(script), check=False)
+    assert done.returncode == 13, done.stderr  # without values a verdict is unsure
     assert "1 x h100, clock" in done.stderr
     assert "  time: 0.0" in done.stderr
