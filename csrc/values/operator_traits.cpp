@@ -54,10 +54,10 @@ constexpr string_view kFilling[] = {"aten::_cummax_helper", "aten::_cummin_helpe
 
 // Parts of names of operators whose cost grows faster than their tensors.
 constexpr string_view kCostly[] = {
-    "mm",          "bmm",         "addmv",   "aten::mv",   "aten::dot",  "aten::vdot", "conv",
-    "cudnn_",      "attention",   "linalg_", "cholesky",   "aten::lu_",  "triangular", "geqrf",
-    "ormqr",       "householder", "lstm",    "gru_",       "rnn_",       "cdist",      "pdist",
-    "grid_sample", "ctc",         "fft",     "matrix_exp", "transformer"};
+    "aten::mm",   "addmm", "bmm",         "_mm",         "addmv",   "aten::mv",   "aten::dot",
+    "aten::vdot", "conv",  "cudnn_",      "attention",   "linalg_", "cholesky",   "aten::lu_",
+    "triangular", "geqrf", "ormqr",       "householder", "lstm",    "gru_",       "rnn_",
+    "cdist",      "pdist", "grid_sample", "ctc_loss",    "_fft_",   "matrix_exp", "transformer"};
 
 bool is_costly(string_view base) {
   return base != "aten::linalg_vector_norm" &&
