@@ -32,7 +32,7 @@ from benchmarks.families.child import GPU, simulated_machine
 from benchmarks.families.table import FAMILIES, MIB, Family
 from benchmarks.harness.processes import ROOT, SIMULATED_ALLOCATORS, Child, ChildError
 from benchmarks.harness.records import print_table, report_problems, store
-from ferro_alloc.fit._result import DOES_NOT_FIT
+from ferro_alloc.fit._result import DOES_NOT_FIT, FITS_AS_FAR_AS_KNOWN
 from tools import patience
 from tools.gpu import gpu_count
 
@@ -84,7 +84,7 @@ def ask(question: Question, folder: str) -> tuple[int, list[int]]:
     if not answer.exists():
         raise ValueError(f"{question.family}: {done.stderr[-2000:]}")
     found = json.loads(answer.read_text())
-    if found["exit_status"] not in (0, DOES_NOT_FIT):
+    if found["exit_status"] not in (0, DOES_NOT_FIT, FITS_AS_FAR_AS_KNOWN):
         raise ValueError(f"{question.family}: {done.stderr[-2000:]}")
     return found["largest"] or 0, [each["value"] for each in found["tries"]]
 
