@@ -18,8 +18,16 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
                        FilterOwner owner) {
   const MutexLock lock(mutex_);
   drop_abandoned(current, Threads::kThisAndEnded);
-  if (std::ranges::find(diversions_, pool, &Diversion::pool) != diversions_.end()) {
-    return false;
+  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  if (found != diversions_.end()) {
+    if (!std::exchange(found->handed_over, false)) {
+      return false;
+    }
+    found->filter = std::move(filter);
+    if (hold == PoolHold::kHere) {
+      device_.pools().hold(pool);
+    }
+    return true;
   }
   const bool of_capture = !filter(current);
   diversions_.push_back({pool, hold, std::move(filter), owner, of_capture, current,
@@ -29,6 +37,26 @@ bool PoolRouter::begin(const PoolId& pool, Filter filter, StreamId current, Pool
   }
   publish_counts();
   return true;
+}
+
+bool PoolRouter::hand_over(const PoolId& pool) {
+  if (failed_graphs_ == FailedGraphs::kForget) {
+    return false;
+  }
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  if (found == diversions_.end() || !found->may_outlive_its_graph() || !found->begun_on_lasts) {
+    return false;
+  }
+  found->handed_over =
+      device_.driver().capture_info(found->begun_on).status == CaptureStatus::kActive;
+  return found->handed_over;
+}
+
+bool PoolRouter::is_handed_over(const PoolId& pool) {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find(diversions_, pool, &Diversion::pool);
+  return found != diversions_.end() && found->handed_over;
 }
 
 void PoolRouter::note_capture_over(const PoolId& pool) {

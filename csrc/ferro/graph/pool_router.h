@@ -45,10 +45,16 @@ class PoolRouter {
       : device_(device), failed_graphs_(failed) {}
 
   // Adds a hold to the pool and diverts to it the allocations that `filter` accepts. `current` is
-  // the current stream of this thread. First calls release_failed_captures(). False: a diversion to
-  // this pool exists; nothing else changed.
+  // the current stream of this thread. First calls release_failed_captures(). A diversion that was
+  // handed over gets the new filter. False: another diversion to this pool exists; nothing else
+  // changed.
   bool begin(const PoolId& pool, Filter filter, StreamId current, PoolHold hold = PoolHold::kHere,
              FilterOwner owner = FilterOwner::kGraph) FERRO_EXCLUDES(mutex_);
+  // Instead of `end`, if the capture of this diversion goes on: a graph of PyTorch 2.15 ends and
+  // begins it, with another filter, where the body of a conditional node begins and ends. True: the
+  // diversion stays as it is until the next `begin`. No-op with FailedGraphs::kForget.
+  bool hand_over(const PoolId& pool) FERRO_EXCLUDES(mutex_);
+  bool is_handed_over(const PoolId& pool) FERRO_EXCLUDES(mutex_);
   // Notes that the capture of this diversion has ended and does not count any more. The diversion
   // stays until its end or until release_failed_captures().
   void note_capture_over(const PoolId& pool) FERRO_EXCLUDES(mutex_);
@@ -95,6 +101,7 @@ class PoolRouter {
     bool begun_on_lasts;                 // else the stream may be destroyed, and is not queried
     std::weak_ptr<const void> begun_by;  // a thread; expires when it ends
     bool over = false;                   // its capture has ended
+    bool handed_over = false;            // the next `begin` replaces the filter
     bool may_outlive_its_graph() const { return of_capture && owner == FilterOwner::kGraph; }
   };
 

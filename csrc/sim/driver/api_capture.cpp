@@ -31,8 +31,11 @@ CUresult begin(Machine& machine, CUstream handle, CUstreamCaptureMode mode,
   return CUDA_SUCCESS;
 }
 
+// `out` may be null where a capture to a graph ends.
 CUresult end(Machine& machine, CUstream handle, CUgraph* out) {
-  *out = nullptr;
+  if (out != nullptr) {
+    *out = nullptr;
+  }
   Stream* stream = machine.find_stream(handle);
   if (stream == nullptr) {
     return machine.unknown_stream();
@@ -48,14 +51,19 @@ CUresult end(Machine& machine, CUstream handle, CUgraph* out) {
   if (capture->mode() != CU_STREAM_CAPTURE_MODE_RELAXED && !capture->owned_by_this_thread()) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
+  const bool is_new = !capture->records_to_existing_graph();
+  if (out == nullptr && is_new) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   std::erase(machine.captures(), capture);
   std::shared_ptr<Graph> graph;
   const CUresult result = capture->end(graph);
   if (graph != nullptr) {
-    *out = reinterpret_cast<CUgraph>(graph.get());
-    // A capture to a graph ends in that graph, which may be the body of a node.
-    if (machine.find_graph(*out) == nullptr) {
-      machine.graphs().emplace(graph.get(), std::move(graph));
+    if (out != nullptr) {
+      *out = reinterpret_cast<CUgraph>(graph.get());
+    }
+    if (is_new) {
+      machine.graphs().emplace(graph.get(), graph);
     }
   }
   return result;
@@ -125,8 +133,7 @@ FERRO_SIM_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph handle,
 
 FERRO_SIM_API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   FERRO_SIM_CALL(0);
-  return call.finish(graph == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                      : end(call.machine(), stream, graph));
+  return call.finish(end(call.machine(), stream, graph));
 }
 
 FERRO_SIM_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {

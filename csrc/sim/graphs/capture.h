@@ -41,6 +41,8 @@ class Capture {
   bool ended() const { return ended_; }
   void invalidate() { active_ = false; }
   Graph& graph() { return *graph_; }
+  // Whether the graph existed before and stays with its owner.
+  bool records_to_existing_graph() const { return graph_.use_count() > 1; }
 
   // Adds a stream, whose next node depends on `front`.
   void join(const std::shared_ptr<Capture>& self, Stream& stream,

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import threading
+from types import SimpleNamespace
 
 from tests.python.feature_checks import (
     FERRO,
@@ -439,6 +440,128 @@ def placement_is_marked_in_the_trace():
         if entry["action"] == "alloc"
     ]
     return marks, statistic("allocation") > 1
+
+
+def pools_with(*tensors):
+    """The pools in which tensors lie."""
+    segments = memory.memory_snapshot(include_traces=False)
+    return [
+        tuple(segment["segment_pool_id"])
+        for tensor in tensors
+        for segment in segments
+        if segment["address"] <= tensor.data_ptr() < segment["address"] + segment["total_size"]
+    ]
+
+
+def captured(graph, begin, source):
+    """What a node's body and the capture around it allocate."""
+    predicate = torch.ones((), dtype=torch.bool, device="cuda")
+    with torch.cuda.graph(graph):
+        first = source.clone()
+        begin(predicate)
+        inner = source.clone()
+        scratch = take(5 * MIB)
+        del scratch
+        if begin == graph.begin_capture_to_while_node:
+            graph.set_conditional_handle_for_current_node(predicate)
+        graph.end_capture_to_conditional_node()
+        last = first.clone()
+    return first, inner, last
+
+
+def nodes_with_a_body(name):
+    source = filled(3 * MIB, 7)
+    graph = torch.cuda.CUDAGraph()
+    before = statistic("allocation"), statistic("requested_bytes")
+    first, inner, last = captured(graph, getattr(graph, name), source)
+    taken = [statistic("allocation") - before[0], statistic("requested_bytes") - before[1]]
+    assert pools_with(first, inner, last) == [graph.pool()] * 3
+    for tensor in (first, inner, last):
+        tensor.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    # The simulated GPU never runs a body.
+    replayed = [torch.equal(tensor.cpu(), source.cpu()) for tensor in (first, last)]
+    addresses = {tensor.data_ptr() for tensor in (first, inner, last)}
+    del graph, first, inner, last
+    gc.collect()
+    torch.cuda.empty_cache()
+    return taken, replayed, len(addresses), statistic("allocation") - before[0]
+
+
+@since(15)
+def if_nodes_allocate_in_their_graphs_pool():
+    return nodes_with_a_body("begin_capture_to_if_node")
+
+
+@since(15)
+def while_nodes_allocate_in_their_graphs_pool():
+    return nodes_with_a_body("begin_capture_to_while_node")
+
+
+@since(15)
+def bodies_nest():
+    source = filled(3 * MIB, 7)
+    predicate = torch.ones((), dtype=torch.bool, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    tensors = []
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            graph.begin_capture_to_if_node(predicate)
+            tensors.append(source.clone())
+        for _ in range(3):
+            graph.end_capture_to_conditional_node()
+            tensors.append(source.clone())
+    in_pool = pools_with(*tensors) == [graph.pool()] * 6
+    for tensor in tensors:
+        tensor.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    ends = [torch.equal(tensor.cpu(), source.cpu()) for tensor in tensors]
+    return in_pool, ends, len({tensor.data_ptr() for tensor in tensors})
+
+
+def runtime_of_cuda_bindings(calls):
+    """The functions that `_use_uvm` calls. NVIDIA's runtime does not start on a simulated GPU."""
+    library = ctypes.CDLL("libcudart.so.13")
+
+    def allocate(size, flags):
+        calls.append(size)
+        pointer = ctypes.c_void_p()
+        error = library.cudaMallocManaged(ctypes.byref(pointer), ctypes.c_size_t(size), flags)
+        return error, pointer.value or 0
+
+    def free(pointer):
+        calls.append("free")
+        return (library.cudaFree(ctypes.c_void_p(pointer)),)
+
+    return SimpleNamespace(
+        cudaError_t=SimpleNamespace(cudaSuccess=0),
+        cudaDeviceAttr=SimpleNamespace(),
+        cudaMemAttachGlobal=1,
+        cudaMallocManaged=allocate,
+        cudaFree=free,
+    )
+
+
+@since(15)
+def unified_memory():
+    import cuda.bindings
+
+    calls = []
+    cuda.bindings.runtime = runtime_of_cuda_bindings(calls)
+    before = statistic("allocation")
+    with torch.cuda._use_uvm() as pool:
+        x = filled(3 * MIB, 7)
+        y = take(100)
+        z = x.clone()
+    served = pools_with(x, y, z) == [pool.id] * 3, statistic("allocation") - before
+    outside = pools_with(take(3 * MIB)) == [(0, 0)]
+    bytes_agree = torch.equal(x.cpu(), z.cpu()), int(z.cpu()[0])
+    del x, y, z, pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    return calls, served, outside, bytes_agree, statistic("allocation") - before
 
 
 finish()

@@ -117,7 +117,11 @@ call(
 call("cuStreamBeginCaptureToGraph", inner, inside, None, None, ctypes.c_size_t(0), RELAXED)
 fill(1, inner)
 call("cuStreamEndCapture", inner, ctypes.byref(body))
+call("cuStreamBeginCaptureToGraph", inner, inside, None, None, ctypes.c_size_t(0), RELAXED)
+fill(1, inner)
+call("cuStreamEndCapture", inner, None)
 fill(2, outer)
+nowhere = cuda.cuStreamEndCapture(outer, None)
 call("cuStreamEndCapture", outer, ctypes.byref(graph))
 kind = ctypes.c_int()
 call("cuGraphNodeGetType", node, ctypes.byref(kind))
@@ -127,6 +131,7 @@ call("cuStreamSynchronize", outer)
 print(json.dumps({
     "two bodies": refused,
     "captured into the body": body.value == inside.value,
+    "end without a place for a new graph": nowhere,
     "nodes": [nodes(graph), nodes(body)],
     "type": kind.value,
     "written": data.tolist(),
@@ -144,7 +149,8 @@ def test_the_body_of_a_conditional_node_is_captured(run_simulated: RunSimulated,
     assert found == {
         "two bodies": not_supported,
         "captured into the body": True,
-        "nodes": [3, 1],
+        "end without a place for a new graph": invalid_value,
+        "nodes": [3, 2],
         "type": conditional,
         "written": [7, 0, 7],
         "destroyed": [invalid_value, 0],

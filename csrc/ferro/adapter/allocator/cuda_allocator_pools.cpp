@@ -65,6 +65,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
     move_pool_to_previous(owner, index, id);
   }
   const bool previous = is_previous_pool(owner, index, id, IfUnknown::kCreated);
+  const bool goes_on = owner.router.is_handed_over(to_pool_id(id));
   const PoolHold hold = previous ? PoolHold::kElsewhere : PoolHold::kHere;
   const bool begun = with_torch_errors(
       [&] { return owner.router.begin(to_pool_id(id), std::move(accepts), current, hold, whose); });
@@ -87,7 +88,7 @@ void CudaAllocator::beginAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t
   if (whose == FilterOwner::kGraph) {
     try {
       host_pools_.hold(to_pool_id(id));
-      if (!previous) {
+      if (!previous && !goes_on) {
         check_sharing(
             with_torch_errors([&] { return owner.graphs.begin_capture(to_pool_id(id)); }));
       }
@@ -105,6 +106,12 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
     return;
   }
   Device& owner = device(index);
+  if (owner.router.hand_over(to_pool_id(id))) {
+    if (is_previous_pool(owner, index, id)) {
+      previous_.allocator().endAllocateToPool(index, id);
+    }
+    return;
+  }
   const EndOfCapture how =
       capture_has_just_failed() ? EndOfCapture::kFailed : EndOfCapture::kSucceeded;
   // If this throws, the graph object regards its capture as not ended, and the diversion is removed

@@ -368,6 +368,40 @@ TEST_F(PoolRouterTest, AGraphThatCleansUpEndsItsDiversionItself) {
   EXPECT_TRUE(diversions.end(kOther));
 }
 
+// Where the body of a conditional node begins and ends, a graph changes its filter.
+TEST_F(PoolRouterTest, ACaptureThatGoesOnKeepsItsDiversion) {
+  PoolRouter diversions(*device_, FailedGraphs::kCleanUp);
+  EXPECT_FALSE(diversions.hand_over(kGraphPool)) << "there is none";
+  ASSERT_TRUE(diversions.begin(kGraphPool, captured_with(stream_), stream_));
+  EXPECT_FALSE(diversions.hand_over(kGraphPool)) << "its capture has not begun";
+  SimGpu::begin_capture(stream_);
+  EXPECT_FALSE(diversions.begin(kGraphPool, only(side_), stream_));
+  EXPECT_TRUE(diversions.hand_over(kGraphPool));
+  EXPECT_TRUE(diversions.is_handed_over(kGraphPool));
+  EXPECT_TRUE(diversions.has_captures());
+  ASSERT_TRUE(diversions.begin(kGraphPool, only(side_), stream_));
+  EXPECT_FALSE(diversions.is_handed_over(kGraphPool));
+  EXPECT_TRUE(diversions.has_captures());
+  EXPECT_EQ(device_->pools().use_count(kGraphPool), 2) << "each begin adds a hold";
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+  SimGpu::end_capture(stream_);
+  EXPECT_FALSE(diversions.hand_over(kGraphPool)) << "its capture has ended";
+  EXPECT_TRUE(diversions.end(kGraphPool));
+  EXPECT_FALSE(diversions.has_captures());
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
+TEST_F(PoolRouterTest, ADiversionOfTheProgramIsNotHandedOver) {
+  PoolRouter diversions(*device_, FailedGraphs::kCleanUp);
+  SimGpu::begin_capture(stream_);
+  ASSERT_TRUE(
+      diversions.begin(kGraphPool, only(stream_), stream_, PoolHold::kHere, FilterOwner::kProgram));
+  EXPECT_FALSE(diversions.hand_over(kGraphPool));
+  EXPECT_TRUE(diversions.end(kGraphPool));
+  SimGpu::end_capture(stream_);
+  EXPECT_TRUE(device_->pools().release(kGraphPool));
+}
+
 TEST_F(PoolRouterTest, ReturnsTheReleasedPools) {
   ASSERT_TRUE(router_.begin(kGraphPool, captured_with(stream_), stream_));
   EXPECT_TRUE(router_.end(kGraphPool));
