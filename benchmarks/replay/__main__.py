@@ -1,9 +1,10 @@
 """Replays recorded traces on the allocator's core, beside what PyTorch's allocators did on a GPU.
 
-The traces (benchmarks/replay/traces) are of real training and inference; the replay runs them
-through the same code that serves PyTorch, over the simulated driver, in seconds and without torch.
-It shows what a change of policy does to fragmentation and what it costs in driver time; "slowest"
-is that of the slowest allocation in the second half.
+The traces (benchmarks/replay/traces) are of real training and inference, on a GPU or on the
+simulated one (benchmarks/replay/record.py). The replay runs them through the same code that serves
+PyTorch, over the simulated driver, in seconds and without torch. It shows what a change of policy
+does to fragmentation and what it costs in driver time; "slowest" is that of the slowest allocation
+in the second half.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", nargs="+", choices=names, default=names)
     parser.add_argument("--pages", nargs="+", type=int, default=list(PAGE_SIZES), metavar="MIB")
+    parser.add_argument("--passes", type=int, default=1, help="how often each runs in one process")
     parser.add_argument("--program", type=Path, help="a replay program that is built already")
     parser.add_argument("--smoke", action="store_true", help="the first 5,000 events only")
     parser.add_argument("--output", type=Path, help="where the results go, as JSON")
@@ -85,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = options.program or build("replay")
     limit = 5_000 if options.smoke else None
     results = [
-        replay(program, name, page, limit) for name in options.traces for page in options.pages
+        replay(program, name, page, limit, options.passes)
+        for name in options.traces
+        for page in options.pages
     ]
     show(results)
     if options.output is not None:

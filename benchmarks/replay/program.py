@@ -30,7 +30,7 @@ ON_GPU_ACTIVE: Mapping[str, tuple[float, float]] = {"fsdp_like": (1.138, 1.096)}
 EVENT = np.dtype(
     [("size", "<i8"), ("block", "<i4"), ("kind", "u1"), ("stream", "u1"), ("deferred", "<u2")]
 )
-FREE_REQUESTED, FREE_COMPLETED = 1, 2
+ALLOCATED, FREE_REQUESTED, FREE_COMPLETED = 0, 1, 2
 
 
 def to_events(trace: Mapping[str, NDArray[Any]], limit: int | None) -> NDArray[Any]:
@@ -46,11 +46,13 @@ def to_events(trace: Mapping[str, NDArray[Any]], limit: int | None) -> NDArray[A
     return events
 
 
-def replay(program: Path, name: str, page_mib: int, limit: int | None) -> dict[str, Any]:
+def replay(
+    program: Path, name: str, page_mib: int, limit: int | None, passes: int = 1
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, np.load(TRACES / f"{name}.npz") as trace:
         path = Path(folder) / "trace"
         to_events(trace, limit).tofile(path)
-        done = patience.run([program, path, str(page_mib)])
+        done = patience.run([program, path, str(page_mib), str(passes)])
     if done.returncode != 0:
         raise SystemExit(f"{name}: {done.stderr.strip()}")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -1,10 +1,9 @@
 // Replays a recorded allocation trace on the allocator's core over the simulated GPU, and prints
 // one JSON object: peaks, how often each step of the ladder helped, and what the driver was asked.
 //
-//   replay TRACE PAGE_MIB
+//   replay TRACE PAGE_MIB [PASSES]
 //
-// With a third argument old mappings are removed beside the requests, as by the allocator's own
-// thread: one after so many events, as a trace has no times.
+// A pass frees what the trace leaves live before the next pass begins.
 //
 // TRACE is an array of `Event`, written by replay.py. The simulated GPU has no bytes behind its
 // pages here: only the page table counts.
@@ -161,7 +160,8 @@ class Replay {
 
   // False: out of memory.
   bool apply(const Event& event) {
-    DevicePtr& ptr = blocks_[static_cast<std::size_t>(event.block)];
+    const std::int32_t block = event.block + first_;
+    DevicePtr& ptr = blocks_[static_cast<std::size_t>(block)];
     switch (event.kind) {
       case kAllocate: {
         // PyTorch asks for nothing at all now and then, which is a block of the smallest size.
@@ -182,15 +182,27 @@ class Replay {
           // Traces do not say which stream; they have at most two.
           span.heap()->record_stream(span, ptr, streams_[event.stream == 0 ? 1 : 0]);
         }
-        TracedEvents::begin_free(event.block);
-        const FreeResult result = span.heap()->free(span, ptr);
+        TracedEvents::begin_free(block);
+        const FreeResult result = span.heap()->free(span, std::exchange(ptr, kNull));
         TracedEvents::end_free();
         return result.error == FreeError::kNone;
       }
       default:
-        TracedEvents::complete(event.block);
+        TracedEvents::complete(block);
         return true;
     }
+  }
+
+  // Later events are of a new pass of a trace with `events` events.
+  void end_pass(std::size_t events) {
+    for (std::size_t i = 0; i < events; ++i) {
+      const std::int32_t block = first_ + static_cast<std::int32_t>(i);
+      if (DevicePtr& ptr = blocks_[static_cast<std::size_t>(block)]; ptr != kNull) {
+        apply({0, static_cast<std::int32_t>(i), kFreeRequested, 0, 0});
+      }
+      TracedEvents::complete(block);
+    }
+    first_ += static_cast<std::int32_t>(events);
   }
 
   DeviceMemory& memory() { return memory_; }
@@ -207,6 +219,7 @@ class Replay {
   DeviceMemory memory_;
   const std::vector<StreamId> streams_;
   std::vector<DevicePtr> blocks_;
+  std::int32_t first_ = 0;  // number of the pass's first block
   std::uint64_t misses_ = 0;
   double spent_ = 0;
   double slowest_ = 0;
@@ -235,7 +248,7 @@ void print_results(DeviceMemory& memory, const std::string& calls_at_half, doubl
             << "}\n";
 }
 
-int run(const char* path, std::size_t page_mib) {
+int run(const char* path, std::size_t page_mib, std::size_t passes) {
   const std::vector<Event> events = read_trace(path);
   if (events.empty()) {
     std::cerr << "replay: there is no trace in '" << path << "'\n";
@@ -246,28 +259,31 @@ int run(const char* path, std::size_t page_mib) {
     return 1;
   }
   const CudaApi api = TracedEvents::table();
-  TracedEvents::expect_blocks(events.size());
+  TracedEvents::expect_blocks(events.size() * passes);
   AllocatorConfig config;
   config.page_bytes = page_mib * kMiB;
   // Never destroyed: what the trace leaves live would have to be freed first.
-  Replay& replay = *new Replay(api, config, make_streams(api, events), events.size());
+  Replay& replay = *new Replay(api, config, make_streams(api, events), events.size() * passes);
   ferro_sim_reset_counters();
   std::string calls_at_half;
   const auto start = std::chrono::steady_clock::now();
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    if (i == events.size() / 2) {
+  for (std::size_t i = 0; i < events.size() * passes; ++i) {
+    if (i == events.size() * passes / 2) {
       calls_at_half = simulated_calls();
       replay.take_slowest();
     }
-    if (!replay.apply(events[i])) {
+    if (!replay.apply(events[i % events.size()])) {
       std::cerr << "replay: event " << i << " failed: out of memory, or a wrong trace\n";
       return 1;
+    }
+    if ((i + 1) % events.size() == 0 && i + 1 != events.size() * passes) {
+      replay.end_pass(events.size());
     }
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   replay.memory().report().check_invariants();
   print_results(replay.memory(), calls_at_half, replay.take_slowest(), spent.count(),
-                events.size());
+                events.size() * passes);
   return 0;
 }
 
@@ -283,12 +299,13 @@ int main(int argc, char** argv) {
     return value;
   };
   const std::size_t page_mib = number(2);
-  if (page_mib == 0) {
-    std::cerr << "usage: replay TRACE PAGE_MIB\n";
+  const std::size_t passes = argc > 3 ? number(3) : 1;
+  if (page_mib == 0 || passes == 0) {
+    std::cerr << "usage: replay TRACE PAGE_MIB [PASSES]\n";
     return 2;
   }
   try {
-    return ferro::run(argv[1], page_mib);
+    return ferro::run(argv[1], page_mib, passes);
   } catch (const std::exception& error) {
     std::cerr << "replay: " << error.what() << '\n';
     return 1;

@@ -407,6 +407,24 @@ def test_replayed_training_fits_closely(run_program: RunProgram, tmp_path: Path)
         assert late < 0.3 * program.driver_ms(result["calls"])
 
 
+@pytest.mark.parametrize("name", ["speech", "state_space"])
+def test_a_recorded_block_is_freed_once(run_program: RunProgram, tmp_path: Path, name: str) -> None:
+    output = tmp_path / "trace.npz"
+    run_program(RUN, "benchmarks.replay.record", name, "--smoke", "--output", str(output))
+    with np.load(output) as trace:
+        events = list(zip(trace["kind"].tolist(), trace["id"].tolist(), strict=True))
+    live: set[int] = set()
+    made = 0
+    for kind, block in events:
+        if kind == program.ALLOCATED:
+            assert block == made
+            made += 1
+            live.add(block)
+        elif kind == program.FREE_COMPLETED:
+            live.remove(block)
+    assert 0 < len(live) < made
+
+
 def test_events_of_a_trace_know_which_frees_came_late() -> None:
     trace: dict[str, NDArray[Any]] = {
         "kind": np.array([0, 0, 1, 2, 1, 0, 2], np.uint8),
