@@ -48,6 +48,10 @@ FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*functi
   if (stream->capture != nullptr) {
     return 1;
   }
+  if (machine.scheduler().eager()) {
+    function(argument);
+    return 0;
+  }
   auto& ended = machine.thread().last_call_ended;
   const double before = ended ? machine.config().processor_time() : 0;
   submit(machine.scheduler(), *stream, ferro::sim::InOrder{function, argument});

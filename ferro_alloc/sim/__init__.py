@@ -5,11 +5,13 @@ Call `ferro_alloc.sim.activate(gpu="h100")` first and import torch after it.
 
 from ferro_alloc.sim._activate import MODES, activate, description, has_clock, is_active
 from ferro_alloc.sim._control import (
+    AssumedSize,
     CallCount,
     Clock,
     DeviceMemory,
     LibraryFailure,
     UncomputedRead,
+    assumed_sizes,
     clear_faults,
     clock,
     counters,
@@ -28,12 +30,14 @@ from ferro_alloc.sim._missing import not_simulated
 
 __all__ = [
     "MODES",
+    "AssumedSize",
     "CallCount",
     "Clock",
     "DeviceMemory",
     "LibraryFailure",
     "UncomputedRead",
     "activate",
+    "assumed_sizes",
     "clear_faults",
     "clock",
     "counters",
