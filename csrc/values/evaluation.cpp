@@ -262,11 +262,12 @@ void Evaluation::begin() {
     job_->positions = extent_of_positions(traits_, arguments_);
   }
   if (job_->computable) {
-    if (traits_.random) {
-      job_->host.seed(arguments_, device_);
-    }
     takes_ = submit(call_job<&Job::take>);
     job_->computable = job_->computable && takes_;
+    // A capture refuses the question for the generator's offset.
+    if (takes_ && traits_.random) {
+      job_->host.seed(arguments_, device_);
+    }
   }
   if (traits_.kind == Kind::kDataSized) {
     if (job_->computable && !job_->taken) {
