@@ -28,6 +28,18 @@ sizes = [[s.operator, s.assumed, s.most, s.count] for s in sim.assumed_sizes()]
 print(json.dumps({"none": none, "counts": counts, "same": same, "sizes": sizes}))
 """
 
+CAPTURED = """\
+import json, torch
+from ferro_alloc import sim
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    drawn = torch.rand(300_000, device="cuda")
+    kept = drawn + 1
+graph.replay()
+kept.sum().item()
+print(json.dumps(len(sim.uncomputed_reads())))
+"""
+
 
 def last_line(run: RunSimulated, program: str, *arguments: str, **activate: Any) -> Any:
     return json.loads(run(program, *arguments, **activate).stdout.splitlines()[-1])
@@ -86,3 +98,7 @@ def test_sizes_that_were_assumed_are_listed(run_simulated: RunSimulated) -> None
     assert found["same"]
     assert ["aten::nonzero", 0, 1_000_000, 1] in found["sizes"]
     assert ["aten::nonzero", max(found["counts"]), 1000, 8] in found["sizes"]
+
+
+def test_random_numbers_of_a_graph_are_unknown(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, CAPTURED) == 1
