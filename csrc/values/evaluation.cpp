@@ -287,10 +287,6 @@ void Evaluation::begin_sized() {
   answering_ = true;
   if (!job_->ran || !job_->known) {
     note_read(traits_.name);
-    if (!arguments_.empty() && arguments_[0].isTensor() && traits_.name != "aten::equal") {
-      note_size(traits_.name, job_->ran ? job_->host.answer() : 0,
-                arguments_[0].toTensor().numel());
-    }
   }
 }
 

@@ -29,13 +29,6 @@ PYBIND11_MODULE(_values, module) {
     }
     return all;
   });
-  module.def("sizes", [] {
-    py::list all;
-    for (const auto& size : ferro::values::sizes()) {
-      all.append(py::make_tuple(size.place, size.operation, size.assumed, size.most, size.count));
-    }
-    return all;
-  });
   module.def("failures", [] {
     py::list all;
     for (const Failure& failure : ferro::values::failures()) {

@@ -19,7 +19,6 @@ struct Notes {
   std::mutex mutex;
   std::vector<Read> reads;
   std::map<std::pair<std::string, std::string>, std::size_t> read_at;
-  std::map<std::pair<std::string, std::string>, AssumedSize> sizes;
   std::vector<Failure> failures;
 };
 
@@ -93,21 +92,6 @@ void note_read(const std::string& operation) {
   n.reads.push_back({std::move(place), operation, 1});
 }
 
-void note_size(const std::string& operation, std::int64_t assumed, std::int64_t most) {
-  std::string place = current_place();
-  Notes& n = notes();
-  const std::lock_guard lock(n.mutex);
-  if (n.sizes.size() >= kMaxKept) {
-    return;
-  }
-  AssumedSize& size = n.sizes[{place, operation}];
-  size.place = std::move(place);
-  size.operation = operation;
-  size.assumed = std::max(size.assumed, assumed);
-  size.most = std::max(size.most, most);
-  ++size.count;
-}
-
 void note_failure(const std::string& operation, const std::string& message) {
   const auto* const mark = std::find_if(
       std::begin(kMarks), std::end(kMarks),
@@ -129,16 +113,6 @@ std::vector<Read> reads() {
   Notes& n = notes();
   const std::lock_guard lock(n.mutex);
   return n.reads;
-}
-
-std::vector<AssumedSize> sizes() {
-  Notes& n = notes();
-  const std::lock_guard lock(n.mutex);
-  std::vector<AssumedSize> all;
-  for (const auto& [at, size] : n.sizes) {
-    all.push_back(size);
-  }
-  return all;
 }
 
 std::vector<Failure> failures() {

@@ -5,13 +5,11 @@ Call `ferro_alloc.sim.activate(gpu="h100")` first and import torch after it.
 
 from ferro_alloc.sim._activate import MODES, activate, description, has_clock, is_active
 from ferro_alloc.sim._control import (
-    AssumedSize,
     CallCount,
     Clock,
     DeviceMemory,
     LibraryFailure,
     UncomputedRead,
-    assumed_sizes,
     clear_faults,
     clock,
     counters,
@@ -30,14 +28,12 @@ from ferro_alloc.sim._missing import not_simulated
 
 __all__ = [
     "MODES",
-    "AssumedSize",
     "CallCount",
     "Clock",
     "DeviceMemory",
     "LibraryFailure",
     "UncomputedRead",
     "activate",
-    "assumed_sizes",
     "clear_faults",
     "clock",
     "counters",

@@ -50,24 +50,6 @@ class UncomputedRead:
 
 
 @dataclass(frozen=True)
-class AssumedSize:
-    """A place of the program where a size depended on values that nothing computed.
-
-    The simulated GPU assumed no rows there, or as many as the arbitrary values that stand for the
-    uncomputed ones give. A GPU has between none and `most`.
-    """
-
-    place: str
-    """As in "train.py:12"; empty if no line of Python made the call."""
-    operator: str
-    assumed: int
-    """The largest number of rows that was assumed there."""
-    most: int
-    """The largest number of elements from which they were chosen."""
-    count: int
-
-
-@dataclass(frozen=True)
 class LibraryFailure:
     """A library of NVIDIA that refused an operator, with the first line of its message."""
 
@@ -184,16 +166,6 @@ def uncomputed_reads() -> tuple[UncomputedRead, ...]:
     _driver()
     values = sys.modules.get("ferro_alloc.sim._values")
     return () if values is None else tuple(UncomputedRead(*read) for read in values.reads())
-
-
-def assumed_sizes() -> tuple[AssumedSize, ...]:
-    """Sizes of masks, `nonzero`, `unique`, `nms` and the like that depended on uncomputed values.
-
-    One for each place and operator, in the order of the places; empty before torch is imported.
-    """
-    _driver()
-    values = sys.modules.get("ferro_alloc.sim._values")
-    return () if values is None else tuple(AssumedSize(*size) for size in values.sizes())
 
 
 def library_failures() -> tuple[LibraryFailure, ...]:
