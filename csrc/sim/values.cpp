@@ -21,18 +21,23 @@ ferro::sim::Stream* find_stream(Machine& machine, int device, void* handle) {
                            : machine.find_stream(static_cast<CUstream>(handle));
 }
 
-// The pieces of physical memory behind a range.
+// The pieces of physical memory behind a range. One exists at a time, so that its memory is reused.
 class Segments {
  public:
-  Segments(uint64_t address, std::size_t bytes)
-      : mapped_(locate(Machine::current(), address, bytes, segments_)) {}
+  Segments(uint64_t address, std::size_t bytes) {
+    segments().clear();
+    mapped_ = locate(Machine::current(), address, bytes, segments());
+  }
   bool mapped() const { return mapped_; }
-  auto begin() const { return segments_.begin(); }
-  auto end() const { return segments_.end(); }
+  auto begin() const { return segments().begin(); }
+  auto end() const { return segments().end(); }
 
  private:
-  std::vector<ferro::sim::Segment> segments_;
-  const bool mapped_;
+  static std::vector<ferro::sim::Segment>& segments() {
+    static std::vector<ferro::sim::Segment> reused;
+    return reused;
+  }
+  bool mapped_ = false;
 };
 
 }  // namespace
@@ -47,6 +52,10 @@ FERRO_SIM_CONTROL int ferro_sim_in_order(int device, void* handle, void (*functi
   }
   if (stream->capture != nullptr) {
     return 1;
+  }
+  if (machine.scheduler().eager()) {
+    function(argument);
+    return 0;
   }
   auto& ended = machine.thread().last_call_ended;
   const double before = ended ? machine.config().processor_time() : 0;

@@ -115,7 +115,7 @@ def activate(
     adversarial order. Without `backing` device memory keeps no contents: copies check their
     addresses, and reads return zeros.
 
-    With `values` PyTorch's operators on small tensors have real results, computed on the host, and
+    With `values` PyTorch's operators on known data have real results, computed on the host, and
     the program gets a warning when it reads other values; None means: in mode "eager" with
     `backing`.
 

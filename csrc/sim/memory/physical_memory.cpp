@@ -196,9 +196,11 @@ void PhysicalMemory::hold(std::size_t offset, std::size_t bytes, const ContentsR
   if (backed_) {
     unknown_.remove(offset, bytes);
     contents_.set(offset, bytes, contents, at);
-    if (bytes >= kClearByPages) {
-      clear_file(offset, bytes);
-    }
+    for_each_piece(offset, bytes, [this](std::size_t where, std::size_t piece) {
+      if (piece == kChunk) {
+        clear_piece(where, piece);
+      }
+    });
     return;
   }
   if (const std::byte* const there = shared_ == nullptr ? nullptr : contents.bytes()) {

@@ -7,6 +7,7 @@ import json
 import sys
 
 import torch
+import torch.nn.functional as F
 
 from ferro_alloc import sim
 
@@ -38,7 +39,7 @@ def kept_draws(device):
 
 
 def written(device):
-    table = numbers.to(device).view(-1, 100)
+    table = numbers.to(device, copy=True).view(-1, 100)
     table[:, 3] = 7
     table[5] = 1
     table[:, 10:20] += table[:, 20:30]
@@ -91,7 +92,7 @@ CASES = {
     "masked_select": lambda d: numbers.to(d).masked_select(truths.to(d)),
     "bincount": lambda d: torch.bincount(small.to(d)),
     "gather": lambda d: numbers.to(d).gather(0, order.to(d)),
-    "scatter": lambda d: torch.zeros_like(numbers, device=d).scatter_(0, order.to(d), numbers.to(d)),
+    "scatter": lambda d: small.to(d).clone().scatter_(0, order.to(d), numbers.to(d)),
     "indices": lambda d: numbers.to(d)[order.to(d)],
     "accumulated": accumulated,
     "where": lambda d: torch.where(truths.to(d), numbers.to(d), 0),
@@ -103,7 +104,7 @@ CASES = {
     "written": written,
     "pinned": pinned,
     "concatenated": lambda d: torch.cat([numbers.to(d), small.to(d), numbers.to(d)[:7]]),
-    "embedding": lambda d: torch.nn.functional.embedding(small.to(d)[:ROWS], order[:5000].view(50, 100).to(d)),
+    "embedding": lambda d: F.embedding(small.to(d)[:ROWS], order[:5000].view(50, 100).to(d)),
     "equal": lambda d: torch.tensor(torch.equal(numbers.to(d), numbers.to(d) + 0)),
     "searchsorted": lambda d: torch.searchsorted(torch.arange(1000, device=d), numbers.to(d)),
     "isin": lambda d: torch.isin(numbers.to(d), torch.arange(10, device=d)),

@@ -1,0 +1,100 @@
+"""Known values of any size: computed when they are read, and only then."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunSimulated
+
+pytestmark = pytest.mark.no_extension
+
+LATE = {"mode": "adversarial", "seed": 3, "values": True}
+MODES = {"eager": {}, "adversarial": LATE, "clock": {"mode": "clock", "values": True}}
+
+# Indices that nothing computed stand for a mask and for sorted tokens.
+DRAWN = """\
+import json, torch
+large = torch.randn(1000, 1000, device="cuda") @ torch.randn(1000, 1000, device="cuda")
+none = (large > 0).nonzero().shape[0]
+experts = large.argmax(1) % 8
+counts = [(experts == expert).nonzero().shape[0] for expert in range(8)]
+order = experts.sort()
+same = torch.equal(experts[order.indices], order.values)
+print(json.dumps({"none": none, "counts": counts, "same": same}))
+"""
+
+CAPTURED = """\
+import json, torch
+from ferro_alloc import sim
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    drawn = torch.rand(300_000, device="cuda")
+    kept = drawn + 1
+graph.replay()
+kept.sum().item()
+print(json.dumps(len(sim.uncomputed_reads())))
+"""
+
+
+def last_line(run: RunSimulated, program: str, *arguments: str, **activate: Any) -> Any:
+    return json.loads(run(program, *arguments, **activate).stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "mode", ["eager", pytest.param("adversarial", marks=pytest.mark.long)], ids=str
+)
+def test_large_known_values_are_those_of_the_host(run_simulated: RunSimulated, mode: str) -> None:
+    found = last_line(run_simulated, "sim_large_values.py", "300000", **MODES[mode])
+    assert found == {"cases": 44, "wrong": [], "unknown": 0}
+
+
+@pytest.mark.parametrize("case", ["sorts", pytest.param("unique_draws", marks=pytest.mark.long)])
+def test_so_are_those_of_thirty_million(run_simulated: RunSimulated, case: str) -> None:
+    found = last_line(run_simulated, "sim_large_values.py", "30000000", case)
+    assert (found["wrong"], found["unknown"]) == ([], 0)
+
+
+def test_only_what_is_read_is_computed(run_simulated: RunSimulated) -> None:
+    found = last_line(run_simulated, "sim_lazy_values.py")
+    assert (found["unread"], found["unread_left"]) == (0, [0, 0, 0])
+    assert (found["read"], found["read_left"]) == ([3, 0, 0], [0, 0, 0])
+    # Too many additions waited, so the oldest ones were computed.
+    assert found["waiting"] < 50_000
+    assert found["chain"] == [120_000]
+    assert found["overwritten"] == [30_000, 1]
+    assert found["unknown"] == 0
+    assert found["reads"] == ["aten::_local_scalar_dense"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        ("eager", 1),
+        ("adversarial", 2),
+        ("clock", 3),
+        *(pytest.param("eager", seed, marks=pytest.mark.long) for seed in range(4, 12)),
+        *(pytest.param("adversarial", seed, marks=pytest.mark.long) for seed in range(12, 16)),
+    ],
+)
+def test_random_programs_have_the_host_s_values(
+    run_simulated: RunSimulated, mode: str, seed: int
+) -> None:
+    found = last_line(run_simulated, "sim_random_values.py", str(seed), "400", **MODES[mode])
+    assert found["computed"] > 0
+    assert (found["wrong"], found["unknown"], found["left"]) == ([], 0, [0, 0, 0])
+
+
+def test_drawn_indices_are_used_consistently(run_simulated: RunSimulated) -> None:
+    found = last_line(run_simulated, DRAWN)
+    assert found["none"] == 0
+    # Each row is of one expert.
+    assert sum(found["counts"]) == 1000
+    assert min(found["counts"]) > 100
+    assert found["same"]
+
+
+def test_random_numbers_of_a_graph_are_unknown(run_simulated: RunSimulated) -> None:
+    assert last_line(run_simulated, CAPTURED) == 1
