@@ -34,6 +34,9 @@ class DeviceStatus:
     """Physical pages taken from the driver; times `page_bytes` they are the reserved memory."""
     pages_idle: int
     """Held pages that currently back no address."""
+    stranded: Mapping[int, int]
+    """Free bytes beside live ones, by the pages of the handle on which both lie. A handle with a
+    live byte stays in place, so these bytes serve only requests that fit between its live ones."""
     pages_moved: int
     """How often a page moved to another place in its arena, instead of a new page."""
     pages_transferred: int
@@ -67,6 +70,10 @@ class DeviceStatus:
     def __str__(self) -> str:
         calls = ", ".join(f"{name} {count:,}" for name, count in self.driver_calls.items() if count)
         tags = ", ".join(f"{name} {gib(size)}" for name, size in self.tags.items())
+        stranded = ", ".join(
+            f"{gib(size)} on handles of {pages} page{'s' * (pages > 1)}"
+            for pages, size in self.stranded.items()
+        )
         pages = (
             "in segments"
             if self.layout == "segments"
@@ -78,7 +85,8 @@ class DeviceStatus:
             f"allocated {gib(self.allocated_bytes)} (peak {gib(self.peak_allocated_bytes)}), "
             f"reserved {gib(self.reserved_bytes)} (peak {gib(self.peak_reserved_bytes)}), "
             f"reserved / allocated {_ratio(self.ratio)} (of the peaks {_ratio(self.peak_ratio)}); "
-            f"{pages}; driver calls: {calls or 'none'}{'; by tag: ' if tags else ''}{tags}"
+            f"{pages}; beside live bytes: {stranded or 'none'}; "
+            f"driver calls: {calls or 'none'}{'; by tag: ' if tags else ''}{tags}"
         )
 
 

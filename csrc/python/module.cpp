@@ -107,6 +107,11 @@ py::dict device_report(int device) {
   report["page_bytes"] = core.store().page_bytes();
   report["pages_held"] = pages.held;
   report["pages_idle"] = pages.idle;
+  py::dict stranded;
+  for (const auto& [handle_pages, bytes] : core.report().stranded()) {
+    stranded[py::int_(handle_pages)] = bytes;
+  }
+  report["stranded"] = stranded;
   report["pages_moved"] = core.report().view().pages_moved;
   report["pages_transferred"] = counters.pages_transferred;
   report["unmapped_by_requests"] = counters.unmapped_by_requests;

@@ -428,6 +428,25 @@ def test_status_tells_sizes_in_gib_with_peaks_and_ratios(run_simulated: RunSimul
     assert "allocated 1.50 GiB (peak 3.00 GiB), reserved 1.50 GiB" in found["uninstalled"]
 
 
+def test_status_tells_what_lies_beside_live_bytes(run_simulated: RunSimulated) -> None:
+    program = PRELUDE + (
+        "import ferro_alloc, torch\n"
+        "ferro_alloc.install()\n"
+        "x = torch.empty(512, dtype=torch.uint8, device='cuda')\n"
+        "(device,) = ferro_alloc.status().devices\n"
+        "report['stranded'] = list(device.stranded.items())\n"
+        "report['text'] = str(device)\n"
+        "del x\n"
+        "(device,) = ferro_alloc.status().devices\n"
+        "report['later'] = [len(device.stranded), str(device)]\n"
+    )
+    found = seen(run_simulated(program).stdout)
+    assert found["stranded"] == [[1, (2 << 20) - 512]]
+    assert "; beside live bytes: 0.00 GiB on handles of 1 page; " in found["text"]
+    assert found["later"][0] == 0
+    assert "; beside live bytes: none; " in found["later"][1]
+
+
 def test_status_names_ignored_settings(run_simulated: RunSimulated) -> None:
     program = "import ferro_alloc\nferro_alloc.install()\nprint(ferro_alloc.status())\n"
     env = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40"}

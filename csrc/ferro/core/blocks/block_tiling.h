@@ -20,6 +20,7 @@
 #include "ferro/core/policy/whole_pages.h"
 #include "ferro/core/types/handle_range.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -109,6 +110,30 @@ class BlockTiling {
     for_each_free_run([&](Block* block, const PageRun& run) {
       const PageRun handles = whole_handles_inside(*block->span, run);
       return handles.bytes == 0 || visit(Hole{block, handles});
+    });
+  }
+  // Calls `visit(pages, bytes)` for the bytes of each free block on a handle that it covers only in
+  // part; `pages` are the handle's. O(free blocks).
+  template <typename Visit>
+  void for_each_stranded(Visit visit) const {
+    free_.descend([&](const Block* block) {
+      const Span& span = *block->span;
+      const std::size_t first = span.page_slot(block->ptr);
+      const std::size_t last = span.page_slot(block->ptr + (block->size - 1));
+      const auto visit_handle = [&](std::size_t slot) {
+        const std::size_t pages = span.handle_end(slot) - span.handle_begin(slot);
+        const DevicePtr handle = span.base() + span.handle_begin(slot) * page_bytes_;
+        const std::size_t bytes = distance(std::max(block->ptr, handle),
+                                           std::min(block->end(), handle + pages * page_bytes_));
+        if (bytes != pages * page_bytes_) {
+          visit(pages, bytes);
+        }
+      };
+      visit_handle(first);
+      if (last >= span.handle_end(first)) {
+        visit_handle(last);
+      }
+      return true;
     });
   }
   // The handles behind a range of whole handles, in order of address.

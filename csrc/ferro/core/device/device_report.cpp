@@ -56,6 +56,15 @@ std::size_t DeviceReport::stranded_bytes() {
   return stranded;
 }
 
+StrandedBytes DeviceReport::stranded() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  StrandedBytes stranded;
+  for (Heap* heap : parts_.pools.all_heaps()) {
+    heap->add_stranded(stranded);
+  }
+  return stranded;
+}
+
 DeviceView DeviceReport::view() {
   const RecursiveMutexLock lock(climb_mutex_);
   DeviceView view;
@@ -197,6 +206,9 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
     facts.pending += view.pending_bytes;
     (is_default ? facts.free_default : facts.free_private) += view.free_bytes;
     facts.live_private += is_default ? 0 : live;
+    if (is_default) {
+      heap->add_stranded(facts.stranded);
+    }
     if (is_default && view.backed_bytes != 0) {
       StreamShare& share = streams[heap->stream()];
       share.stream = heap->stream();

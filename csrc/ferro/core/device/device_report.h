@@ -44,6 +44,8 @@ class DeviceReport {
   // Free bytes in handles that also hold a live byte, which emptying the cache does not return.
   // Locks each heap briefly. O(heaps + free blocks of at least a page).
   std::size_t stranded_bytes() FERRO_EXCLUDES(climb_mutex_);
+  // The bytes of them beside live ones, by the pages of their handles. O(free blocks).
+  StrandedBytes stranded() FERRO_EXCLUDES(climb_mutex_);
   DeviceView view() FERRO_EXCLUDES(climb_mutex_);
   // Bytes that a request to the default pool would now take from the driver.
   std::size_t bytes_from_driver(StreamId stream, const Request& request)

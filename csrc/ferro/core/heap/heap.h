@@ -33,6 +33,7 @@
 #include "ferro/core/heap/heap_context.h"
 #include "ferro/core/heap/views.h"
 #include "ferro/core/policy/relocation.h"
+#include "ferro/core/policy/report.h"
 #include "ferro/core/policy/scratch_folds.h"
 #include "ferro/core/policy/span_sizes.h"
 #include "ferro/core/stats/pool_bytes.h"
@@ -140,6 +141,8 @@ class Heap final : public MappingOwner {
   void visit_live(const VisitLive& visit) FERRO_EXCLUDES(mutex_);
   // Merges the unmerged blocks; apart from that O(log blocks).
   HeapView view() FERRO_EXCLUDES(mutex_);
+  // Adds the free bytes on handles that also hold other bytes. O(free blocks).
+  void add_stranded(StrandedBytes& sum) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation. O(blocks).
   void check_invariants() FERRO_EXCLUDES(mutex_);
 

@@ -146,6 +146,12 @@ HeapView Heap::view() {
   return view;
 }
 
+void Heap::add_stranded(StrandedBytes& sum) {
+  const HeapLock lock(mutex_);
+  tiling_.merge_all();
+  tiling_.for_each_stranded([&](std::size_t pages, std::size_t bytes) { sum[pages] += bytes; });
+}
+
 void Heap::check_invariants() {
   const HeapLock lock(mutex_);
   tiling_.check_invariants();

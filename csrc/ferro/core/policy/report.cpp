@@ -72,6 +72,18 @@ std::string verdict_text(const OutOfMemoryFacts& facts) {
   return "live memory and this request exceed the device; no arrangement would fit.";
 }
 
+// Empty without stranded bytes.
+std::string stranded_text(const StrandedBytes& stranded, const SizeText& size) {
+  std::size_t sum = 0;
+  std::string parts;
+  for (const auto& [pages, bytes] : stranded) {
+    sum += bytes;
+    parts += (parts.empty() ? "" : ", ") + size(bytes) + " on handles of " + std::to_string(pages) +
+             (pages == 1 ? " page" : " pages");
+  }
+  return sum == 0 ? "" : " Of the cache " + size(sum) + " lie beside live bytes: " + parts + ".";
+}
+
 std::string stream_name(StreamId stream) {
   if (stream == StreamId{}) {
     return "the default stream";
@@ -226,7 +238,7 @@ std::string explain(const OutOfMemoryFacts& facts) {
           "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
           ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
           size(other_memory(facts)) + ".";
-  return text + streams_text(facts);
+  return text + stranded_text(facts.stranded, size) + streams_text(facts);
 }
 
 }  // namespace ferro

@@ -4,11 +4,15 @@
 #include "ferro/driver/types.h"
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace ferro {
+
+// The free bytes on handles that also hold live ones, by the pages of the handle. They cannot move.
+using StrandedBytes = std::map<std::size_t, std::size_t>;
 
 // The bytes that one stream holds of the default pool.
 struct StreamShare {
@@ -30,6 +34,7 @@ struct OutOfMemoryFacts {
   std::size_t live = 0;
   std::size_t pending = 0;       // freed, waiting for other streams
   std::size_t free_default = 0;  // free in the default pool: its cache
+  StrandedBytes stranded;        // part of `free_default`
   std::size_t live_private = 0;  // part of `live` in private pools
   std::size_t free_private = 0;  // free in private pools
   std::size_t scratch = 0;       // shared by graphs; whole pages

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -136,6 +137,28 @@ TEST_F(HolesTest, HandlesAtBothEndsThatAreFreeInPartAreLeftOut) {
 TEST_F(HolesTest, BytesOfAPageThatAreFreeInPartAreLeftOut) {
   free(8, 10, kBlockAlignment);
   EXPECT_EQ(holes(), (Runs{{9, 1}}));
+}
+
+TEST_F(HolesTest, FreeBytesOfAHandleThatIsFreeInPartAreStranded) {
+  using Stranded = std::multiset<std::pair<std::size_t, std::size_t>>;
+  const auto stranded = [this] {
+    Stranded found;
+    tiling_.for_each_stranded(
+        [&](std::size_t pages, std::size_t bytes) { found.emplace(pages, bytes); });
+    return found;
+  };
+  EXPECT_EQ(stranded(), Stranded{});
+  free(1, 3);
+  EXPECT_EQ(stranded(), (Stranded{{4, 2 * kPageBytes}})) << "inside one handle";
+  free(7, 9, kBlockAlignment);
+  EXPECT_EQ(
+      stranded(),
+      (Stranded{{1, kBlockAlignment}, {4, 2 * kPageBytes}, {4, kPageBytes - kBlockAlignment}}))
+      << "at both ends of a block";
+  free(0, 1);
+  free(3, 4);
+  EXPECT_EQ(stranded(), (Stranded{{1, kBlockAlignment}, {4, kPageBytes - kBlockAlignment}}))
+      << "whole handles are not";
 }
 
 TEST_F(HolesTest, TheHandlesOfAHoleGoTogether) {

@@ -73,6 +73,22 @@ TEST_F(DeviceViewTest, StrandedIsWhatIsFreeBesideLiveBytes) {
   EXPECT_EQ(device_->report().stranded_bytes(), kPageBytes - 512);
 }
 
+TEST_F(DeviceViewTest, StrandedBytesAreNamedByTheirHandle) {
+  AllocatorConfig config;
+  config.handles = testing::kCoarseHandles;
+  make_device(testing::FaultyApi::table(), config);
+  EXPECT_EQ(device_->report().stranded(), StrandedBytes{});
+  free(allocate(8 * kPageBytes));
+  EXPECT_EQ(device_->report().stranded(), StrandedBytes{}) << "two handles of four pages, free";
+  allocate(5 * kPageBytes + 512);
+  const DevicePtr small = allocate(512);
+  const StrandedBytes expected{{1, kPageBytes - 512}, {4, 3 * kPageBytes - 512}};
+  EXPECT_EQ(device_->report().stranded(), expected);
+  EXPECT_EQ(refuse(16 * kPageBytes, stream_)->stranded, expected);
+  free(small);
+  EXPECT_EQ(device_->report().stranded(), (StrandedBytes{{4, 3 * kPageBytes - 512}}));
+}
+
 TEST_F(DeviceViewTest, AForecastIsWhatTheRequestThenTakes) {
   for (const std::size_t size : {std::size_t{512}, kPageBytes / 2, 3 * kPageBytes, kPageBytes}) {
     const std::size_t expected = forecast(size);

@@ -140,6 +140,18 @@ TEST(Explain, CacheIsNotCalledStranded) {
   EXPECT_EQ(explain(facts).find("stranded"), std::string::npos) << explain(facts);
 }
 
+TEST(Explain, SaysWhatPartOfTheCacheLiesBesideLiveBytes) {
+  OutOfMemoryFacts facts = full_card();
+  make_free(facts, 3 * kGiB);
+  facts.stranded = {{1, kGiB / 4}, {16, kGiB}};
+  const std::string text = explain(facts);
+  EXPECT_NE(
+      text.find(" Of the cache 1.25 GiB lie beside live bytes: 0.25 GiB on handles of 1 page, "
+                "1.00 GiB on handles of 16 pages."),
+      std::string::npos)
+      << text;
+}
+
 TEST(Explain, AllSizesAreInTheUnitOfTheRequest) {
   OutOfMemoryFacts facts = full_card();
   make_free(facts, 3 * kMiB);
