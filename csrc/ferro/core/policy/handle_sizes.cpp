@@ -7,12 +7,11 @@ namespace ferro {
 
 std::vector<std::size_t> plan_handles(const NewPages& pages, const HandleRules& rules,
                                       std::size_t page_bytes) {
-  const std::size_t of_held = (pages.held + pages.wanted) / rules.of_held;
-  const std::size_t beyond_small = std::min(pages.wanted, of_held) / rules.of_request;
+  const std::size_t of_request =
+      std::max(rules.small_bytes / page_bytes, pages.wanted / rules.of_request);
   const std::size_t largest =
-      std::max(std::min({rules.max_bytes / page_bytes,
-                         std::max(rules.small_bytes / page_bytes, beyond_small),
-                         pages.room / rules.of_room, of_held}),
+      std::max(std::min({rules.max_bytes / page_bytes, of_request, pages.room / rules.of_room,
+                         (pages.held + pages.wanted) / rules.of_held}),
                std::size_t{1});
   std::vector<std::size_t> handles;
   for (std::size_t left = pages.wanted; left != 0; left -= handles.back()) {

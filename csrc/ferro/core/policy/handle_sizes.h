@@ -3,8 +3,8 @@
 // The driver takes the same time to create, map or move a handle of any size. But a handle moves
 // only as a whole, and memory that cannot move is lost to other requests. So handles are small
 // relative to all held memory, which bounds the loss; small relative to the remaining room, because
-// a loss hurts most there; and above some size smaller still, and small relative to the new memory,
-// because later requests often share its handles (docs/adr/0012 and 0039 list the alternatives).
+// a loss hurts most there; and above some size small relative to the new memory, because later
+// requests often share its handles (docs/adr/0012 lists the alternatives).
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -17,7 +17,7 @@ namespace ferro {
 struct HandleRules {
   std::size_t max_bytes = 64 * kMiB;   // of a handle of several pages
   std::size_t small_bytes = 8 * kMiB;  // a handle up to this size may be any part of the request
-  std::size_t of_request = 8;          // a larger one: at most this part of it and of 1 / of_held
+  std::size_t of_request = 8;          // a larger one is at most 1 / of_request of it
   std::size_t of_room = 512;           // each is at most 1 / of_room of the room
   std::size_t of_held = 128;           // and at most 1 / of_held of held and new memory
 };
