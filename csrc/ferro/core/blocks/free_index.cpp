@@ -1,27 +1,16 @@
 #include "ferro/core/blocks/free_index.h"
 
 #include "ferro/base/check.h"
-#include "ferro/core/blocks/treap.h"
+#include "ferro/core/blocks/treap_priority.h"
 
-#include <algorithm>
 #include <cstdint>
 
 namespace ferro {
 namespace {
 
-std::uint64_t lowest_of(const Block* block) {
-  return block == nullptr ? ~std::uint64_t{0} : block->requested;
+bool precedes(const Block* a, const Block* b) {
+  return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
 }
-
-struct BySize {
-  static bool precedes(const Block* a, const Block* b) {
-    return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
-  }
-  static std::uint64_t lowest_below(const Block* block) {
-    return std::min({address_of(block->ptr), lowest_of(block->left), lowest_of(block->right)});
-  }
-  static void update(Block* block) { block->requested = lowest_below(block); }
-};
 
 struct Recount {
   std::size_t count = 0;
@@ -36,8 +25,7 @@ void recount(const Block* block, Recount& seen) {
   FERRO_CHECK(block->left == nullptr || treap_priority(block->left) <= treap_priority(block));
   FERRO_CHECK(block->right == nullptr || treap_priority(block->right) <= treap_priority(block));
   recount(block->left, seen);
-  FERRO_CHECK(seen.last == nullptr || BySize::precedes(seen.last, block));
-  FERRO_CHECK(block->requested == BySize::lowest_below(block));
+  FERRO_CHECK(seen.last == nullptr || precedes(seen.last, block));
   FERRO_CHECK(block->is_free() && block->size > SizeBins::kMaxSize);
   seen.last = block;
   ++seen.count;
@@ -47,40 +35,68 @@ void recount(const Block* block, Recount& seen) {
 
 }  // namespace
 
-void FreeIndex::insert_large(Block* block) { Treap<BySize>::insert(root_, block); }
-
-void FreeIndex::remove_large(Block* block) {
-  Treap<BySize>::remove(root_, block);
-  block->requested = 0;
+void FreeIndex::insert_large(Block* block) {
+  const std::uint64_t wanted = treap_priority(block);
+  Block** link = &root_;
+  while (*link != nullptr && treap_priority(*link) >= wanted) {
+    link = precedes(block, *link) ? &(*link)->left : &(*link)->right;
+  }
+  // Split the subtree below into what precedes the block and what follows it.
+  Block* rest = *link;
+  *link = block;
+  Block** before = &block->left;
+  Block** after = &block->right;
+  while (rest != nullptr) {
+    if (precedes(rest, block)) {
+      *before = rest;
+      before = &rest->right;
+      rest = rest->right;
+    } else {
+      *after = rest;
+      after = &rest->left;
+      rest = rest->left;
+    }
+  }
+  *before = nullptr;
+  *after = nullptr;
 }
 
-Block* FreeIndex::find_large(std::size_t size) const {
+void FreeIndex::remove_large(Block* block) {
+  Block** link = &root_;
+  while (*link != block) {
+    FERRO_ASSERT(*link != nullptr);
+    link = precedes(block, *link) ? &(*link)->left : &(*link)->right;
+  }
+  // Join the two subtrees in the block's place.
+  Block* low = block->left;
+  Block* high = block->right;
+  while (low != nullptr && high != nullptr) {
+    if (treap_priority(low) >= treap_priority(high)) {
+      *link = low;
+      link = &low->right;
+      low = low->right;
+    } else {
+      *link = high;
+      link = &high->left;
+      high = high->left;
+    }
+  }
+  *link = low != nullptr ? low : high;
+  block->left = nullptr;
+  block->right = nullptr;
+}
+
+Block* FreeIndex::best_large(std::size_t size) const {
   Block* best = nullptr;
-  Block* lowest = nullptr;  // the root of the subtree with the lowest address
-  std::uint64_t address = ~std::uint64_t{0};
   for (Block* block = root_; block != nullptr;) {
-    if (block->size < size) {
+    if (block->size >= size) {
+      best = block;
+      block = block->left;
+    } else {
       block = block->right;
-      continue;
     }
-    best = block;
-    if (lowest_of(block->right) < address) {
-      lowest = block->right;
-      address = lowest_of(lowest);
-    }
-    if (address_of(block->ptr) < address) {
-      lowest = block;
-      address = address_of(block->ptr);
-    }
-    block = block->left;
   }
-  if (best == nullptr || is_close_fit(best->size, size)) {
-    return best;
-  }
-  while (address_of(lowest->ptr) != address) {
-    lowest = lowest_of(lowest->left) == address ? lowest->left : lowest->right;
-  }
-  return lowest;
+  return best;
 }
 
 Block* FreeIndex::largest() const {

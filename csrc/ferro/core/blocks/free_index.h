@@ -1,20 +1,17 @@
-// Finds a fit: the smallest free block that is large enough, if it is a close fit (policy/fits.h);
-// else the large block with the lowest address. Small blocks lie in bins of their exact size, so
-// their number does not affect the cost. Large blocks, of which there are few, lie in a treap; among
-// equal sizes the lowest address comes first. A bin keeps the lower of its first two addresses in
-// front, which does as well on recorded traces. Links are in the blocks: no operation allocates host
-// memory. Not thread-safe.
+// Finds the best fit: the smallest free block that is large enough. Small blocks lie in bins of
+// their exact size, so their number does not affect the cost. Large blocks, of which there are few,
+// lie in a treap; among equal sizes the lowest address comes first, which keeps the far end of the
+// arena empty. A bin keeps the lower of its first two addresses in front, which does as well on
+// recorded traces. Links are in the blocks: no operation allocates host memory. Not thread-safe.
 //
-// Cost of insert, remove and find: O(1) in bins, O(log of the number of blocks) in the treap.
+// Cost of insert, remove and best fit: O(1) in bins, O(log of the number of blocks) in the treap.
 //
 // Invariants: a block of at most SizeBins::kMaxSize bytes is in the bins; larger ones are in the
 // treap, whose in-order traversal is ascending in (size, address) and in which a parent's priority
-// is not below its children's; the `requested` of a block in the treap is the lowest address of its
-// subtree; every block in the index is in state kFree.
+// is not below its children's; every block in the index is in state kFree.
 #pragma once
 
 #include "ferro/core/blocks/size_bins.h"
-#include "ferro/core/policy/fits.h"
 #include "ferro/core/types/block.h"
 
 #include <cstddef>
@@ -35,13 +32,13 @@ class FreeIndex {
     bytes_ -= block->size;
   }
   // Null when no block has at least `size` bytes. Does not change the index.
-  Block* find_fit(std::size_t size) const {
+  Block* best_fit(std::size_t size) const {
     if (size <= SizeBins::kMaxSize) {
       if (Block* block = small_.first_from(size)) {
         return block;
       }
     }
-    return find_large(size);
+    return best_large(size);
   }
   // Null when empty.
   Block* largest() const;
@@ -62,7 +59,7 @@ class FreeIndex {
  private:
   void insert_large(Block* block);
   void remove_large(Block* block);
-  Block* find_large(std::size_t size) const;
+  Block* best_large(std::size_t size) const;
   // The recursion is as deep as the treap, about 2 log2 of its size.
   template <typename Visit>
   static bool descend_below(Block* block, Visit& visit) {

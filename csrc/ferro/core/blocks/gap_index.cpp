@@ -1,7 +1,7 @@
 #include "ferro/core/blocks/gap_index.h"
 
 #include "ferro/base/check.h"
-#include "ferro/core/blocks/treap.h"
+#include "ferro/core/blocks/treap_priority.h"
 
 #include <algorithm>
 
@@ -10,13 +10,46 @@ namespace {
 
 std::size_t longest_of(const Block* gap) { return gap == nullptr ? 0 : gap->requested; }
 
-struct ByAddress {
-  static bool precedes(const Block* a, const Block* b) { return a->ptr < b->ptr; }
-  static std::size_t longest_below(const Block* gap) {
-    return std::max({gap->size, longest_of(gap->left), longest_of(gap->right)});
+Block* updated(Block* gap) {
+  gap->requested = std::max({gap->size, longest_of(gap->left), longest_of(gap->right)});
+  return gap;
+}
+
+// Splits a treap into the gaps before `ptr` and the others.
+void split(Block* root, DevicePtr ptr, Block*& before, Block*& after) {
+  if (root == nullptr) {
+    before = after = nullptr;
+  } else if (root->ptr < ptr) {
+    split(root->right, ptr, root->right, after);
+    before = updated(root);
+  } else {
+    split(root->left, ptr, before, root->left);
+    after = updated(root);
   }
-  static void update(Block* gap) { gap->requested = longest_below(gap); }
-};
+}
+
+// All gaps of `before` lie below those of `after`.
+Block* join(Block* before, Block* after) {
+  if (before == nullptr || after == nullptr) {
+    return before == nullptr ? after : before;
+  }
+  if (treap_priority(before) >= treap_priority(after)) {
+    before->right = join(before->right, after);
+    return updated(before);
+  }
+  after->left = join(before, after->left);
+  return updated(after);
+}
+
+Block* without(Block* root, Block* gap) {
+  FERRO_CHECK(root != nullptr);
+  if (root == gap) {
+    return join(gap->left, gap->right);
+  }
+  Block*& side = gap->ptr < root->ptr ? root->left : root->right;
+  side = without(side, gap);
+  return updated(root);
+}
 
 struct GapRecount {
   std::size_t count = 0;
@@ -30,7 +63,8 @@ void recount(const Block* gap, GapRecount& seen) {
   recount(gap->left, seen);
   FERRO_CHECK(seen.last == nullptr || seen.last->ptr < gap->ptr);
   FERRO_CHECK(gap->state == BlockState::kGap);
-  FERRO_CHECK(gap->requested == ByAddress::longest_below(gap));
+  FERRO_CHECK(gap->requested ==
+              std::max({gap->size, longest_of(gap->left), longest_of(gap->right)}));
   seen.last = gap;
   ++seen.count;
   recount(gap->right, seen);
@@ -39,12 +73,17 @@ void recount(const Block* gap, GapRecount& seen) {
 }  // namespace
 
 void GapIndex::insert(Block* gap) {
-  Treap<ByAddress>::insert(root_, gap);
+  Block* before = nullptr;
+  Block* after = nullptr;
+  split(root_, gap->ptr, before, after);
+  gap->left = gap->right = nullptr;
+  root_ = join(join(before, updated(gap)), after);
   ++count_;
 }
 
 void GapIndex::remove(Block* gap) {
-  Treap<ByAddress>::remove(root_, gap);
+  root_ = without(root_, gap);
+  gap->left = gap->right = nullptr;
   gap->requested = 0;
   --count_;
 }

@@ -13,7 +13,7 @@ DevicePtr Heap::allocate_collected(const Request& request) {
   if (Block* block = tiling_.pop_unmerged(request.size)) {
     return mark_live(block, request);
   }
-  return take_fit(request);
+  return take_best_fit(request);
 }
 
 DevicePtr Heap::allocate_merged(const Request& request) {
@@ -22,7 +22,7 @@ DevicePtr Heap::allocate_merged(const Request& request) {
     return kNull;  // searched before
   }
   tiling_.merge_all();
-  return take_fit(request);
+  return take_best_fit(request);
 }
 
 // Only in the default pool: a graph replays on any stream, which did not wait.
@@ -55,7 +55,7 @@ DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t a
       }
       waited_for += before - pending_.bytes_on_events();
       tiling_.merge_all();
-      if (const DevicePtr ptr = take_fit(request); ptr != kNull) {
+      if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
         return ptr;
       }
     }
@@ -82,7 +82,7 @@ DevicePtr Heap::allocate_waited(const Request& request) {
     {
       const HeapLock lock(mutex_);
       tiling_.merge_all();
-      if (const DevicePtr ptr = take_fit(request); ptr != kNull) {
+      if (const DevicePtr ptr = take_best_fit(request); ptr != kNull) {
         return ptr;
       }
       bool progress = false;
@@ -102,7 +102,7 @@ std::size_t Heap::pages_missing_for(const Request& request) {
   const HeapLock lock(mutex_);
   collect_locked();
   tiling_.merge_all();
-  if (tiling_.free_blocks().find_fit(request.size) != nullptr) {
+  if (tiling_.free_blocks().best_fit(request.size) != nullptr) {
     return 0;
   }
   const Epoch until = usable_until(request);

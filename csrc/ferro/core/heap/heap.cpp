@@ -31,8 +31,8 @@ Heap::~Heap() FERRO_NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-DevicePtr Heap::take_fit(std::size_t size, std::size_t requested, const CallContext& context) {
-  Block* block = tiling_.free_blocks().find_fit(size);
+DevicePtr Heap::take_best_fit(std::size_t size, std::size_t requested, const CallContext& context) {
+  Block* block = tiling_.free_blocks().best_fit(size);
   if (block == nullptr) {
     return kNull;
   }

@@ -158,7 +158,7 @@ class Heap final : public MappingOwner {
     if (Block* block = tiling_.pop_unmerged(size)) {
       return mark_live(block, requested, context);
     }
-    return take_fit(size, requested, context);
+    return take_best_fit(size, requested, context);
   }
   DevicePtr allocate_hit(const Request& request) FERRO_EXCLUDES(mutex_) {
     return allocate_hit(request.size, request.requested, request.context);
@@ -308,10 +308,10 @@ class Heap final : public MappingOwner {
   bool remove_alias(Block* block) FERRO_EXCLUDES(mutex_);
 
  private:
-  DevicePtr take_fit(std::size_t size, std::size_t requested, const CallContext& context)
+  DevicePtr take_best_fit(std::size_t size, std::size_t requested, const CallContext& context)
       FERRO_REQUIRES(mutex_);
-  DevicePtr take_fit(const Request& request) FERRO_REQUIRES(mutex_) {
-    return take_fit(request.size, request.requested, request.context);
+  DevicePtr take_best_fit(const Request& request) FERRO_REQUIRES(mutex_) {
+    return take_best_fit(request.size, request.requested, request.context);
   }
   // `block` is in no index.
   DevicePtr mark_live(Block* block, std::size_t requested, const CallContext& context)

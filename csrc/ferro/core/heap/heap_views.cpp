@@ -8,10 +8,9 @@
 namespace ferro {
 
 BlockView Heap::view_of(const Block& block) {
-  const bool is_counted = block.state == BlockState::kLive || block.state == BlockState::kPending;
   return {block.ptr,
           block.size,
-          is_counted ? block.requested : 0,
+          block.requested,
           block.state,
           block.extra != nullptr ? block.extra->context : nullptr,
           block.span->number(),
@@ -181,6 +180,7 @@ void Heap::check_invariants() {
     FERRO_CHECK(block.state != BlockState::kRetired || pool_ != kDefaultPool);
     const bool live = block.state == BlockState::kLive;
     const bool pending = block.state == BlockState::kPending;
+    FERRO_CHECK(!block.is_free() || block.requested == 0);
     sum.used_outside_captures += live && block.is_used_outside_captures() ? 1 : 0;
     if (live || pending) {
       for (const StatClass cls : {kAll, HeapStats::class_of(block.size)}) {

@@ -82,7 +82,7 @@ struct Block {
   DevicePtr ptr{};
   std::size_t size = 0;  // bytes; multiple of kBlockAlignment
   // Live or pending: the bytes that the program requested. Gap: the size of the largest gap in its
-  // subtree of the index. Free in the treap: the lowest address in its subtree. Else 0.
+  // subtree of the index. Else 0.
   std::size_t requested = 0;
   Span* span = nullptr;
   Block* prev = nullptr;  // neighbours by address in the span

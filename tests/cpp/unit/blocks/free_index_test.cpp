@@ -1,11 +1,10 @@
-// FreeIndex against an ordered set of (size, address).
+// FreeIndex against an ordered set of (size, address), which is what it promises to be.
 #include "ferro/core/blocks/free_index.h"
 
 #include "ferro/base/check.h"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <random>
@@ -30,7 +29,7 @@ class FreeIndexTest : public ::testing::Test {
 };
 
 TEST_F(FreeIndexTest, AnEmptyIndexFindsNothing) {
-  EXPECT_EQ(index_.find_fit(512), nullptr);
+  EXPECT_EQ(index_.best_fit(512), nullptr);
   EXPECT_EQ(index_.largest(), nullptr);
   EXPECT_EQ(index_.count(), 0U);
   EXPECT_EQ(index_.bytes(), 0U);
@@ -44,11 +43,11 @@ TEST_F(FreeIndexTest, TakesTheSmallestBlockThatIsLargeEnough) {
   for (Block* block : {middle, large, small}) {
     index_.insert(block);
   }
-  EXPECT_EQ(index_.find_fit(512), small);
-  EXPECT_EQ(index_.find_fit(1024), middle);
-  EXPECT_EQ(index_.find_fit(1536), middle);
-  EXPECT_EQ(index_.find_fit(2048), large);
-  EXPECT_EQ(index_.find_fit(4608), nullptr);
+  EXPECT_EQ(index_.best_fit(512), small);
+  EXPECT_EQ(index_.best_fit(1024), middle);
+  EXPECT_EQ(index_.best_fit(1536), middle);
+  EXPECT_EQ(index_.best_fit(2048), large);
+  EXPECT_EQ(index_.best_fit(4608), nullptr);
   EXPECT_EQ(index_.largest(), large);
   EXPECT_EQ(index_.count(), 3U);
   EXPECT_EQ(index_.bytes(), 512U + 1536U + 4096U);
@@ -61,34 +60,18 @@ TEST_F(FreeIndexTest, TakesTheLowestAddressAmongEqualSizes) {
   for (Block* block : {high, low, between}) {
     index_.insert(block);
   }
-  EXPECT_EQ(index_.find_fit(1024), low);
+  EXPECT_EQ(index_.best_fit(1024), low);
   index_.remove(low);
-  EXPECT_EQ(index_.find_fit(1024), between);
+  EXPECT_EQ(index_.best_fit(1024), between);
   index_.remove(between);
-  EXPECT_EQ(index_.find_fit(1024), high);
-}
-
-TEST_F(FreeIndexTest, TakesTheLowestAddressWhereNoLargeBlockIsACloseFit) {
-  Block* high = make(0x9000'0000, 9 * kMiB);
-  Block* low = make(0x1000'0000, 32 * kMiB);
-  Block* between = make(0x5000'0000, 10 * kMiB);
-  for (Block* block : {high, low, between}) {
-    index_.insert(block);
-  }
-  EXPECT_EQ(index_.find_fit(8 * kMiB), high) << "a close fit";
-  EXPECT_EQ(index_.find_fit(8 * kMiB - 512), low);
-  EXPECT_EQ(index_.find_fit(4 * kMiB), low);
-  EXPECT_EQ(index_.find_fit(512), low);
-  index_.remove(low);
-  EXPECT_EQ(index_.find_fit(4 * kMiB), between);
-  EXPECT_EQ(index_.find_fit(32 * kMiB), nullptr);
+  EXPECT_EQ(index_.best_fit(1024), high);
 }
 
 TEST_F(FreeIndexTest, FindingLeavesTheIndexAsItIs) {
   Block* block = make(0x1000, 1024);
   index_.insert(block);
-  EXPECT_EQ(index_.find_fit(512), block);
-  EXPECT_EQ(index_.find_fit(512), block);
+  EXPECT_EQ(index_.best_fit(512), block);
+  EXPECT_EQ(index_.best_fit(512), block);
   EXPECT_EQ(index_.count(), 1U);
 }
 
@@ -126,15 +109,11 @@ TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
   std::set<Key> model;
   std::vector<Block*> outside;
   std::vector<Block*> inside;
-  // Few distinct sizes, so that ties are common: in bins, at their limit, and far beyond it.
-  const auto some_size = [&random](std::size_t kind) {
-    const std::size_t number = 1 + random() % 24;
-    return kind == 0   ? number * 512
-           : kind == 1 ? SizeBins::kMaxSize + (number - 12) * 512
-                       : SizeBins::kMaxSize + number * kMiB / 8;
-  };
+  // Few distinct sizes, so that ties are common.
   for (std::uint64_t i = 0; i < 400; ++i) {
-    outside.push_back(make(0x10'0000 + i * 0x1000000, some_size(i % 3)));
+    // In bins, and in the treap.
+    const std::size_t base = i % 2 == 0 ? 0 : SizeBins::kMaxSize - 12 * 512;
+    outside.push_back(make(0x10'0000 + i * 0x1000000, base + 512 * (1 + random() % 24)));
   }
   std::size_t bytes = 0;
   const auto move_random = [&random](std::vector<Block*>& from, std::vector<Block*>& to) {
@@ -157,18 +136,17 @@ TEST_P(FreeIndexModelTest, AgreesWithAnOrderedSet) {
     }
     ASSERT_EQ(index.count(), model.size());
     ASSERT_EQ(index.bytes(), bytes);
-    const std::size_t wanted = some_size(random() % 3) + 512 * (random() % 4);
-    const auto best = model.lower_bound({wanted, 0});
-    const Block* found = index.find_fit(wanted);
-    ASSERT_EQ(found == nullptr, best == model.end());
-    if (found != nullptr && best->first <= SizeBins::kMaxSize) {
-      ASSERT_EQ(found->size, best->first);
+    const std::size_t least = random() % 2 == 0 ? 0 : SizeBins::kMaxSize - 14 * 512;
+    const std::size_t wanted = least + 512 * (1 + random() % 28);
+    const auto expected = model.lower_bound({wanted, 0});
+    const Block* found = index.best_fit(wanted);
+    ASSERT_EQ(found == nullptr, expected == model.end());
+    if (found != nullptr) {
+      ASSERT_EQ(found->size, expected->first);
       ASSERT_TRUE(model.contains({found->size, address_of(found->ptr)}));
-    } else if (found != nullptr) {
-      const auto lowest = std::min_element(
-          best, model.end(), [](const Key& a, const Key& b) { return a.second < b.second; });
-      const Key expected = is_close_fit(best->first, wanted) ? *best : *lowest;
-      ASSERT_EQ((Key{found->size, address_of(found->ptr)}), expected);
+      if (found->size > SizeBins::kMaxSize) {
+        ASSERT_EQ(address_of(found->ptr), expected->second) << "the lowest of them";
+      }
     }
     const Block* largest = index.largest();
     ASSERT_EQ(largest == nullptr, model.empty());
