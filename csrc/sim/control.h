@@ -75,8 +75,8 @@ int64_t ferro_sim_take_pieces(uint64_t address, size_t bytes, struct ferro_sim_p
 void ferro_sim_release(struct ferro_sim_contents* contents);
 /* From now on the range holds these bytes of the contents. They are computed when they are read; then
  * `bytes` of the contents runs with the machine locked, on any thread. */
-int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents, size_t offset,
-                   int known);
+int ferro_sim_hold(uint64_t address, size_t bytes, struct ferro_sim_contents* contents,
+                   size_t offset, int known);
 /* Writes bytes, and makes them known or unknown. A null source writes zeros, or with `keep` leaves
  * the bytes. */
 int ferro_sim_write(uint64_t address, const void* source, size_t bytes, int known, int keep);
