@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description=(
             "Runs a PyTorch program on a simulated GPU, without any GPU, and reports whether it "
-            "fits. Kernels do nothing; PyTorch's operators on small tensors have results, computed "
-            "on the host, and copies are real."
+            "fits. Kernels do nothing; what follows from known data without large matrix products "
+            "is computed on the host when the program reads it, and copies are real."
         ),
         epilog=f"Exit status: 0 fits, {DOES_NOT_FIT} does not fit, {FITS_AS_FAR_AS_KNOWN} fits as "
         "far as known: a size or a branch depended on values that were not computed, "
@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--values",
         action=argparse.BooleanOptionalAction,
-        help="whether operators on small tensors have real results (default: in eager mode, if "
+        help="whether operators on known data have real results (default: in eager mode, if "
         "memory keeps its contents)",
     )
     parser.add_argument(

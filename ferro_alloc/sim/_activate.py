@@ -88,7 +88,7 @@ def has_clock() -> bool:
 
 
 def has_values() -> bool:
-    """Whether operators on small tensors have real results."""
+    """Whether operators on known data have real results."""
     return _active is not None and _active.values
 
 
