@@ -46,12 +46,12 @@ Drawn* draw(std::size_t bytes, unsigned seed, int* destroyed) {
 constexpr std::size_t kBytes = 5 * kMiB;
 
 TEST(SimContents, AgreeWithAModelOfBytes) {
+  int destroyed = 0;  // outlives the memory, which may hold contents to its end
   PhysicalMemory memory(2 * kBytes, true);
   ASSERT_TRUE(memory.allocate(2 * kBytes).has_value());
   std::vector<std::byte> model(2 * kBytes);
   std::mt19937 random(11);
   int made = 0;
-  int destroyed = 0;
   const auto below = [&](std::size_t end) { return random() % end; };
   for (int i = 0; i < 300; ++i) {
     const std::size_t bytes = 1 + below(i % 3 == 0 ? kBytes : 100 * kKiB);
@@ -118,9 +118,9 @@ TEST(SimContents, AgreeWithAModelOfBytes) {
 }
 
 TEST(SimContents, ThatCannotBeComputedAreUnknownZeros) {
+  int destroyed = 0;
   PhysicalMemory memory(kBytes, true);
   ASSERT_TRUE(memory.allocate(kBytes).has_value());
-  int destroyed = 0;
   const ContentsRef held(draw(100, 1, &destroyed));
   static_cast<Drawn*>(held.get())->fails = true;
   memory.hold(50, 100, held, 0);
@@ -134,9 +134,9 @@ TEST(SimContents, ThatCannotBeComputedAreUnknownZeros) {
 }
 
 TEST(SimContents, OfSharedMemoryAreComputedAtOnce) {
+  int destroyed = 0;
   PhysicalMemory memory(kBytes, true);
   ASSERT_TRUE(memory.allocate(kBytes).has_value());
-  int destroyed = 0;
   {
     const ContentsRef held(draw(4 * kKiB, 1, &destroyed));
     memory.hold(0, 4 * kKiB, held, 0);
