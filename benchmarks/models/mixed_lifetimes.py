@@ -1,6 +1,6 @@
 """Programs that keep many small tensors of mixed lifetimes for a backward pass.
 
-Written plainly, as programs are that nobody tuned for an allocator; workloads as in
+They use plain operators of PyTorch, and are not tuned for any allocator. They are workloads as in
 `benchmarks.models.workloads`. Recorded traces of them are in `benchmarks/replay/traces`.
 """
 

@@ -109,7 +109,7 @@ std::optional<Taken> DeviceTensor::take() const {
   if (!taken.pieces.add(address_, span())) {
     return std::nullopt;
   }
-  // The bytes between the elements may be of values that nobody asks for.
+  // The bytes between the elements may belong to values that no operand needs.
   if (is_dense() || taken.pieces.count() == 1 ||
       (runs() > kMaxTaken && span() / bytes() < kMaxGap)) {
     return taken;

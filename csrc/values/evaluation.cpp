@@ -33,7 +33,7 @@ struct Evaluation::Job {
   bool agrees = false;  // no input is of floating-point numbers
   bool computable = false;
   bool takes_unknown = false;
-  bool taken = false;  // the inputs, unless that is in vain
+  bool taken = false;  // `take` has run
   bool ran = false;
   bool known = true;
   bool value_if_known = false;

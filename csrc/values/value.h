@@ -2,13 +2,13 @@
 // use.
 //
 // An operator on known inputs is recorded (`Recipe`: the operator, its host-side arguments, and the
-// pieces of memory contents that its inputs were), and its results are held by memory as contents
-// that nobody has computed. Contents never change: an operator that writes in place, a copy or a
-// fill gives the memory other contents, and recipes keep those that they took. So nothing is
-// computed before the host reads (a copy to the host, `.item()`, a size that depends on values), and
-// then exactly what those bytes descend from, in the order of recording. A value is freed when
-// neither memory nor a recipe holds it: its memory was overwritten or unmapped. A recipe that has
-// run has let go of its inputs.
+// pieces of memory contents that its inputs were), and memory holds its results as contents that are
+// not computed yet. Contents never change: an operator that writes in place, a copy or a fill gives
+// the memory other contents, and recipes keep those that they took. So nothing is computed before
+// the host reads (a copy to the host, `.item()`, a size that depends on values), and then exactly
+// what those bytes descend from, in the order of recording. A value is freed when neither memory nor
+// a recipe holds it: its memory was overwritten or unmapped. A recipe that has run releases its
+// inputs.
 //
 // Limits, beyond which results are unknown, or a value cannot be computed and its bytes turn unknown
 // when they are read: `kMaxElements` of an operator's inputs or results; half of the host's memory

@@ -1,8 +1,8 @@
 /* Bytes that parts of memory hold by reference, in C: computed when they are read first, and never
  * changed.
  *
- * Guarded by the machine's lock. Whoever makes contents derives its own structure from this one. The
- * maker and every part of memory hold references. */
+ * Guarded by the machine's lock. Code that makes contents derives a structure from this one. It holds
+ * a reference, and so does each part of memory with the contents. */
 #pragma once
 
 #include <stddef.h>

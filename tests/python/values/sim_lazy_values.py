@@ -1,4 +1,4 @@
-"""How much the simulated GPU computes: nothing that nobody reads. Prints counts of the cases."""
+"""The simulated GPU computes only values that the host reads. Prints counts of the cases."""
 
 import gc
 import json
