@@ -30,6 +30,15 @@ CUmemAccessDesc access_for(DeviceId device) {
 
 }  // namespace
 
+ContextId Driver::primary_context(DeviceId device) {
+  expect(api_.init(0), "cuInit");
+  CUdevice handle = 0;
+  expect(api_.device_get(&handle, device), "cuDeviceGet");
+  CUcontext context = nullptr;
+  expect(api_.primary_ctx_retain(&context, handle), "cuDevicePrimaryCtxRetain");
+  return to_id(context);
+}
+
 CUcontext Driver::context() {
   if (CUcontext known = context_.load(std::memory_order_acquire)) {
     return known;
@@ -38,11 +47,7 @@ CUcontext Driver::context() {
   if (CUcontext known = context_.load(std::memory_order_relaxed)) {
     return known;
   }
-  expect(api_.init(0), "cuInit");
-  CUdevice device = 0;
-  expect(api_.device_get(&device, device_), "cuDeviceGet");
-  CUcontext created = nullptr;
-  expect(api_.primary_ctx_retain(&created, device), "cuDevicePrimaryCtxRetain");
+  auto* const created = reinterpret_cast<CUcontext>(primary_context(device_));
   context_.store(created, std::memory_order_release);
   return created;
 }
@@ -222,11 +227,8 @@ Status Driver::set_access(DevicePtr at, std::size_t bytes) {
   const CallScope scope(*this);
   count(DriverCall::kSetAccess);
   std::vector<CUmemAccessDesc> access{access_for(device_)};
-  {
-    const MutexLock lock(peers_mutex_);
-    for (const DeviceId peer : peers_) {
-      access.push_back(access_for(peer));
-    }
+  for (const DeviceId peer : peers()) {
+    access.push_back(access_for(peer));
   }
   return expect_memory(api_.mem_set_access(raw(at), bytes, access.data(), access.size()),
                        "cuMemSetAccess", bytes);
@@ -246,9 +248,9 @@ void Driver::remove_peer(DeviceId peer) {
   std::erase(peers_, peer);
 }
 
-bool Driver::has_peers() {
+std::vector<DeviceId> Driver::peers() {
   const MutexLock lock(peers_mutex_);
-  return !peers_.empty();
+  return peers_;
 }
 
 void Driver::grant(DevicePtr at, std::size_t bytes, DeviceId to) {

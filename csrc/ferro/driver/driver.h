@@ -61,7 +61,7 @@ class Driver {
   // peer was added before.
   bool add_peer(DeviceId peer);
   void remove_peer(DeviceId peer);
-  bool has_peers();
+  std::vector<DeviceId> peers();
   // Gives one more device access to mapped pages.
   void grant(DevicePtr at, std::size_t bytes, DeviceId to);
   // Whether the device supports virtual memory management.
@@ -80,23 +80,25 @@ class Driver {
   PageHandle import_page(ForeignKind kind, const void* shared);
 
   // Ordering. Events carry no time. An event belongs to the context in which it was created. Only
-  // streams of that context can record it; any context may query it or wait for it.
+  // streams of that context can record it; any context may query it or wait for it. A function with
+  // a context is for that one, which may be another device's.
   // The context of a stream, which may belong to another device.
   ContextId context_of(StreamId stream);
   EventId create_event() { return create_event(own_context()); }
   EventId create_event(ContextId context);
   ContextId own_context() { return to_id(context()); }
+  // The primary context of any device, created if the device has none. It is never released.
+  ContextId primary_context(DeviceId device);
   // Records the event on the stream. False if the stream captures, because the event may then be
   // part of the graph, or if the stream belongs to another context than the event, which `*other`
   // then receives. After false, the event can only be recorded again. Disturbs no capture that
   // began before.
   [[nodiscard]] bool record(EventId event, StreamId stream, ContextId* other = nullptr);
-  // Records the event after all work that the streams of this device's context have received so
-  // far. The event must belong to that context.
+  // Records the event after all work that the streams of its context have received so far.
   // False, with the event unchanged, if a stream of the context captures. The driver then
   // invalidates every capture of the context, in any mode and on any thread, so the caller must
   // know that none runs. Throws DriverError otherwise, also without `has_context_points()`.
-  [[nodiscard]] bool record_context(EventId event);
+  [[nodiscard]] bool record_context(EventId event, ContextId context);
   // Whether the driver has cuCtxRecordEvent (since CUDA 12.5).
   bool has_context_points() const { return api_.ctx_record_event != nullptr; }
   // Whether all work before the event's last record has finished.
@@ -109,12 +111,13 @@ class Driver {
   // Orders the next work of `stream` after the work of `other` so far. Both streams are in the same
   // capture. `event` can be recorded again afterwards.
   void join_in_capture(EventId event, StreamId other, StreamId stream);
-  // Whether the stream captures; for the legacy stream, whether any blocking stream of the device
+  // Whether the stream captures; for the legacy stream, whether any blocking stream of the context
   // does. Disturbs no capture.
-  bool captures(StreamId stream);
-  // The host waits for all work that the streams of the device have received. Captures survive: it
+  bool captures(StreamId stream) { return captures(stream, own_context()); }
+  bool captures(StreamId stream, ContextId context);
+  // The host waits for all work that the streams of the context have received. Captures survive: it
   // frees pinned host memory, which waits too but, unlike cuCtxSynchronize, is allowed meanwhile.
-  void wait_for_device();
+  void wait_for_device(ContextId context);
   CaptureInfo capture_info(StreamId stream);
   CaptureFrontier capture_frontier(StreamId stream);
   // The number of nodes in the graph that the stream is capturing into; 0 if it is not capturing.

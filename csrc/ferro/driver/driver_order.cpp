@@ -6,6 +6,7 @@ namespace ferro {
 namespace {
 
 CUevent raw(EventId event) { return reinterpret_cast<CUevent>(event); }
+CUcontext raw(ContextId context) { return reinterpret_cast<CUcontext>(context); }
 
 }  // namespace
 
@@ -17,7 +18,7 @@ ContextId Driver::context_of(StreamId stream) {
 }
 
 EventId Driver::create_event(ContextId context) {
-  const CallScope scope(*this, reinterpret_cast<CUcontext>(context));
+  const CallScope scope(*this, raw(context));
   CUevent event = nullptr;
   expect(api_.event_create(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   return static_cast<EventId>(reinterpret_cast<std::uint64_t>(event));
@@ -49,13 +50,13 @@ bool Driver::record(EventId event, StreamId stream, ContextId* other) {
          status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-bool Driver::record_context(EventId event) {
+bool Driver::record_context(EventId event, ContextId context) {
   const CallScope scope(*this);
   if (!has_context_points()) {
     refuse("cuCtxRecordEvent", CUDA_ERROR_NOT_SUPPORTED);
   }
   count(DriverCall::kEventRecord);
-  const CUresult result = api_.ctx_record_event(context(), raw(event));
+  const CUresult result = api_.ctx_record_event(raw(context), raw(event));
   if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
     return false;
   }
@@ -80,8 +81,8 @@ void Driver::wait(EventId event) {
   expect(api_.event_synchronize(raw(event)), "cuEventSynchronize");
 }
 
-bool Driver::captures(StreamId stream) {
-  const CallScope scope(*this);
+bool Driver::captures(StreamId stream, ContextId context) {
+  const CallScope scope(*this, raw(context));
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult asked = api_.stream_is_capturing(raw(stream), &status);
   // The driver's answer for the legacy stream while a blocking stream of its context captures.
@@ -112,8 +113,8 @@ void Driver::join_in_capture(EventId event, StreamId other, StreamId stream) {
          "cuStreamWaitEvent");
 }
 
-void Driver::wait_for_device() {
-  const CallScope scope(*this);
+void Driver::wait_for_device(ContextId context) {
+  const CallScope scope(*this, raw(context));
   count(DriverCall::kEventWait);
   void* memory = nullptr;
   expect(api_.mem_host_alloc(&memory, 1, 0), "cuMemHostAlloc");

@@ -45,6 +45,10 @@ bool is_stream_of_pytorch(DeviceId device, StreamId stream) {
 AllocatorConfig with_current_rules(AllocatorConfig config) {
   config.rejection_limit = rejection_limit;
   config.stream_lasts = is_stream_of_pytorch;
+  config.streams_of = [](DeviceId device, std::span<StreamId> to) {
+    DeviceMemory* memory = installed_allocator()->core_of(device);
+    return memory != nullptr ? memory->pools().copy_lasting_streams(to) : 0;
+  };
   static const auto captures = std::make_shared<CaptureCount>();
   config.captures_of_process = captures;
   config.has_rank_messages = has_rank_messages;

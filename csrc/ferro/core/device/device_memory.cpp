@@ -17,7 +17,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
       total_memory_(driver_.total_memory()),
       events_(driver_),
       timeline_(driver_, events_, captures_of_process(),
-                [this](std::span<StreamId> to) { return pools_.copy_lasting_streams(to); }),
+                [this](std::span<StreamId> to) { return copy_known_streams(to); }),
       store_(driver_, timeline_, config.page_bytes, config.handles, config.headroom),
       stale_(driver_, timeline_, observer_),
       imports_(driver_, [this] { return timeline_.wait_for_all(); }),
@@ -70,6 +70,16 @@ void DeviceMemory::set_captures(int running, int announced) {
   captures_of_process().add(announced - announced_captures_);
   announced_captures_ = announced;
   captures_.set(running);
+}
+
+std::size_t DeviceMemory::copy_known_streams(std::span<StreamId> to) {
+  std::size_t count = pools_.copy_lasting_streams(to);
+  if (config_.streams_of) {
+    for (const DeviceId peer : driver_.peers()) {
+      count += config_.streams_of(peer, to.subspan(count));
+    }
+  }
+  return count;
 }
 
 void DeviceMemory::adjust(const AllocatorConfig& wanted) {
@@ -225,6 +235,8 @@ void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
 
 void DeviceMemory::add_peer(DeviceId peer) {
   const RecursiveMutexLock lock(climb_mutex_);
+  // A peer that was added in vain stays there, because it may have access to some memory.
+  timeline_.add_peer(peer);
   const bool is_new = driver_.add_peer(peer);
   try {
     for (Heap* heap : pools_.all_heaps()) {

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace ferro {
@@ -123,8 +124,9 @@ class DeviceMemory {
   void unpin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   ExportTable& exports() { return exports_; }
   Imports& imports() { return imports_; }
-  // Grants another device access to all present and future memory of this one. DriverError: it has
-  // no access to future memory, and perhaps not to all present memory.
+  // Grants another device access to all present and future memory of this one; pages then leave
+  // their arena after its work too (device_timeline.h). DriverError: it has no access to future
+  // memory, and perhaps not to all present memory.
   void add_peer(DeviceId peer) FERRO_EXCLUDES(climb_mutex_);
 
   // Calls `function` under the climb lock. False: another thread holds the lock; no call was made.
@@ -145,6 +147,8 @@ class DeviceMemory {
   CaptureCount& captures_of_process() {
     return config_.captures_of_process != nullptr ? *config_.captures_of_process : own_captures_;
   }
+  // DeviceTimeline::KnownStreams.
+  std::size_t copy_known_streams(std::span<StreamId> to);
   void check_granularity() FERRO_REQUIRES(climb_mutex_);
   void read_rejection_limit() FERRO_REQUIRES(climb_mutex_);
   // `wanted`: the bytes requested from the driver.

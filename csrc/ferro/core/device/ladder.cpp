@@ -199,7 +199,7 @@ std::size_t Ladder::release_of_own_stream(Climb& climb, const std::vector<Heap*>
       !climb.request.stream_may_wait) {
     return 0;
   }
-  const Epoch epoch = parts_.timeline.recorded();
+  const Epoch epoch = parts_.timeline.last_orderable();
   std::size_t released = 0;
   for (Heap* giver : givers) {
     if (giver->stream() == heap.stream() && released < wanted &&

@@ -96,7 +96,8 @@ Epoch Heap::usable_until(const Request& request) {
     const bool is_ordered = pool_ == kDefaultPool || pending_.is_behind_capture();
     return is_ordered ? context_.timeline.passed() : kUnused;
   }
-  return request.stream_may_wait ? std::max(behind(), context_.timeline.recorded()) : behind();
+  return request.stream_may_wait ? std::max(behind(), context_.timeline.last_orderable())
+                                 : behind();
 }
 
 Epoch Heap::neighbours_freed(const Block& gap) {

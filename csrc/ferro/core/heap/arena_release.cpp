@@ -175,7 +175,7 @@ std::optional<Epoch> Heap::latest_release(ReleaseAfter after) const {
   if (keeps_pages() || (pool_ != kDefaultPool && after == ReleaseAfter::kStreamWait)) {
     return std::nullopt;
   }
-  return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.recorded();
+  return after == ReleaseAfter::kPassed ? timeline.passed() : timeline.last_orderable();
 }
 
 // False: a capture forbids the wait.

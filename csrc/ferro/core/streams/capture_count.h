@@ -26,6 +26,9 @@ class CaptureCount {
     const MutexLock lock(mutex_);
     count_.fetch_add(captures, std::memory_order_relaxed);
   }
+  // The driver has refused a point, because a capture ran that was not announced.
+  void note_refusal() { has_refused_points_.store(true, std::memory_order_relaxed); }
+  bool has_refused_points() const { return has_refused_points_.load(std::memory_order_relaxed); }
   // The result of `action()`, during which no capture can be announced; false if one runs.
   template <typename Action>
   bool is_true_without_captures(Action action) const FERRO_EXCLUDES(mutex_) {
@@ -36,6 +39,7 @@ class CaptureCount {
  private:
   mutable Mutex mutex_;
   std::atomic<int> count_{0};
+  std::atomic<bool> has_refused_points_{false};
 };
 
 }  // namespace ferro

@@ -5,6 +5,14 @@
 
 namespace ferro {
 
+void DeviceTimeline::add_peer(DeviceId peer) {
+  const ContextId context = driver_.primary_context(peer);
+  const MutexLock lock(mutex_);
+  if (std::ranges::find(peers_, context) == peers_.end()) {
+    peers_.push_back(context);
+  }
+}
+
 bool DeviceTimeline::record() {
   if (!has_points()) {
     return false;
@@ -18,57 +26,81 @@ bool DeviceTimeline::record() {
 }
 
 bool DeviceTimeline::record_point(std::span<const StreamId> known) {
+  const MutexLock lock(mutex_);
   // Detects unannounced captures on the known streams.
   if (any_captures(known)) {
     return false;
   }
-  const MutexLock lock(mutex_);
   // Frees from now on get a later stamp than the point, which is recorded after this increment. So
   // the point covers all work submitted before a free with an earlier stamp.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
   // A thread that waits may still need the event of a point that has passed.
   if (unused_.empty() || waiting_ != 0) {
-    unused_.push_back(events_.take());
+    unused_.emplace_back();
   }
-  const EventId event = unused_.back();
-  if (!driver_.record_context(event)) {
-    was_refused_.store(true, std::memory_order_relaxed);
-    return false;
+  Events& events = unused_.back();
+  for (std::size_t i = 0; i <= peers_.size(); ++i) {
+    const ContextId context = i == 0 ? driver_.own_context() : peers_[i - 1];
+    if (i == events.size()) {
+      events.push_back(events_.take(context));
+    }
+    if (!driver_.record_context(events[i], context)) {
+      captures_.note_refusal();
+      return false;
+    }
   }
+  Point point{epoch, std::move(events)};
   unused_.pop_back();
   if (points_.size() >= kMaxPoints) {
-    unused_.push_back(points_.back().event);
+    unused_.push_back(std::move(points_.back().events));
     points_.pop_back();
   }
-  points_.push_back({epoch, event});
+  points_.push_back(std::move(point));
   recorded_.store(epoch, std::memory_order_release);
+  note_orderable();
   return true;
 }
 
-bool DeviceTimeline::any_captures(std::span<const StreamId> streams) {
+bool DeviceTimeline::any_captures(std::span<const StreamId> known) {
   return driver_.captures(kLegacyStream) ||
-         std::ranges::any_of(streams, [this](StreamId stream) { return driver_.captures(stream); });
+         std::ranges::any_of(known, [this](StreamId s) { return driver_.captures(s); }) ||
+         std::ranges::any_of(
+             peers_, [this](ContextId peer) { return driver_.captures(kLegacyStream, peer); });
 }
 
 Epoch DeviceTimeline::update() {
   const MutexLock lock(mutex_);
-  while (!points_.empty() && driver_.is_complete(points_.front().event)) {
+  note_orderable();
+  while (!points_.empty() && points_.front().epoch <= last_orderable() &&
+         driver_.is_complete(points_.front().events.front())) {
     note_passed(points_.front().epoch);
   }
   return passed();
 }
 
+// Queries only events of peers.
+void DeviceTimeline::note_orderable() {
+  for (auto point = std::ranges::upper_bound(points_, last_orderable(), {}, &Point::epoch);
+       point != points_.end() &&
+       std::all_of(point->events.begin() + 1, point->events.end(),
+                   [this](EventId event) { return driver_.is_complete(event); });
+       ++point) {
+    orderable_.store(point->epoch, std::memory_order_release);
+  }
+}
+
 void DeviceTimeline::note_passed(Epoch epoch) {
   passed_.store(std::max(epoch, passed()), std::memory_order_release);
+  orderable_.store(std::max(epoch, last_orderable()), std::memory_order_release);
   while (!points_.empty() && points_.front().epoch <= passed()) {
-    unused_.push_back(points_.front().event);
+    unused_.push_back(std::move(points_.front().events));
     points_.pop_front();
   }
 }
 
-std::optional<DeviceTimeline::Point> DeviceTimeline::point_behind(Epoch epoch) const {
+const DeviceTimeline::Point* DeviceTimeline::point_behind(Epoch epoch) const {
   const auto point = std::ranges::lower_bound(points_, epoch, {}, &Point::epoch);
-  return has_passed(epoch) || point == points_.end() ? std::nullopt : std::optional(*point);
+  return has_passed(epoch) || point == points_.end() ? nullptr : &*point;
 }
 
 bool DeviceTimeline::wait(Epoch epoch) {
@@ -86,8 +118,10 @@ bool DeviceTimeline::wait(Epoch epoch) {
   std::optional<Point> point;
   {
     const MutexLock lock(mutex_);
-    point = point_behind(epoch);
-    waiting_ += point ? 1 : 0;
+    if (const Point* behind = point_behind(epoch)) {
+      point = *behind;
+      ++waiting_;
+    }
   }
   if (point) {
     wait_for(*point);
@@ -98,7 +132,9 @@ bool DeviceTimeline::wait(Epoch epoch) {
 // The caller has counted itself in `waiting_`.
 void DeviceTimeline::wait_for(const Point& point) {
   try {
-    driver_.wait(point.event);
+    for (const EventId event : point.events) {
+      driver_.wait(event);
+    }
   } catch (...) {
     const MutexLock lock(mutex_);
     --waiting_;
@@ -112,7 +148,14 @@ void DeviceTimeline::wait_for(const Point& point) {
 void DeviceTimeline::wait_during_captures() {
   // Later frees get a later stamp, so the wait covers all work before the frees of this epoch.
   const Epoch epoch = current_.fetch_add(1, std::memory_order_seq_cst);
-  driver_.wait_for_device();
+  std::vector<ContextId> contexts{driver_.own_context()};
+  {
+    const MutexLock lock(mutex_);
+    contexts.insert(contexts.end(), peers_.begin(), peers_.end());
+  }
+  for (const ContextId context : contexts) {
+    driver_.wait_for_device(context);
+  }
   const MutexLock lock(mutex_);
   recorded_.store(std::max(epoch, recorded()), std::memory_order_release);
   note_passed(epoch);
@@ -123,8 +166,8 @@ bool DeviceTimeline::order_before(Epoch epoch, StreamId stream) {
   if (has_passed(epoch)) {
     return true;
   }
-  const std::optional<Point> point = point_behind(epoch);
-  return point && driver_.stream_wait(point->event, stream);
+  const Point* point = epoch <= last_orderable() ? point_behind(epoch) : nullptr;
+  return point != nullptr && driver_.stream_wait(point->events.front(), stream);
 }
 
 void DeviceTimeline::join_streams(StreamId stream, const std::vector<StreamId>& others) {

@@ -17,7 +17,25 @@ class EventPool {
   explicit EventPool(Driver& driver) : driver_(driver) {}
 
   // An event of this device. Throws DriverError when the driver refuses a new event.
-  EventId take() { return take_from(driver_.own_context()); }
+  EventId take() { return take(driver_.own_context()); }
+  // An event of any context.
+  EventId take(ContextId context) FERRO_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      std::vector<EventId>& unused = unused_[context];
+      if (!unused.empty()) {
+        const EventId event = unused.back();
+        unused.pop_back();
+        return event;
+      }
+    }
+    const EventId event = driver_.create_event(context);
+    if (context != driver_.own_context()) {
+      const MutexLock lock(mutex_);
+      foreign_.emplace(event, context);
+    }
+    return event;
+  }
   // An event recorded after the work of the stream, which may belong to any device. kNoEvent if the
   // stream captures. Throws DriverError.
   EventId record(StreamId stream) {
@@ -36,7 +54,7 @@ class EventPool {
   // `*other` receives the stream's context if that is a different one. An event that is not recorded
   // returns to the pool.
   EventId record_in(ContextId context, StreamId stream, ContextId* other) {
-    const EventId event = take_from(context);
+    const EventId event = take(context);
     bool is_recorded = false;
     try {
       is_recorded = driver_.record(event, stream, other);
@@ -48,23 +66,6 @@ class EventPool {
       put(event);
     }
     return is_recorded ? event : kNoEvent;
-  }
-  EventId take_from(ContextId context) FERRO_EXCLUDES(mutex_) {
-    {
-      const MutexLock lock(mutex_);
-      std::vector<EventId>& unused = unused_[context];
-      if (!unused.empty()) {
-        const EventId event = unused.back();
-        unused.pop_back();
-        return event;
-      }
-    }
-    const EventId event = driver_.create_event(context);
-    if (context != driver_.own_context()) {
-      const MutexLock lock(mutex_);
-      foreign_.emplace(event, context);
-    }
-    return event;
   }
 
   Driver& driver_;

@@ -112,10 +112,10 @@ TEST_F(FoundTest, AFailedAdditionLeavesNoPeer) {
   allocate(kPageBytes);
   FaultyApi::fail_only("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_THROW(device_->add_peer(1), DriverError);
-  EXPECT_FALSE(device_->driver().has_peers());
+  EXPECT_TRUE(device_->driver().peers().empty());
   FaultyApi::reset();
   device_->add_peer(1);
-  EXPECT_TRUE(device_->driver().has_peers());
+  EXPECT_FALSE(device_->driver().peers().empty());
 }
 
 // Its heap goes while its own request climbs, which then uses it: the address sanitizer stops

@@ -150,7 +150,7 @@ TEST_F(DriverTest, AContextPointStandsBehindEveryStream) {
   ASSERT_TRUE(driver_.has_context_points());
   SimGpu::fill(stream_, memory, 7, 1);
   forget_context();
-  ASSERT_TRUE(driver_.record_context(point));
+  ASSERT_TRUE(driver_.record_context(point, driver_.own_context()));
   EXPECT_EQ(current_context(), nullptr);
   EXPECT_EQ(driver_.calls().event_record - before, 1U);
   EXPECT_EQ(SimGpu::calls("cuCtxRecordEvent"), 1U);
@@ -164,23 +164,26 @@ TEST_F(DriverTest, AContextPointStandsBehindEveryStream) {
 TEST_F(DriverTest, ACaptureRefusesAContextPoint) {
   const EventId point = driver_.create_event();
   SimGpu::begin_capture(stream_);
-  EXPECT_FALSE(driver_.record_context(point));
+  EXPECT_FALSE(driver_.record_context(point, driver_.own_context()));
   EXPECT_EQ(driver_.capture_info(stream_).status, CaptureStatus::kInvalidated);
   CUgraph graph = nullptr;
   EXPECT_EQ(SimGpu::api().stream_end_capture(
                 reinterpret_cast<CUstream>(static_cast<std::uint64_t>(stream_)), &graph),
             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  EXPECT_TRUE(driver_.record_context(point));
+  EXPECT_TRUE(driver_.record_context(point, driver_.own_context()));
 }
 
 TEST_F(DriverTest, OtherRefusalsOfAContextPointThrow) {
   const EventId foreign = second_.create_event();
-  EXPECT_THROW(static_cast<void>(driver_.record_context(foreign)), DriverError);
+  EXPECT_THROW(static_cast<void>(driver_.record_context(foreign, driver_.own_context())),
+               DriverError);
   CudaApi old = FaultyApi::table();
   old.ctx_record_event = nullptr;
   Driver without(old, 0);
   EXPECT_FALSE(without.has_context_points());
-  EXPECT_THROW(static_cast<void>(without.record_context(without.create_event())), DriverError);
+  EXPECT_THROW(
+      static_cast<void>(without.record_context(without.create_event(), without.own_context())),
+      DriverError);
 }
 
 TEST_F(DriverTest, ABreakOutsideOfASessionIsNothing) {
