@@ -146,7 +146,8 @@ inline void DeviceModel::operator()(const FreeInUse& i) {
   }
   const auto found = nth_live(i.block);
   const Block& block = found->second;
-  const unsigned user = i.stream % Traffic::kStreams;
+  const bool by_peer = has_peer_ && i.block % 3 == 0;
+  const unsigned user = by_peer ? Traffic::kPeerStream : i.stream % Traffic::kStreams;
   if (block.pool == kDefaultPool && block.stream != kGone && block.stream != user &&
       block.tag != 0 && !is_capturing(user) && !is_capturing(block.stream)) {
     traffic_.order(block.stream, user);

@@ -82,6 +82,7 @@ inline void DeviceModel::operator()(const AddPeer&) {
   has_peer_ = false;  // also when a second request for the same fails
   guarded([this] {
     device_->add_peer(1);
+    traffic_.add_peer();
     has_peer_ = true;
   });
 }

@@ -26,9 +26,15 @@ class ModelError : public std::logic_error {
 // A place in the work of a stream.
 class Event {
  public:
-  // Behind what the stream has now.
-  explicit Event(StreamId stream) {
+  // Behind what the stream has now. It belongs to device 0, or to the given context.
+  explicit Event(StreamId stream, CUcontext context = nullptr) {
+    if (context != nullptr) {
+      SimGpu::expect(SimGpu::api().ctx_set_current(context));
+    }
     SimGpu::expect(SimGpu::api().event_create(&event_, CU_EVENT_DISABLE_TIMING));
+    if (context != nullptr) {
+      SimGpu::make_current();
+    }
     SimGpu::expect(SimGpu::api().event_record(event_, raw(stream)));
   }
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
@@ -57,6 +63,8 @@ class Traffic {
   static constexpr unsigned kStreams = 3;
   // Its streams come and go.
   static constexpr unsigned kShortStream = kStreams - 1;
+  // A stream of device 1, which only reads.
+  static constexpr unsigned kPeerStream = ~0U - 1;
 
   Traffic() {
     for (StreamId& stream : streams_) {
@@ -71,10 +79,14 @@ class Traffic {
     read_ = static_cast<std::uint8_t*>(memory);
   }
 
-  StreamId stream(unsigned number) const { return streams_[number % kStreams]; }
-  bool capturing(unsigned number) const { return captures_[number % kStreams] != 0; }
+  StreamId stream(unsigned number) const {
+    return number == kPeerStream ? peer_stream_ : streams_[number % kStreams];
+  }
+  bool capturing(unsigned number) const { return capture(number) != 0; }
   // Distinguishes captures of all streams; 0: none.
-  unsigned capture(unsigned number) const { return captures_[number % kStreams]; }
+  unsigned capture(unsigned number) const {
+    return number == kPeerStream ? 0 : captures_[number % kStreams];
+  }
 
   // How many streams capture now.
   int captures() const { return static_cast<int>(kStreams - std::ranges::count(captures_, 0U)); }
@@ -90,6 +102,16 @@ class Traffic {
     if (capturing(number)) {
       SimGpu::end_capture(stream(number));
       captures_[number % kStreams] = 0;
+    }
+  }
+
+  // The machine has a second device.
+  void add_peer() {
+    if (peer_ == nullptr) {
+      SimGpu::expect(SimGpu::api().primary_ctx_retain(&peer_, 1));
+      SimGpu::expect(SimGpu::api().ctx_set_current(peer_));
+      peer_stream_ = SimGpu::make_stream();
+      SimGpu::make_current();
     }
   }
 
@@ -113,15 +135,19 @@ class Traffic {
                                                      raw(stream(number))));
       expected_.push_back({tag, at});
     });
-    mark(number);
+    if (number != kPeerStream) {
+      mark(number);
+    }
   }
   // `later` continues after everything that `earlier` has now.
   void order(unsigned earlier, unsigned later) { record(earlier).hold_back(stream(later)); }
-  Event record(unsigned number) const { return Event(stream(number)); }
+  Event record(unsigned number) const {
+    return Event(stream(number), number == kPeerStream ? peer_ : nullptr);
+  }
   // Behind the last work that the stream has outside of a capture.
   std::shared_ptr<Event> last_place(unsigned number) const {
     return capturing(number) ? last_before_capture_[number % kStreams]
-                             : std::make_shared<Event>(stream(number));
+                             : std::make_shared<Event>(record(number));
   }
 
   bool has_spare_stream() const { return next_spare_ < spare_streams_.size(); }
@@ -193,6 +219,8 @@ class Traffic {
 
   std::array<StreamId, kStreams> streams_{};
   std::array<StreamId, 6> spare_streams_{};
+  CUcontext peer_ = nullptr;
+  StreamId peer_stream_{};
   std::size_t next_spare_ = 0;
   std::array<unsigned, kStreams> captures_{};
   unsigned last_capture_ = 0;

@@ -28,6 +28,13 @@ CUresult once_for_each_event(CUcontext context, CUevent event) {
                                          : CUDA_SUCCESS;
 }
 
+// A point of one device alone: the events of the others were never recorded.
+CUresult on_one_device(CUcontext context, CUevent event) {
+  CUcontext own = nullptr;
+  SimGpu::expect(SimGpu::api().primary_ctx_retain(&own, 0));
+  return context == own ? SimGpu::api().ctx_record_event(context, event) : CUDA_SUCCESS;
+}
+
 // Does some program notice? Its seeds are those of the model's own tests.
 bool is_found(CUresult (*record)(CUcontext, CUevent), unsigned programs) {
   for (unsigned seed = 1; seed <= programs; ++seed) {
@@ -48,6 +55,7 @@ bool is_found(CUresult (*record)(CUcontext, CUevent), unsigned programs) {
 
 TEST(LateUses, NoProgramFailsWithoutAMistake) { EXPECT_FALSE(is_found(nullptr, 20)); }
 TEST(LateUses, APointOfOneStreamIsFound) { EXPECT_TRUE(is_found(on_one_stream, 60)); }
+TEST(LateUses, APointOfOneDeviceIsFound) { EXPECT_TRUE(is_found(on_one_device, 60)); }
 TEST(LateUses, APointThatClaimsToBeOverIsFound) { EXPECT_TRUE(is_found(not_at_all, 60)); }
 TEST(LateUses, AStampThatIsTooOldIsFound) { EXPECT_TRUE(is_found(once_for_each_event, 60)); }
 
