@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import RunProgram, RunSimulated
 from tests.programs import Completed
 from tests.python.torch_programs import result_of, simulated
+from tools.gpu import gpu_count
 
 LAYOUTS = ("native", "pages", "segments")
 LONG = pytest.mark.long
@@ -33,6 +34,29 @@ def test_late_waits_with_copies(run_simulated: RunSimulated, layout: str, seed: 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_late_waits_with_kernels(run_program: RunProgram, layout: str) -> None:
     assert_right(run_program("late_wait_example.py", layout, "kernels"))
+
+
+@pytest.mark.parametrize("layout", BRIEF)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_late_waits_for_another_device(layout: str, seed: int) -> None:
+    words = ("late_between_devices.py", layout, "copies", "right")
+    result = simulated(*words, turn="0.001", count=2, mode="adversarial", seed=seed)
+    assert result == {"rounds": 40, "wrong": 0}
+
+
+def test_a_wait_for_another_device_that_is_left_out_shows() -> None:
+    words = ("late_between_devices.py", "native", "copies", "left_out")
+    assert simulated(*words, turn="0.001", count=2, mode="adversarial", seed=0)["wrong"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("work", ["copies", "kernels"])
+def test_late_waits_for_another_device_on_gpus(
+    run_program: RunProgram, layout: str, work: str
+) -> None:
+    assert_right(run_program("late_between_devices.py", layout, work, "right"))
 
 
 IN_PLACE = ("eager", "captured")

@@ -9,6 +9,7 @@ import torch
 
 COUNT = torch.cuda.device_count()
 PAIRS = [(a, b) for a in range(COUNT) for b in range(COUNT) if a != b]
+RELAXED = 2
 _driver = ctypes.CDLL("libcuda.so.1")
 
 
@@ -114,6 +115,23 @@ def statistics_are_each_devices_own() -> Any:
     with_two = [torch.cuda.memory_allocated(device) for device in range(COUNT)]
     del moved
     return [after - before for before, after in zip(with_one, with_two, strict=True)]
+
+
+@check
+def a_silent_capture_of_a_peer_survives() -> Any:
+    """Requests on other devices look at the streams of its memory before they record a point."""
+    stream = torch.cuda.Stream(COUNT - 1)
+    with torch.cuda.stream(stream):
+        known = torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{COUNT - 1}")
+    handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
+    results = [_driver.cuStreamBeginCapture_v2(handle, RELAXED)]
+    held = [torch.empty(20 * MIB, device=f"cuda:{device}") for device in range(COUNT)]
+    results += [
+        _driver.cuStreamEndCapture(handle, ctypes.byref(graph)),
+        _driver.cuGraphDestroy(graph),
+    ]
+    del known, held
+    return results
 
 
 @check
