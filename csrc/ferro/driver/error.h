@@ -1,6 +1,8 @@
 // The only exception type of the driver layer.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstddef>
 #include <stdexcept>
 #include <string>
@@ -23,6 +25,13 @@ class DriverError : public std::runtime_error {
   const std::string& call() const { return call_; }
   const std::string& error_name() const { return error_name_; }
   int code() const { return code_; }
+  // Whether the error ended the context of the call: all its work is over, and every later call
+  // there fails in the same way.
+  bool ends_context() const {
+    return code_ == CUDA_ERROR_ILLEGAL_ADDRESS || code_ == CUDA_ERROR_ASSERT ||
+           code_ == CUDA_ERROR_ECC_UNCORRECTABLE || code_ == CUDA_ERROR_LAUNCH_TIMEOUT ||
+           (code_ >= CUDA_ERROR_HARDWARE_STACK_ERROR && code_ <= CUDA_ERROR_LAUNCH_FAILED);
+  }
 
  private:
   std::string call_;

@@ -1,9 +1,29 @@
 #include "ferro/core/streams/device_timeline.h"
 
+#include "ferro/driver/error.h"
+
 #include <algorithm>
 #include <array>
 
 namespace ferro {
+
+namespace {
+
+// The result of a call about a peer's context, or `if_lost` if an error has ended that context: then
+// no work of the peer uses memory any more, and under the native allocator this device goes on.
+template <typename Call>
+bool of_peer(bool if_lost, Call call) {
+  try {
+    return call();
+  } catch (const DriverError& error) {
+    if (!error.ends_context()) {
+      throw;
+    }
+    return if_lost;
+  }
+}
+
+}  // namespace
 
 void DeviceTimeline::add_peer(DeviceId peer) {
   const ContextId context = driver_.primary_context(peer);
@@ -44,7 +64,8 @@ bool DeviceTimeline::record_point(std::span<const StreamId> known) {
     if (i == events.size()) {
       events.push_back(events_.take(context));
     }
-    if (!driver_.record_context(events[i], context)) {
+    const auto record = [&] { return driver_.record_context(events[i], context); };
+    if (!(i == 0 ? record() : of_peer(true, record))) {
       captures_.note_refusal();
       return false;
     }
@@ -63,9 +84,12 @@ bool DeviceTimeline::record_point(std::span<const StreamId> known) {
 
 bool DeviceTimeline::any_captures(std::span<const StreamId> known) {
   return driver_.captures(kLegacyStream) ||
-         std::ranges::any_of(known, [this](StreamId s) { return driver_.captures(s); }) ||
          std::ranges::any_of(
-             peers_, [this](ContextId peer) { return driver_.captures(kLegacyStream, peer); });
+             known,
+             [this](StreamId s) { return of_peer(false, [&] { return driver_.captures(s); }); }) ||
+         std::ranges::any_of(peers_, [this](ContextId peer) {
+           return of_peer(false, [&] { return driver_.captures(kLegacyStream, peer); });
+         });
 }
 
 Epoch DeviceTimeline::update() {
@@ -83,7 +107,9 @@ void DeviceTimeline::note_orderable() {
   for (auto point = std::ranges::upper_bound(points_, last_orderable(), {}, &Point::epoch);
        point != points_.end() &&
        std::all_of(point->events.begin() + 1, point->events.end(),
-                   [this](EventId event) { return driver_.is_complete(event); });
+                   [this](EventId event) {
+                     return of_peer(true, [&] { return driver_.is_complete(event); });
+                   });
        ++point) {
     orderable_.store(point->epoch, std::memory_order_release);
   }
@@ -132,8 +158,12 @@ bool DeviceTimeline::wait(Epoch epoch) {
 // The caller has counted itself in `waiting_`.
 void DeviceTimeline::wait_for(const Point& point) {
   try {
-    for (const EventId event : point.events) {
-      driver_.wait(event);
+    driver_.wait(point.events.front());
+    for (auto event = point.events.begin() + 1; event != point.events.end(); ++event) {
+      of_peer(true, [&] {
+        driver_.wait(*event);
+        return true;
+      });
     }
   } catch (...) {
     const MutexLock lock(mutex_);
@@ -153,8 +183,12 @@ void DeviceTimeline::wait_during_captures() {
     const MutexLock lock(mutex_);
     contexts.insert(contexts.end(), peers_.begin(), peers_.end());
   }
-  for (const ContextId context : contexts) {
-    driver_.wait_for_device(context);
+  driver_.wait_for_device(contexts.front());
+  for (auto peer = contexts.begin() + 1; peer != contexts.end(); ++peer) {
+    of_peer(true, [&] {
+      driver_.wait_for_device(*peer);
+      return true;
+    });
   }
   const MutexLock lock(mutex_);
   recorded_.store(std::max(epoch, recorded()), std::memory_order_release);

@@ -325,6 +325,27 @@ TEST_F(TimelinePeersTest, ARefusedHostWaitLeavesTheEpochOpen) {
   EXPECT_TRUE(is_idle(peers_));
 }
 
+// After an error such as a failed assertion of a kernel, every call about the peer's context fails.
+TEST_F(TimelinePeersTest, APeerThatIsLostHoldsUpNothing) {
+  for (const auto& [symbol, call] : std::map<std::string, std::uint64_t>{
+           {"cuCtxRecordEvent", 2}, {"cuStreamIsCapturing", 2}, {"cuEventQuery", 1}}) {
+    SCOPED_TRACE(symbol);
+    timeline_.add_peer(kPeer);
+    const Epoch freed = timeline_.now();
+    FaultyApi::fail_only(symbol, call, CUDA_ERROR_ASSERT);
+    ASSERT_TRUE(timeline_.record());
+    SimGpu::finish(stream_);
+    SimGpu::finish(peers_);
+    EXPECT_EQ(timeline_.update(), freed);
+    EXPECT_STREQ(FaultyApi::failed(), symbol.c_str());
+    FaultyApi::fail_only(symbol, call, CUDA_ERROR_UNKNOWN);
+    EXPECT_THROW(timeline_.record() && timeline_.update() != 0, DriverError);
+    FaultyApi::reset();
+    timeline_.record();
+    timeline_.update();
+  }
+}
+
 TEST_F(TimelinePeersTest, ARefusedContextAddsNoPeer) {
   ASSERT_TRUE(timeline_.record());
   FaultyApi::fail_only("cuDevicePrimaryCtxRetain", 1, CUDA_ERROR_UNKNOWN);
