@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from ferro_alloc._pins import Pin, pin
     from ferro_alloc._status import DeviceStatus, Status
-    from ferro_alloc._tags import tag
+    from ferro_alloc._tags import TagMemory, carry_tag, set_tag_limit, tag, tag_pool, tags
     from ferro_alloc._version import __version__
     from ferro_alloc.allocator import install, is_installed, status, uninstall
     from ferro_alloc.config import Config
@@ -63,7 +63,14 @@ _NAMES = {
         "DeviceStatus",
         "Status",
     ),
-    "_tags": ("tag",),
+    "_tags": (
+        "TagMemory",
+        "carry_tag",
+        "set_tag_limit",
+        "tag",
+        "tag_pool",
+        "tags",
+    ),
     "_version": ("__version__",),
     "allocator": (
         "install",
@@ -114,8 +121,10 @@ __all__ = [
     "PoolShare",
     "Status",
     "StreamShare",
+    "TagMemory",
     "TagShare",
     "__version__",
+    "carry_tag",
     "device",
     "explain",
     "install",
@@ -125,8 +134,11 @@ __all__ = [
     "record_history",
     "report",
     "report_on_oom",
+    "set_tag_limit",
     "sizes",
     "status",
     "tag",
+    "tag_pool",
+    "tags",
     "uninstall",
 ]

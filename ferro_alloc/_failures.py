@@ -95,8 +95,8 @@ def explain(error: BaseException) -> OutOfMemory | None:
     After the first `install()` the error also has them as its attribute `ferro_alloc`.
 
     Returns None for an error that ferro_alloc did not raise, for a request that a limit rejected at
-    once (`throw_on_cudamalloc_oom`), and for an error older than the last 16 of the process.
-    Thread-safe.
+    once (`throw_on_cudamalloc_oom`, or the hard limit of a tag), and for an error older than the
+    last 16 of the process. Thread-safe.
     """
     if not isinstance(error, BaseException):
         raise TypeError(f"explain() got {error!r}: expected an exception")

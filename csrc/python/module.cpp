@@ -10,6 +10,7 @@
 #include "python/graph_debug.h"
 #include "python/graphs.h"
 #include "python/peak.h"
+#include "python/tags.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -293,6 +294,7 @@ PYBIND11_MODULE(_C, module) {
   ferro::bind_graph_debug(module);
   ferro::bind_call_sites(module);
   ferro::bind_peak(module);
+  ferro::bind_tags(module);
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const py::gil_scoped_release release;
     if (ferro::CudaAllocator* allocator = ferro::installed_allocator(); allocator != nullptr) {

@@ -16,6 +16,7 @@ from ferro_alloc._errors import FerroError
 from ferro_alloc.allocator import is_installed
 from ferro_alloc.graphs._captured_graph import CapturedGraph
 from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups, late_pools
+from ferro_alloc.graphs._pool_tags import follow, own_tags
 from ferro_alloc.graphs._pools import CapturePool, PoolHandle, handle_of, pool_of
 from ferro_alloc.graphs._replays import exchange
 from ferro_alloc.graphs._sizes import pool_sizes
@@ -73,6 +74,8 @@ class ExclusiveGroup:
         self._order = threading.RLock()
         """Held during a launch, and while pools join or leave. Taken before the registry's lock."""
         self._last: dict[int, torch.cuda.Event] = {}
+        self._tag = ""
+        """Of its pools, unless they have one of their own; see `tag_pool`."""
 
     @property
     def name(self) -> str:
@@ -161,12 +164,16 @@ class ExclusiveGroup:
         if not _exists(handle):
             self._unused.add(handle)
         exclusive_groups[handle] = self
+        if self._tag:
+            follow(handle, self._tag)
         exchange()
 
     def _remove(self, handle: PoolHandle) -> None:
         del self._pools[handle]
         self._unused.discard(handle)
         exclusive_groups.pop(handle, None)
+        if self._tag:
+            follow(handle, "")
 
     def _forget_if_gone(self) -> None:
         """Lets all members leave once each of them is gone. Until then they stay, because a pool
@@ -263,6 +270,23 @@ def exclusive(*members: Member, name: str = "", ordered: bool = False) -> Exclus
             raise FerroError(f"{error} Earlier members are still in the group: {left}") from error
         raise
     return group
+
+
+def tag_pool(pool: Member | ExclusiveGroup, tag: str) -> None:
+    """`ferro_alloc.tag_pool()`, with a name that is valid, or empty."""
+    with _lock:
+        if isinstance(pool, ExclusiveGroup):
+            pool._tag = tag
+            for handle in pool._pools:
+                follow(handle, tag)
+            return
+        handle = handle_of_member(pool)
+        if tag:
+            own_tags[handle] = tag
+        else:
+            own_tags.pop(handle, None)
+        group = exclusive_groups.get(handle)
+        follow(handle, group._tag if isinstance(group, ExclusiveGroup) else "")
 
 
 def _warn_if_late(handle: PoolHandle) -> None:

@@ -199,18 +199,23 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)(b?)|b)", re.IGNORECASE)
 SIZE_FORMS = "24GiB or 24g (2**30 bytes), 24GB (10**9 bytes), 24576MiB, or bytes as in 25769803776b"
 
 
-def parse_memory(text: str) -> int:
+def parse_size(text: str, what: str = "size") -> int:
     """Bytes of `24GiB`, `24g`, `24gi` (2**30 each), `24GB` (10**9 each), and so on with K, M, T.
 
     Raises `FerroError` with the valid forms for any other text, such as a number without a unit.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise FerroError(f"the memory '{text}' has no unit or is no size: expected {SIZE_FORMS}")
+        raise FerroError(f"the {what} '{text}' has no unit or is no size: expected {SIZE_FORMS}")
     number, unit, binary, b = found.groups()
     power = "kmgt".index(unit.lower()) + 1 if unit else 0
     base = 1000 if b and not binary else 1024
-    size = int(float(number) * float(base**power))
+    return int(float(number) * float(base**power))
+
+
+def parse_memory(text: str) -> int:
+    """The same for the memory of a card, which has at least one page."""
+    size = parse_size(text, "memory")
     if size < 2 * _MIB:
         raise FerroError(f"the memory '{text}' is less than a page of 2 MiB: expected {SIZE_FORMS}")
     return size

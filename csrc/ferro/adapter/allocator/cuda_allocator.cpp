@@ -4,6 +4,7 @@
 
 #include "ferro/adapter/allocator/block_size.h"
 #include "ferro/adapter/allocator/installed_allocator.h"
+#include "ferro/adapter/history/tag_limits.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/rank_messages.h"
@@ -185,9 +186,10 @@ void CudaAllocator::add_devices(int device_count) {
     device_count_.store(i + 1, std::memory_order_release);
     Device& made = device(index);
     made.history.record(history_settings_);
-    if (has_tags_.load()) {
+    if (has_tags_.load() || tag_names().any()) {
       made.history.count_tags();
     }
+    choose_observed();
     for (const History::Tracker& tracker : trackers_) {
       made.history.attach_tracker(tracker);
     }
@@ -272,13 +274,19 @@ void* CudaAllocator::allocate_slow(Device& owner, c10::DeviceIndex index,
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kTooManyBytes,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const Request request = to_request(bytes, owner.history.gather_for(bytes));
+  return tag_limits().any() ? allocate_limited(owner, index, stream, request)
+                            : allocate_unlimited(owner, index, stream, request);
+}
+
+void* CudaAllocator::allocate_unlimited(Device& owner, c10::DeviceIndex index,
+                                        const KnownStreams::Slot& stream, const Request& request) {
   if (owner.router.any() || update_route(owner, index) != Route::kOurs) {
     return allocate_routed(owner, index, stream.handle, request);
   }
   // Most often only an observer is attached.
   Heap* arena = stream.arenas[is_large(request.size)];
   if (arena != nullptr) {
-    const DevicePtr ptr = arena->allocate_hit(request.size, bytes, request.context);
+    const DevicePtr ptr = arena->allocate_hit(request.size, request.requested, request.context);
     if (ptr != kNull) {
       announce(owner, index, to_void_ptr(ptr), request.size);
       return to_void_ptr(ptr);

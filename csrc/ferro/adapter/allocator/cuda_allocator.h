@@ -224,8 +224,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   int device_count() const { return device_count_.load(std::memory_order_acquire); }
   // History::sample for all devices, including those added later.
   void sample_stacks(std::size_t bytes) FERRO_EXCLUDES(init_mutex_);
-  // Live blocks of an initialised device by tag, the largest first; none before the first tag.
-  std::vector<TagTotal> tags(c10::DeviceIndex device) const;
+  // TagSums::read of an initialised device; nothing before the first tag.
+  std::vector<TagTotal> tags(c10::DeviceIndex device,
+                             TagSums::Tags which = TagSums::Tags::kLive) const;
+  // From now on each device counts by tag; its observer stays.
+  void count_tags() FERRO_EXCLUDES(init_mutex_);
+  // Called after a change of `tag_limits()`.
+  void follow_tag_limits() FERRO_EXCLUDES(init_mutex_);
   // Null when `device` was not initialised.
   DeviceMemory* core_of(int device) const;
   // DeviceMemory::pin on the device that has the range. False if none has all of it.
@@ -266,6 +271,13 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   Request to_request(std::size_t bytes, CallContext context) const;
   void* allocate_slow(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
                       std::size_t bytes);
+  // The rest of it: with the limits of tags, and without.
+  void* allocate_limited(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
+                         const Request& request);
+  void* allocate_unlimited(Device& device, c10::DeviceIndex index, const KnownStreams::Slot& stream,
+                           const Request& request);
+  [[noreturn]] void refuse_beyond_limit(c10::DeviceIndex index, BlockTag tag,
+                                        std::size_t requested) const;
   void* allocate_here(Device& device, c10::DeviceIndex index, const PoolId& pool, StreamId stream,
                       const Request& request);
   // Allocates without `announce`. Before it fails, the previous allocator's pools may lend a block.
@@ -330,7 +342,6 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
-  void count_tags() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private
   // pool that has a name.
@@ -396,7 +407,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   std::vector<History::Tracker> trackers_ FERRO_GUARDED_BY(init_mutex_);
   std::vector<History::FailureObserver> failure_observers_ FERRO_GUARDED_BY(init_mutex_);
   std::atomic<bool> history_enabled_{false};
-  std::atomic<bool> observed_{false};  // by a history, a tracker or watched blocks
+  std::atomic<bool> observed_{false};  // by a history, a tracker, watched blocks or tags' limits
   std::atomic<bool> has_tags_{false};  // some thread has set one
   TraceRing<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
 };

@@ -84,6 +84,9 @@ void CudaAllocator::resetPeakStats(c10::DeviceIndex index) {
   }
   DeviceMemory& core = device(index).core;
   core.report().reset_peaks();
+  if (TagSums* sums = device(index).history.tags()) {
+    sums->reset_peaks();
+  }
   if (previous_.is_in_use()) {
     previous_.allocator().resetPeakStats(index);
     previous_.forget_peaks(index);

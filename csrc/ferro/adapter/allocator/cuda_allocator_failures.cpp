@@ -96,7 +96,7 @@ Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
   }
   failure.pools = pool_shares(index);
   failure.call_sites = live_call_sites(owner.history, owner.core);
-  failure.tags = owner.history.tags();
+  failure.tags = tags(index);
   failure.message = out_of_memory_message(failure.facts) + describe_pools(failure) +
                     describe_previous(failure) + " Try " + advice(failure.facts) + "." +
                     describe_call_sites(failure) + describe_tags(failure);

@@ -1,6 +1,8 @@
 // Snapshots, histories and observers.
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/history/gathering.h"
+#include "ferro/adapter/history/request_tag.h"
+#include "ferro/adapter/history/tag_limits.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
 
@@ -117,7 +119,8 @@ void CudaAllocator::sample_stacks(std::size_t bytes) {
 }
 
 void CudaAllocator::choose_observed() {
-  observed_.store(isHistoryEnabled() || !trackers_.empty() || watched_blocks_.is_on());
+  observed_.store(isHistoryEnabled() || !trackers_.empty() || watched_blocks_.is_on() ||
+                  tag_limits().any());
 }
 
 void CudaAllocator::watch_blocks(bool on) {
@@ -187,25 +190,12 @@ void CudaAllocator::forward_annotations() {
 }
 
 void CudaAllocator::setUserMetadata(const std::string& metadata) {
-  ThreadAnnotations& mine = thread_annotations();
-  mine.user_metadata = metadata;
-  mine.tag = tag_names().tag_of(metadata);
-  if (mine.tag != 0 && !has_tags_.load(std::memory_order_relaxed)) {
+  thread_annotations().user_metadata = metadata;
+  const BlockTag tag = tag_names().tag_of(metadata);
+  if (tag != 0) {
     count_tags();
   }
-}
-
-// Called at the first tag of the process; permanent.
-void CudaAllocator::count_tags() {
-  const MutexLock lock(init_mutex_);
-  has_tags_.store(true);
-  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
-    device(i).history.count_tags();
-  }
-}
-
-std::vector<TagTotal> CudaAllocator::tags(c10::DeviceIndex index) const {
-  return device(index).history.tags();
+  set_tag_of_thread(tag);
 }
 
 std::string CudaAllocator::getUserMetadata() { return thread_annotations().user_metadata; }

@@ -1,6 +1,8 @@
 #include "ferro/adapter/history/history.h"
 
 #include "ferro/adapter/history/gathering.h"
+#include "ferro/adapter/history/request_tag.h"
+#include "ferro/adapter/history/tag_limits.h"
 #include "ferro/adapter/torch/convert.h"
 
 #include <memory>
@@ -43,11 +45,18 @@ std::string note_of(const EventFacts& event) {
 
 void count(const EventFacts& event, TagSums& tags) {
   if (event.what == MemoryEvent::kAllocate) {
+    LimitedRequest* limited = nullptr;
     if (*event.tag == 0) {
-      *event.tag = thread_annotations().tag;
+      *event.tag = tag_of_request(event.pool);
+      limited = LimitedRequest::of_thread();
     }
-    if (*event.tag != 0) {
+    if (*event.tag == 0) {
+      return;
+    }
+    if (limited == nullptr) {
       tags.on_allocate(*event.tag, event.block_bytes);
+    } else if (!limited->count(tags, *event.tag, event.block_bytes)) {
+      *event.tag = 0;
     }
   } else if (event.what == MemoryEvent::kFreeRequested && *event.tag != 0) {
     tags.on_free(std::exchange(*event.tag, BlockTag{0}), event.block_bytes);
@@ -118,11 +127,6 @@ void History::count_tags() {
   }
 }
 
-std::vector<TagTotal> History::tags() const {
-  const TagSums* tags = tags_.load(std::memory_order_acquire);
-  return tags != nullptr ? tags->read() : std::vector<TagTotal>{};
-}
-
 CallContext History::gather_now() const {
   const auto recorder = recorder_.load(std::memory_order_relaxed);
   return recorder != nullptr && !NoGathering::is_on() ? recorder() : nullptr;
@@ -151,8 +155,8 @@ void History::add(TraceRecord&& record) noexcept {
 }
 
 void History::on_event(const EventFacts& event) noexcept {
-  if (TagSums* tags = tags_.load(std::memory_order_acquire)) {
-    count(event, *tags);
+  if (TagSums* sums = tags()) {
+    count(event, *sums);
   }
   if (!has_listeners() || (is_skipped(action_of(event.what)) && !has_trackers())) {
     return;
@@ -177,6 +181,9 @@ TraceRecord History::record_of(const EventFacts& event) const {
   }
   const ThreadAnnotations& thread = thread_annotations();
   thread.annotate(record);
+  if (event.what == MemoryEvent::kAllocate && *event.tag != 0 && thread.user_metadata.empty()) {
+    record.rare().user_metadata = tag_names().name_of(*event.tag);
+  }
   if (!thread.internal_metadata.empty()) {
     record.rare().internal_metadata = thread.internal_metadata;
   }

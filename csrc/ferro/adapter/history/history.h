@@ -61,8 +61,8 @@ class History final : public MemoryObserver {
 
   // From now on, blocks keep the tags of the requesting threads and are summed by tag.
   void count_tags();
-  // The sums of the blocks since then.
-  std::vector<TagTotal> tags() const;
+  // The sums of the blocks since then; null before.
+  TagSums* tags() const { return tags_.load(std::memory_order_acquire); }
 
   // Null unless contexts are collected at `level` or a more detailed one.
   CallContext gather(RecordContext level) const {
@@ -126,7 +126,6 @@ class History final : public MemoryObserver {
 struct ThreadAnnotations {
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
-  BlockTag tag = 0;  // of `user_metadata`
   std::string internal_metadata;
 
   // Adds them to an entry that this thread causes.

@@ -65,6 +65,15 @@ StrandedBytes DeviceReport::stranded() {
   return stranded;
 }
 
+TagBytes DeviceReport::reserved_by_tag() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  TagBytes reserved;
+  for (Heap* heap : parts_.pools.all_heaps()) {
+    heap->add_reserved_by_tag(reserved);
+  }
+  return reserved;
+}
+
 DeviceView DeviceReport::view() {
   const RecursiveMutexLock lock(climb_mutex_);
   DeviceView view;

@@ -46,6 +46,9 @@ class DeviceReport {
   std::size_t stranded_bytes() FERRO_EXCLUDES(climb_mutex_);
   // The bytes of them beside live ones, by the pages of their handles. O(free blocks).
   StrandedBytes stranded() FERRO_EXCLUDES(climb_mutex_);
+  // The bytes of the handles on which each tag has live bytes. A handle with blocks of several tags
+  // counts for each of them. O(blocks).
+  TagBytes reserved_by_tag() FERRO_EXCLUDES(climb_mutex_);
   DeviceView view() FERRO_EXCLUDES(climb_mutex_);
   // Bytes that a request to the default pool would now take from the driver.
   std::size_t bytes_from_driver(StreamId stream, const Request& request)

@@ -143,6 +143,8 @@ class Heap final : public MappingOwner {
   HeapView view() FERRO_EXCLUDES(mutex_);
   // Adds the free bytes on handles that also hold other bytes. O(free blocks).
   void add_stranded(StrandedBytes& sum) FERRO_EXCLUDES(mutex_);
+  // Adds the bytes of the handles on which each tag has live bytes. O(blocks).
+  void add_reserved_by_tag(TagBytes& sum) FERRO_EXCLUDES(mutex_);
   // Throws InternalError on the first violation. O(blocks).
   void check_invariants() FERRO_EXCLUDES(mutex_);
 

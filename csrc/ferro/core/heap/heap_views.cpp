@@ -151,6 +151,32 @@ void Heap::add_stranded(StrandedBytes& sum) {
   tiling_.for_each_stranded([&](std::size_t pages, std::size_t bytes) { sum[pages] += bytes; });
 }
 
+void Heap::add_reserved_by_tag(TagBytes& sum) {
+  const HeapLock lock(mutex_);
+  // Blocks come in order of address, so handles before this one are counted already.
+  std::map<BlockTag, DevicePtr> counted;
+  tiling_.for_each_block([&](const Block& block) {
+    if (block.state != BlockState::kLive || block.tag == 0) {
+      return;
+    }
+    const Span& span = *block.span;
+    DevicePtr& end_of_counted = counted[block.tag];
+    const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
+    for (std::size_t slot = span.page_slot(block.ptr); slot <= last;) {
+      if (span.page(slot) == kNoPage) {
+        ++slot;
+        continue;
+      }
+      const std::size_t pages = span.handle_end(slot) - span.handle_begin(slot);
+      slot = span.handle_end(slot);
+      if (const DevicePtr end = span.base() + slot * page_bytes_; end > end_of_counted) {
+        sum[block.tag] += pages * page_bytes_;
+        end_of_counted = end;
+      }
+    }
+  });
+}
+
 void Heap::check_invariants() {
   const HeapLock lock(mutex_);
   tiling_.check_invariants();

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 namespace ferro {
@@ -38,6 +39,9 @@ struct SegmentView {
 
 // Called under the lock of a heap.
 using VisitLive = std::function<void(const BlockView& block)>;
+
+// Bytes by tag.
+using TagBytes = std::map<BlockTag, std::size_t>;
 
 // Sums that the heap maintains, so a view's cost does not depend on the number of blocks.
 struct HeapView {

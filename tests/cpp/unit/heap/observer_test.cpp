@@ -148,7 +148,7 @@ class Tagger final : public MemoryObserver {
   void on_event(const EventFacts& event) noexcept override {
     if (event.what == MemoryEvent::kAllocate) {
       found.push_back(*event.tag);
-      *event.tag = *event.tag != 0 ? *event.tag : BlockTag{7};
+      *event.tag = *event.tag != 0 ? *event.tag : next;
       live_bytes += event.block_bytes;
     } else if (event.what == MemoryEvent::kFreeRequested) {
       found.push_back(std::exchange(*event.tag, BlockTag{0}));
@@ -158,6 +158,7 @@ class Tagger final : public MemoryObserver {
     }
   }
 
+  BlockTag next = 7;       // of the next blocks without a tag
   std::vector<int> found;  // of blocks as they came and went, before this changed them
   std::size_t live_bytes = 0;
   bool all_others_have_none = true;
@@ -196,6 +197,36 @@ TEST_F(ObserverTest, ACheckpointBringsTagsBack) {
   device_->set_observer(nullptr);
   heap.restore_live(live, &freed);
   EXPECT_EQ(device_->report().live_blocks(kDefaultPool).front().tag, 0);
+}
+
+TEST_F(ObserverTest, AHandleCountsForEachTagThatHasLiveBytesOnIt) {
+  Tagger tagger;
+  device_->set_observer(&tagger);
+  const auto allocate = [&](BlockTag tag, std::size_t size) {
+    tagger.next = tag;
+    return allocate_at(size, nullptr);
+  };
+  const auto reserved = [&] { return device_->report().reserved_by_tag(); };
+  // Blocks of one page and of several, and some that straddle pages.
+  const DevicePtr small = allocate(7, 1024);
+  allocate(7, 2048);
+  allocate(8, 512);
+  EXPECT_EQ(reserved(), (TagBytes{{7, kPageBytes}, {8, kPageBytes}}));
+  const DevicePtr large = allocate(8, 4 * kPageBytes);
+  EXPECT_EQ(reserved(), (TagBytes{{7, kPageBytes}, {8, 5 * kPageBytes}}));
+  free_at(large, nullptr);
+  allocate(9, 3 * kPageBytes / 2);
+  allocate(10, 3 * kPageBytes / 2);
+  // The page, or the handle, between the two counts for both.
+  const TagBytes both = reserved();
+  EXPECT_EQ(both.at(8), kPageBytes);
+  EXPECT_EQ(both.at(9) + both.at(10), 4 * kPageBytes);
+  EXPECT_LE(both.at(9), device_->report().held_bytes());
+  // A block without a tag counts for none, a freed one neither.
+  allocate(0, 1024);
+  free_at(small, nullptr);
+  EXPECT_EQ(reserved(), both);
+  device_->set_observer(nullptr);
 }
 
 TEST_F(ObserverTest, WithoutAnObserverNoContextIsKept) {
