@@ -19,7 +19,8 @@
   X(kEventWait, event_wait)      \
   X(kStreamWait, stream_wait)    \
   X(kExport, exported)           \
-  X(kImport, imported)
+  X(kImport, imported)           \
+  X(kCopy, copy)
 // clang-format on
 
 namespace ferro {

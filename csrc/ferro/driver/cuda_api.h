@@ -41,6 +41,13 @@
   X(mem_import, cuMemImportFromShareableHandle)                                \
   X(mem_host_alloc, cuMemHostAlloc)                                            \
   X(mem_free_host, cuMemFreeHost)                                              \
+  /* copies to and from the host */                                            \
+  X(mem_host_register, cuMemHostRegister_v2)                                   \
+  X(mem_host_unregister, cuMemHostUnregister)                                  \
+  X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                                   \
+  X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2)                                   \
+  X(stream_create, cuStreamCreate)                                             \
+  X(stream_synchronize, cuStreamSynchronize)                                   \
   /* events and streams */                                                     \
   X(event_create, cuEventCreate)                                               \
   X(event_record, cuEventRecord)                                               \
@@ -69,7 +76,6 @@
   X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)                         \
   X(ctx_synchronize, cuCtxSynchronize)                                         \
   X(event_destroy, cuEventDestroy_v2)                                          \
-  X(stream_synchronize, cuStreamSynchronize)                                   \
   X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2)                                   \
   X(stream_begin_capture, cuStreamBeginCapture_v2)                             \
   X(stream_end_capture, cuStreamEndCapture)                                    \
@@ -88,10 +94,7 @@
   X(ctx_enable_peer_access, cuCtxEnablePeerAccess)                             \
   X(ctx_disable_peer_access, cuCtxDisablePeerAccess)                           \
   X(memcpy_peer_async, cuMemcpyPeerAsync)                                      \
-  X(memcpy_htod_async, cuMemcpyHtoDAsync_v2)                                   \
-  X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2)                                   \
   X(launch_host_func, cuLaunchHostFunc)                                        \
-  X(stream_create, cuStreamCreate)                                             \
   X(stream_destroy, cuStreamDestroy_v2)                                        \
   X(stream_query, cuStreamQuery)
 #define FERRO_CUDA_API_OPTIONAL(X)                                             \

@@ -79,6 +79,20 @@ class Driver {
   // keeps, or to a CUmemFabricHandle.
   PageHandle import_page(ForeignKind kind, const void* shared);
 
+  // Copies between device and host, on a stream that this object owns and the program does not know.
+  // Page-locks host memory, so that copies run at the speed of the bus. False: the system locks no
+  // more memory. A copy must not cross the border of a locked range.
+  [[nodiscard]] bool lock_host_memory(void* begin, std::size_t bytes);
+  // Does not wait for copies.
+  void unlock_host_memory(void* begin) noexcept;
+  // These begin a copy, which runs after the copies before it.
+  void copy_to_host(void* to, DevicePtr from, std::size_t bytes);
+  void copy_to_device(DevicePtr to, const void* from, std::size_t bytes);
+  // The event comes after the copies so far.
+  void record_copies(EventId event);
+  // The host waits for all copies.
+  void wait_for_copies();
+
   // Ordering. Events carry no time. An event belongs to the context in which it was created. Only
   // streams of that context can record it; any context may query it or wait for it. A function with
   // a context is for that one, which may be another device's.
@@ -169,6 +183,7 @@ class Driver {
       refuse(call, result, bytes);
     }
   }
+  CUstream copy_stream();
   CUgraph captured_graph(StreamId stream) const;
   void add_words(CUgraph graph, std::vector<DevicePtr>* words) const;
   void add_kernel_words(CUgraphNode kernel, std::vector<DevicePtr>* words) const;
@@ -181,6 +196,8 @@ class Driver {
   enum class TraitsState : std::uint8_t { kUnknown, kPromised, kSettled };
   std::atomic<TraitsState> traits_state_{TraitsState::kUnknown};
   std::atomic<unsigned> traits_{0};
+  Mutex copy_mutex_;
+  CUstream copy_stream_ FERRO_GUARDED_BY(copy_mutex_) = nullptr;  // null before the first copy
   Mutex peers_mutex_;
   std::vector<DeviceId> peers_ FERRO_GUARDED_BY(peers_mutex_);
   std::array<std::atomic<std::uint64_t>, kDriverCallKinds> calls_{};

@@ -166,6 +166,9 @@ SharingResult GraphMemory::begin_capture(const PoolId& id) {
   const RecursiveMutexLock lock(climb_mutex_);
   const ObserverSlot::DeliveryAtEnd delivery(parts_.observer);
   using First = GraphPool::First;
+  if (is_scratch_asleep(id)) {
+    return SharingResult::kAsleep;
+  }
   GraphPool& pool = pool_of(id);
   pool.carried.begin([&] { return live_ranges_of(id); });
   if (pool.is_of_tree()) {

@@ -28,6 +28,10 @@ SharingResult GraphMemory::check_join(GroupId group, const PoolId& id) const {
   if (parts_.captures.load() != 0) {
     return SharingResult::kCapturing;
   }
+  const auto set = sets_.find(group);
+  if (is_scratch_asleep(id) || (set != sets_.end() && set->second.is_asleep())) {
+    return SharingResult::kAsleep;
+  }
   const GraphPool* pool = find(id);
   if (pool == nullptr || !pool->is_member()) {
     return SharingResult::kOk;
@@ -112,6 +116,9 @@ SharingResult GraphMemory::leave(const PoolId& id) {
   GraphPool* pool = find(id);
   if (pool == nullptr || !pool->is_member()) {
     return SharingResult::kNoMember;
+  }
+  if (pool->set->is_asleep()) {
+    return SharingResult::kAsleep;
   }
   ScratchSet& before = *pool->set;
   if (before.members().size() == 1) {

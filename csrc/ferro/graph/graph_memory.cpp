@@ -376,8 +376,12 @@ void GraphMemory::on_restore(const PoolId& id) {
 
 void GraphMemory::collect(News news) {
   forget_gone_pools();
+  // Scratch that is asleep is not mapped.
+  const auto is_awake = [](const GraphPool& pool) {
+    return !pool.is_member() || !pool.set->is_asleep();
+  };
   const auto is_new = [&](const GraphPool& pool) {
-    return news == News::kShared && has_news(pool);
+    return news == News::kShared && has_news(pool) && is_awake(pool);
   };
   for (auto& [id, pool] : pools_) {
     const bool is_unsettled = pool.loan && !pool.loan->is_running && !pool.loan->is_ending;
@@ -386,7 +390,7 @@ void GraphMemory::collect(News news) {
     }
   }
   const bool any = std::ranges::any_of(pools_, [&](const auto& entry) {
-    return !entry.second.gone.empty() || is_new(entry.second);
+    return (!entry.second.gone.empty() && is_awake(entry.second)) || is_new(entry.second);
   });
   if ((!any && gone_moves_.empty()) || !parts_.timeline.wait_for_all()) {
     return;
@@ -395,7 +399,7 @@ void GraphMemory::collect(News news) {
     return old.block->span->heap()->remove_alias(old.block);
   });
   for (auto& [id, pool] : pools_) {
-    if (!pool.is_member()) {
+    if (!pool.is_member() || !is_awake(pool)) {
       continue;
     }
     pool.set->remove_uses(pool.gone);
@@ -430,6 +434,24 @@ bool GraphMemory::keeps_aliased(const PoolId& id) const {
           (pool->is_member() && std::ranges::any_of(pool->set->handles(), [&](const auto& entry) {
              return entry.second.kept_by == id;
            })));
+}
+
+std::set<PageHandle> GraphMemory::shared_handles() const {
+  std::set<PageHandle> shared;
+  for (const auto& [group, set] : sets_) {
+    for (const auto& [handle, users] : set.handles()) {
+      shared.insert(handle);
+    }
+  }
+  for (const auto& [id, pool] : pools_) {
+    shared.merge(pool.moved.handles());
+  }
+  for (const AliasedBlock& old : gone_moves_) {
+    for (const HandleRange& range : old.handles) {
+      shared.insert(range.handle);
+    }
+  }
+  return shared;
 }
 
 std::size_t GraphMemory::pages_of(const PoolId& id) const {

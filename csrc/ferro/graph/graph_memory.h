@@ -96,7 +96,7 @@ class GraphMemory final : public GraphPages {
   void forget_capture(const PoolId& id, std::uint64_t capture) FERRO_EXCLUDES(records_mutex_);
 
   // A capture into the pool begins. kOutOfMemory: what an earlier one left alive still has no pages
-  // of its own.
+  // of its own. kAsleep: the scratch of its group is asleep.
   SharingResult begin_capture(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
   // The capture has ended; no-op where none had begun. Where memory lacks for what it left alive,
   // the cache is emptied first. kOutOfMemory and DriverError: it has no pages of its own; the next
@@ -154,6 +154,11 @@ class GraphMemory final : public GraphPages {
   bool prepare_release(const PoolId& id) override;
   // Is a page of what the pool keeps at other addresses too?
   bool keeps_aliased(const PoolId& id) const;
+  std::size_t sleep_scratch(const SleepFilter& which, StayingBytes& staying) override;
+  std::size_t asleep_scratch(const SleepFilter& which) const override;
+  bool wake_scratch(const SleepFilter& which) override;
+  bool is_scratch_asleep(const PoolId& id) const override;
+  std::set<PageHandle> shared_handles() const override;
   std::size_t pages_of(const PoolId& id) const override;
   std::size_t pages() const override;
   void check_invariants() const override;

@@ -33,8 +33,9 @@ namespace ferro {
 struct GraphPool;
 
 // kOutOfMemory: no handles of its own could be had for what lives or stays. kCapturing: a capture
-// forbids to wait for the device. kMember, kNoMember: of a group.
-enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, kNoMember};
+// forbids to wait for the device. kMember, kNoMember: of a group. kAsleep: the scratch of the group
+// is asleep.
+enum class [[nodiscard]] SharingResult{kOk, kOutOfMemory, kCapturing, kMember, kNoMember, kAsleep};
 
 using GroupId = std::uint64_t;
 using ScratchUser = std::uint64_t;
@@ -47,6 +48,7 @@ struct ScratchUse {
   bool may_fold = true;
   // All its handles are behind addresses of this user too (moved_pages.h).
   std::optional<ScratchUser> doubles = std::nullopt;
+  bool is_asleep = false;  // not mapped
 };
 
 class ScratchSet {
@@ -59,9 +61,11 @@ class ScratchSet {
     // An arena of this pool owns it and takes it into account; no capture borrows it. Its users are
     // of one graph, which writes there before it writes what it keeps.
     std::optional<PoolId> kept_by;
+    // The set has no memory for it: the handle is a number of ours, until it wakes.
+    bool is_asleep = false;
 
     // That the set takes into account.
-    std::size_t held_pages() const { return kept_by ? 0 : pages; }
+    std::size_t held_pages() const { return kept_by || is_asleep ? 0 : pages; }
     bool is_used_by(const std::set<ScratchUser>& all) const {
       return std::ranges::includes(all, users);
     }
@@ -104,12 +108,24 @@ class ScratchSet {
   // Puts handles without a user into the store, and counts the others for the first member that has
   // scratch. Belongs behind every change of users and members.
   void settle_accounts();
+  // Unmaps the scratch that lies wholly on handles that the set holds, and puts handles that are
+  // behind no address any more into the store. Returns their pages. What the driver refuses to unmap
+  // stays. No capture borrows, and the device is at rest.
+  std::size_t sleep();
+  // Maps new handles in their place. False, also when it throws DriverError: nothing woke.
+  bool wake();
+  bool is_asleep() const { return is_asleep_; }
+  std::size_t asleep_pages() const;
   // Maps the handles of the user with the most scratch behind the scratch of the others, where they
   // fit. With `only` the mappings of this user change, and no others. Where the driver refuses,
   // less is shared. The device is at rest.
   void fold(std::optional<ScratchUser> only = std::nullopt);
 
  private:
+  using Renamed = std::map<PageHandle, PageHandle>;
+  template <typename Visit>
+  void for_each_use(Visit visit);
+  void rename(const Renamed& names);
   void fold_use(ScratchUse& use, std::set<PageHandle>& kept);
   void fold_doubled(GraphPool& pool, const ScratchUse& doubled, std::set<PageHandle>& kept);
 
@@ -120,6 +136,7 @@ class ScratchSet {
   std::vector<GraphPool*> members_;
   GraphPool* home_ = nullptr;
   std::size_t home_pages_ = 0;
+  bool is_asleep_ = false;  // some scratch is not mapped
 };
 
 }  // namespace ferro

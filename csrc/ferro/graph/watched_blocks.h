@@ -29,6 +29,7 @@ class WatchedBlock {
   std::size_t size() const { return block_.size; }  // bytes, as handed out
   std::size_t requested() const { return block_.requested; }
   const PoolId& pool() const { return pool_; }
+  BlockTag tag() const { return block_.tag; }
   // Where it was allocated and freed; null if not recorded.
   const CallContext& allocated_at() const { return block_.context; }
   const CallContext& freed_at() const { return freed_at_; }  // once it is freed

@@ -137,6 +137,7 @@ class DeviceModel {
   }
   void operator()(const OthersHold& i);
   void operator()(const OnShortage& i) { on_shortage_ = i; }
+  void operator()(const Nap&);
   void operator()(const FailNext& i) {
     FaultyApi::fail_only(kFailing[i.function % std::size(kFailing)], 1,
                          i.out_of_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN);

@@ -29,6 +29,7 @@ inline void DeviceModel::operator()(const Export& i) {
   }
   switch (*result) {
     case ExportResult::kNotLive:
+    case ExportResult::kAsleep:
     case ExportResult::kNotExportable:
       expect(false, "a live block can be shared");
       return;

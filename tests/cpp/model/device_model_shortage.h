@@ -117,4 +117,44 @@ inline void DeviceModel::check_failure(const Allocate& request, const OutOfMemor
   }
 }
 
+// No stream gets work meanwhile. Limits and headroom may keep what sleeps from waking.
+inline void DeviceModel::operator()(const Nap&) {
+  const OnShortage relief = std::exchange(on_shortage_, {Relief::kNone, 0, kBlockAlignment});
+  device_->store().set_limit(PageStore::kNoLimit);
+  device_->store().set_rejection_limit(PageStore::kNoLimit);
+  device_->store().set_headroom(0);
+  rejection_limit_before_ = PageStore::kNoLimit;
+  const SleepFilter all{[](const SleepFilter::InUse&) { return true; },
+                        [](const PoolId&) { return true; }};
+  guarded([&] {
+    const std::size_t held = device_->report().held_bytes();
+    const SleepOutcome slept =
+        device_->sleep(all, Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
+    if (slept.result == SleepResult::kBusy) {
+      expect(traffic_.captures() != 0, "only a capture keeps memory from sleeping");
+      return;
+    }
+    expect(slept.result == SleepResult::kOk, "there is host memory");
+    expect(device_->sleep_view().asleep_bytes == slept.bytes, "what sleeps is counted");
+    expect(fault_struck() || device_->report().held_bytes() + slept.bytes <= held,
+           "what sleeps is given back");
+  });
+  device_->report().check_invariants();
+  check_step();
+  while (device_->sleep_view().asleep_bytes != 0) {
+    guarded([&] {
+      const SleepOutcome woke = device_->wake(all);
+      expect(woke.result == SleepResult::kOk || fault_struck(), "there is room for what slept");
+    });
+    if (fault_struck()) {
+      check_step();
+      FaultyApi::reset();
+    }
+  }
+  expect(device_->sleep_view().saved_bytes == 0, "contents are back");
+  device_->store().set_limit(limit_);
+  device_->store().set_headroom(world_.headroom * kPageBytes);
+  on_shortage_ = relief;
+}
+
 }  // namespace ferro::testing

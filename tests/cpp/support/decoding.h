@@ -128,7 +128,10 @@ inline Instruction next_instruction(ByteReader& in, const Profile& profile) {
   if (kind < 69) return next_allocate_at(in, profile);
   if (kind < 75) return Export{in.byte()};
   if (kind < 76) return SetUseOnOom{in.byte(), in.below(2) == 0};
-  if (kind < 77) return in.below(4) == 0 ? Instruction{AddPeer{}} : CollectPending{};
+  if (kind < 77) {
+    const unsigned which = in.below(4);
+    return which == 0 ? Instruction{AddPeer{}} : which == 1 ? Instruction{CollectPending{}} : Nap{};
+  }
   if (kind < 79) return OthersHold{in.below(2) == 0 ? 0U : in.below(24)};
   if (kind < 81) return DestroyStream{};
   if (kind < 84) {

@@ -104,6 +104,8 @@ struct SetRejectionLimit {
   std::size_t pages;  // 0: none
 };
 
+struct Nap {};  // all memory sleeps and wakes
+
 // Exclusive groups, which worlds with `groups` have.
 struct JoinGroup {
   unsigned pool, group;
@@ -127,7 +129,7 @@ using Instruction =
                  EmptyCache, EmptyPool, CollectPending, HoldPool, ReleasePool, TakeCheckpoint,
                  RestoreCheckpoint, SetLimit, FailNext, AllocateAt, Export, SetUseOnOom, AddPeer,
                  OthersHold, DestroyStream, OnShortage, SetRejectionLimit, JoinGroup, LeaveGroup,
-                 BeginGraph, EndGraph, Replay>;
+                 BeginGraph, EndGraph, Replay, Nap>;
 
 inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuMemSetAccess",       "cuMemUnmap",
@@ -138,7 +140,10 @@ inline constexpr const char* kFailing[] = {"cuMemCreate",          "cuMemMap",
                                            "cuMemAddressFree",     "cuMemExportToShareableHandle",
                                            "cuMemcpyDtoDAsync_v2", "cuCtxSynchronize",
                                            "cuStreamWaitEvent",    "cuCtxRecordEvent",
-                                           "cuStreamGetCtx",       "cuStreamIsCapturing"};
+                                           "cuStreamGetCtx",       "cuStreamIsCapturing",
+                                           "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2",
+                                           "cuStreamSynchronize",  "cuMemHostRegister_v2",
+                                           "cuStreamCreate"};
 
 // What a program runs in.
 struct World {
@@ -175,6 +180,7 @@ inline std::string to_code(const Instruction& instruction) {
     void operator()(const BeginCapture& i) const { out << "BeginCapture{" << i.stream << "}"; }
     void operator()(const EndCapture& i) const { out << "EndCapture{" << i.stream << "}"; }
     void operator()(const EmptyCache&) const { out << "EmptyCache{}"; }
+    void operator()(const Nap&) const { out << "Nap{}"; }
     void operator()(const EmptyPool& i) const { out << "EmptyPool{" << i.pool << "}"; }
     void operator()(const CollectPending&) const { out << "CollectPending{}"; }
     void operator()(const HoldPool& i) const { out << "HoldPool{" << i.pool << "}"; }

@@ -25,6 +25,10 @@ void check(ExportResult result, DeviceId device, void* ptr) {
       TORCH_CHECK(false, "Memory of GPU ", device,
                   " cannot be shared between processes: its driver gives no file descriptors for "
                   "it. Share a copy in host memory.");
+    case ExportResult::kAsleep:
+      TORCH_CHECK(false,
+                  "This memory is asleep (ferro_alloc.sleep), so there is nothing to share. Call "
+                  "ferro_alloc.wake() first.");
     case ExportResult::kBorrowed:
       TORCH_CHECK(false,
                   "This memory was allocated in a CUDA graph capture that has not ended, and other "

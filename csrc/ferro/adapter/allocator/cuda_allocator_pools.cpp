@@ -134,6 +134,9 @@ void CudaAllocator::endAllocateToPool(c10::DeviceIndex index, c10::MempoolId_t i
 }
 
 void CudaAllocator::check_sharing(SharingResult result) {
+  TORCH_CHECK(result != SharingResult::kAsleep,
+              "The memory of this graph's exclusive group is asleep (ferro_alloc.sleep). Call "
+              "ferro_alloc.wake() before the capture.");
   TORCH_CHECK_WITH(
       OutOfMemoryError, result != SharingResult::kOutOfMemory,
       "CUDA out of memory. What the capture left alive needs pages that no other graph "
@@ -154,6 +157,8 @@ const char* text_of(SharingResult result) {
       return "member";
     case SharingResult::kNoMember:
       return "no member";
+    case SharingResult::kAsleep:
+      return "asleep";
   }
   return "";
 }

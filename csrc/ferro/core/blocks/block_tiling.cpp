@@ -265,16 +265,127 @@ Block* BlockTiling::retire(Block* block) {
   return block;
 }
 
-Block* BlockTiling::cut_retired(Block* block, DevicePtr begin, std::size_t bytes) {
+// Cuts a range out of a block that is in no index; the rest keeps its state.
+Block* BlockTiling::cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes) {
   if (block->ptr < begin) {
-    split_tail(block, distance(block->ptr, begin), BlockState::kRetired);
+    split_tail(block, distance(block->ptr, begin), block->state);
     block = block->next;
   }
   if (block->size > bytes) {
-    split_tail(block, bytes, BlockState::kRetired);
+    split_tail(block, bytes, block->state);
   }
-  scratch_.retired_bytes -= bytes;
   return block;
+}
+
+Block* BlockTiling::cut_retired(Block* block, DevicePtr begin, std::size_t bytes) {
+  scratch_.retired_bytes -= bytes;
+  return cut_unindexed(block, begin, bytes);
+}
+
+PageHandle BlockTiling::put_to_sleep(Span& span, DevicePtr begin, std::vector<PageRun>* retired) {
+  const DevicePtr end = handle_end(span, begin);
+  for (Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
+       block = block->next) {
+    const DevicePtr first = std::max(block->ptr, begin);
+    const std::size_t bytes = distance(first, std::min(block->end(), end));
+    if (block->is_free()) {
+      block = cut(block, first, bytes);
+      mark_asleep(block);
+    } else if (block->state == BlockState::kRetired) {
+      block = cut_retired(block, first, bytes);
+      mark_asleep(block);
+      retired->push_back({first, bytes});
+    }
+  }
+  sleep_.pages += distance(begin, end) / page_bytes_;
+  return span.put_to_sleep(span.page_slot(begin));
+}
+
+void BlockTiling::wake(Span& span, DevicePtr begin, std::span<const HandleRange> handles,
+                       std::span<const PageRun> retired) {
+  const DevicePtr end = handle_end(span, begin);
+  unback(span, {begin, distance(begin, end)});
+  back(span, begin, handles);
+  std::vector<Block*> woken;
+  for (Block* block = span.block_around(begin); block != nullptr && block->ptr < end;
+       block = block->next) {
+    if (block->state == BlockState::kAsleep) {
+      const DevicePtr first = std::max(block->ptr, begin);
+      block = cut_unindexed(block, first, distance(first, std::min(block->end(), end)));
+      sleep_.free_bytes -= block->size;
+      woken.push_back(block);
+    }
+  }
+  // A retired part is a block of its own since it was put to sleep.
+  for (Block* block : woken) {
+    const bool was_retired =
+        std::ranges::find(retired, block->ptr, &PageRun::begin) != retired.end();
+    if (was_retired) {
+      retire(block);
+    } else {
+      insert_merged(block);
+    }
+  }
+}
+
+void BlockTiling::free_asleep(Block* block) {
+  const Span& span = *block->span;
+  const DevicePtr end = block->end();
+  while (true) {
+    const std::size_t slot = span.page_slot(block->ptr);
+    const bool asleep = span.is_asleep(slot);
+    DevicePtr until = handle_end(span, block->ptr);
+    while (until < end && span.is_asleep(span.page_slot(until)) == asleep) {
+      until = handle_end(span, until);
+    }
+    const bool is_last = until >= end;
+    if (!is_last) {
+      split_tail(block, distance(block->ptr, until), block->state);
+    }
+    Block* next = block->next;
+    if (asleep) {
+      mark_asleep(block);
+    } else {
+      insert_merged(block);
+    }
+    if (is_last) {
+      return;
+    }
+    block = next;
+  }
+}
+
+Block* BlockTiling::forget_asleep(Span& span, DevicePtr begin) {
+  const DevicePtr end = handle_end(span, begin);
+  unback(span, {begin, distance(begin, end)});
+  Block* block = span.block_around(begin);
+  block = cut_unindexed(block, begin, distance(begin, std::min(block->end(), end)));
+  while (block->end() < end) {
+    cut_unindexed(block->next, block->next->ptr,
+                  distance(block->next->ptr, std::min(block->next->end(), end)));
+    absorb_next(block);
+  }
+  sleep_.free_bytes -= block->size;
+  return block;
+}
+
+void BlockTiling::mark_asleep(Block* block) {
+  block->state = BlockState::kAsleep;
+  sleep_.free_bytes += block->size;
+}
+
+bool BlockTiling::is_asleep(const Block& block) const {
+  if (sleep_.pages == 0) {
+    return false;
+  }
+  const Span& span = *block.span;
+  const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
+  for (std::size_t slot = span.page_slot(block.ptr); slot <= last; slot = span.handle_end(slot)) {
+    if (span.is_asleep(slot)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void BlockTiling::unretire_all() {
@@ -296,6 +407,7 @@ void BlockTiling::unback(Span& span, const PageRun& run) {
   for (std::size_t slot = first; slot < end;) {
     const std::size_t next = span.handle_end(slot);
     scratch_.borrowed_pages -= span.is_borrowed(slot) ? next - slot : 0;
+    sleep_.pages -= span.is_asleep(slot) ? next - slot : 0;
     span.remove_handle(slot);
     slot = next;
   }
@@ -314,6 +426,8 @@ void BlockTiling::check_invariants() const {
   std::size_t backed = 0;
   std::size_t borrowed = 0;
   std::size_t retired = 0;
+  std::size_t asleep = 0;
+  std::size_t asleep_free = 0;
   for (const auto& [base, owned] : spans_) {
     const Span& span = *owned;
     FERRO_CHECK(base == span.base());
@@ -321,6 +435,9 @@ void BlockTiling::check_invariants() const {
     backed += span.backed_pages();
     for (std::size_t slot = 0; scratch_.borrowed_pages != 0 && slot < span.page_slots(); ++slot) {
       borrowed += span.page(slot) != kNoPage && span.is_borrowed(slot) ? 1 : 0;
+    }
+    for (std::size_t slot = 0; sleep_.pages != 0 && slot < span.page_slots(); ++slot) {
+      asleep += span.is_asleep(slot) ? 1 : 0;
     }
     DevicePtr expected = span.base();
     const Block* prev = nullptr;
@@ -332,6 +449,8 @@ void BlockTiling::check_invariants() const {
                   (block->state != BlockState::kGap && block->state != BlockState::kFree &&
                    block->state != BlockState::kRetired));
       retired += block->state == BlockState::kRetired ? block->size : 0;
+      asleep_free += block->state == BlockState::kAsleep ? block->size : 0;
+      check_sleep(*block);
       ++blocks;
       free_blocks += block->is_free() ? 1 : 0;
       unmerged += block->state == BlockState::kUnmerged ? 1 : 0;
@@ -345,6 +464,20 @@ void BlockTiling::check_invariants() const {
   FERRO_CHECK(gaps == gaps_.count());
   FERRO_CHECK(reserved == reserved_bytes_ && backed == backed_pages_);
   FERRO_CHECK(borrowed == scratch_.borrowed_pages && retired == scratch_.retired_bytes);
+  FERRO_CHECK(asleep == sleep_.pages && asleep_free == sleep_.free_bytes);
+}
+
+void BlockTiling::check_sleep(const Block& block) const {
+  if (block.state == BlockState::kAsleep) {
+    const Span& span = *block.span;
+    const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
+    for (std::size_t slot = span.page_slot(block.ptr); slot <= last; ++slot) {
+      FERRO_CHECK(span.is_asleep(slot));
+    }
+  } else if (block.state != BlockState::kLive && block.state != BlockState::kPending &&
+             block.is_backed()) {
+    FERRO_CHECK(!is_asleep(block));
+  }
 }
 
 }  // namespace ferro

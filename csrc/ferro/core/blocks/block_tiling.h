@@ -8,7 +8,9 @@
 //  * the free index has exactly the free blocks, the bins the unmerged ones, the gap index gaps;
 //  * a free block's stamp is the latest of the blocks merged into it;
 //  * backed_pages() == filled slots of all spans, scratch().borrowed_pages == those of borrowed
-//    handles, scratch().retired_bytes == bytes of retired blocks.
+//    handles, scratch().retired_bytes == bytes of retired blocks; sleep().pages == those of handles
+//    that are asleep, sleep().free_bytes == bytes of blocks that are;
+//  * a block is asleep only on handles that are, and a free, unmerged or retired one only on others.
 #pragma once
 
 #include "ferro/core/blocks/block_slab.h"
@@ -158,6 +160,25 @@ class BlockTiling {
   // Frees all retired memory. O(blocks).
   void unretire_all();
 
+  // Sleep. Puts the handle that begins at `begin` to sleep, and its free and retired blocks with it;
+  // none of them is unmerged. Returns the handle and appends the retired parts to `retired`.
+  PageHandle put_to_sleep(Span& span, DevicePtr begin, std::vector<PageRun>* retired);
+  // Backs the handle's addresses with these handles, of as many pages, and makes its blocks that
+  // are asleep free again, or retired where they were.
+  void wake(Span& span, DevicePtr begin, std::span<const HandleRange> handles,
+            std::span<const PageRun> retired);
+  // Frees a block, in no index, that lies on some handle that is asleep.
+  void free_asleep(Block* block);
+  // Removes a handle that is asleep and has only blocks that are. Returns its addresses as a block
+  // in no index, for `make_gap`.
+  Block* forget_asleep(Span& span, DevicePtr begin);
+  bool is_asleep(const Block& block) const;
+  struct Sleep {
+    std::size_t pages = 0;
+    std::size_t free_bytes = 0;  // of these pages: free or retired
+  };
+  const Sleep& sleep() const { return sleep_; }
+
   // Merges the next block, of the same state and in no index, into this one.
   void join_next(Block* block) { absorb_next(block); }
   // Makes the heap the owner of a borrowed handle.
@@ -184,12 +205,19 @@ class BlockTiling {
   void merge_some();
   Block* merge_neighbours(Block* block);
   void absorb_next(Block* block);
+  void mark_asleep(Block* block);
+  Block* cut_unindexed(Block* block, DevicePtr begin, std::size_t bytes);
+  DevicePtr handle_end(const Span& span, DevicePtr begin) const {
+    return span.base() + span.handle_end(span.page_slot(begin)) * page_bytes_;
+  }
+  void check_sleep(const Block& block) const;
   PageRun whole_handles_inside(const Span& span, PageRun run) const;
 
   const std::size_t page_bytes_;
   Spans spans_;
   std::size_t reserved_bytes_ = 0;
   std::size_t backed_pages_ = 0;
+  Sleep sleep_;
   Scratch scratch_;
   bool page_was_freed_ = false;
   FreeIndex free_;

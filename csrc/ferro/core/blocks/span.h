@@ -3,7 +3,7 @@
 //
 // Invariant: base and bytes of an arena's spans are multiples of kSpanAlignment; page slot i backs
 // [base + i * page_bytes, base + (i + 1) * page_bytes); the slots of one handle are contiguous;
-// backed_pages() == number of filled slots.
+// backed_pages() == number of filled slots, those of handles that are asleep included.
 #pragma once
 
 #include "ferro/base/bytes.h"
@@ -75,6 +75,19 @@ class Span {
     }
   }
   std::size_t backed_pages() const { return backed_pages_; }
+  // Whether the slot has a handle, also one that is asleep. `page` of the latter is kNoPage.
+  bool is_filled(std::size_t slot) const { return pages_[slot].pages != 0; }
+  bool is_asleep(std::size_t slot) const {
+    return pages_[slot].pages != 0 && pages_[slot].handle == kNoPage;
+  }
+  // Puts the handle that begins at `first` to sleep, and returns it. `remove_handle` undoes it.
+  PageHandle put_to_sleep(std::size_t first) {
+    const PageHandle handle = pages_[first].handle;
+    for (std::size_t slot = first; slot < handle_end(first); ++slot) {
+      pages_[slot].handle = kNoPage;
+    }
+    return handle;
+  }
 
   // Blocks. `first` is the block at base, from which the tiling can be walked.
   Block* first = nullptr;

@@ -26,7 +26,8 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
              stats_,  imports_, captures_, on_shortage_, observer_, addresses, counters_},
       report_(parts_, climb_mutex_),
       reclaimer_(parts_),
-      ladder_(parts_, reclaimer_) {
+      ladder_(parts_, reclaimer_),
+      sleeper_(parts_, reclaimer_) {
   store_.set_limit(config.memory_limit);
   pools_.set_context(
       std::make_unique<HeapContext>(HeapContext{
@@ -38,6 +39,7 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
 DeviceMemory::~DeviceMemory() {
   empty_cache();
   const RecursiveMutexLock lock(climb_mutex_);
+  sleeper_.forget_freed();
   for (Heap* heap : pools_.all_heaps()) {
     reclaimer_.empty_heap(*heap, Reclaimer::kAllPages, nullptr);
   }
@@ -205,6 +207,7 @@ void DeviceMemory::empty_cache(const CallContext& context) {
   if (driver_.context_if_created() != nullptr) {
     session.emplace(driver_);
   }
+  sleeper_.forget_freed();
   reclaimer_.empty_cache(context);
 }
 
@@ -213,6 +216,7 @@ void DeviceMemory::empty_pool(const PoolId& id, const CallContext& context) {
   const ObserverSlot::DeliveryAtEnd delivery(observer_);
   if (pools_.use_count(id) == 0) {
     ++counters_.synchronisations;
+    sleeper_.forget_freed();
     reclaimer_.empty_pool(id, context);
   }
 }
@@ -231,6 +235,49 @@ bool DeviceMemory::pin(Span& span, DevicePtr begin, std::size_t bytes) {
 void DeviceMemory::unpin(Span& span, DevicePtr begin, std::size_t bytes) {
   const RecursiveMutexLock lock(climb_mutex_);
   span.heap()->change_pins(span, begin, bytes, -1);
+}
+
+SleepOutcome DeviceMemory::sleep(const SleepFilter& which, Sleeper::Contents contents,
+                                 Sleeper::Want want) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
+  if (driver_.context_if_created() == nullptr) {
+    return {};  // an unused device stays untouched
+  }
+  const Driver::Session session(driver_);
+  return sleeper_.sleep(which, contents, want);
+}
+
+SleepOutcome DeviceMemory::wake(const SleepFilter& which) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  const ObserverSlot::DeliveryAtEnd delivery(observer_);
+  const Driver::Session session(driver_);
+  return sleeper_.wake(which);
+}
+
+DeviceMemory::SleepView DeviceMemory::sleep_view() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  HostStore& host = sleeper_.host();
+  return {sleeper_.asleep_bytes(), host.used_bytes(), host.held_bytes(), host.locked_bytes()};
+}
+
+std::vector<PoolId> DeviceMemory::asleep_pools() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  std::vector<PoolId> asleep;
+  for (const Heap* heap : pools_.all_heaps()) {
+    const PoolId id = heap->pool();
+    const bool is_known = id == kDefaultPool || (!asleep.empty() && asleep.back() == id);
+    if (!is_known &&
+        (heap->asleep_bytes() != 0 || (graphs_ != nullptr && graphs_->is_scratch_asleep(id)))) {
+      asleep.push_back(id);
+    }
+  }
+  return asleep;
+}
+
+std::size_t DeviceMemory::trim_host_memory() {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return sleeper_.host().trim();
 }
 
 void DeviceMemory::add_peer(DeviceId peer) {

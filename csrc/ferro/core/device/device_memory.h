@@ -17,6 +17,7 @@
 #include "ferro/core/device/device_report.h"
 #include "ferro/core/device/ladder.h"
 #include "ferro/core/device/reclaimer.h"
+#include "ferro/core/device/sleeper.h"
 #include "ferro/core/stats/stats.h"
 #include "ferro/core/streams/capture_count.h"
 #include "ferro/core/streams/device_timeline.h"
@@ -124,6 +125,21 @@ class DeviceMemory {
   void unpin(Span& span, DevicePtr begin, std::size_t bytes) FERRO_EXCLUDES(climb_mutex_);
   ExportTable& exports() { return exports_; }
   Imports& imports() { return imports_; }
+  // Sleep (sleeper.h).
+  SleepOutcome sleep(const SleepFilter& which, Sleeper::Contents contents, Sleeper::Want want)
+      FERRO_EXCLUDES(climb_mutex_);
+  SleepOutcome wake(const SleepFilter& which) FERRO_EXCLUDES(climb_mutex_);
+  struct SleepView {
+    std::size_t asleep_bytes = 0;  // of memory that is asleep
+    std::size_t saved_bytes = 0;   // of the host, that contents take
+    std::size_t host_bytes = 0;    // of the host, held for contents
+    std::size_t locked_bytes = 0;  // of host_bytes
+  };
+  SleepView sleep_view() FERRO_EXCLUDES(climb_mutex_);
+  // The private pools that have memory asleep, each once.
+  std::vector<PoolId> asleep_pools() FERRO_EXCLUDES(climb_mutex_);
+  // Returns host memory that keeps no contents to the system. The result are its bytes.
+  std::size_t trim_host_memory() FERRO_EXCLUDES(climb_mutex_);
   // Grants another device access to all present and future memory of this one; pages then leave
   // their arena after its work too (device_timeline.h). DriverError: it has no access to future
   // memory, and perhaps not to all present memory.
@@ -179,6 +195,7 @@ class DeviceMemory {
   DeviceReport report_;
   Reclaimer reclaimer_ FERRO_GUARDED_BY(climb_mutex_);
   Ladder ladder_ FERRO_GUARDED_BY(climb_mutex_);
+  Sleeper sleeper_ FERRO_GUARDED_BY(climb_mutex_);
   bool granularity_checked_ FERRO_GUARDED_BY(climb_mutex_) = false;
   std::size_t rejection_limit_ FERRO_GUARDED_BY(climb_mutex_) = PageStore::kNoLimit;
 };

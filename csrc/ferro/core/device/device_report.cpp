@@ -153,6 +153,7 @@ std::array<StatValue, kStatClasses> DeviceReport::reserved() {
   small = occupied_by_small_blocks();
   small.peak = std::min(all.peak, small.peak);
   StatValue& large = reserved[kLarge];
+  small.current = std::min(all.current, small.current);  // without small blocks that are asleep
   large.current = all.current - small.current;
   large.peak = std::max(large.current, all.peak - small.peak);
   large.increased = all.increased + small.decreased;
@@ -208,8 +209,8 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
   std::map<StreamId, StreamShare> streams;
   for (Heap* heap : parts_.pools.all_heaps()) {
     const HeapView view = heap->view();
-    const std::size_t live =
-        view.backed_bytes - view.free_bytes - view.pending_bytes - view.retired_bytes;
+    // Memory that is asleep is not on the device.
+    const std::size_t live = view.live_bytes() - (view.asleep_bytes - view.asleep_free_bytes);
     const bool is_default = heap->pool() == kDefaultPool;
     facts.live += live;
     facts.pending += view.pending_bytes;
@@ -218,10 +219,10 @@ OutOfMemoryFacts DeviceReport::facts_of_failure(std::size_t wanted) {
     if (is_default) {
       heap->add_stranded(facts.stranded);
     }
-    if (is_default && view.backed_bytes != 0) {
+    if (is_default && view.backed_bytes != view.asleep_bytes) {
       StreamShare& share = streams[heap->stream()];
       share.stream = heap->stream();
-      share.held += view.backed_bytes;
+      share.held += view.backed_bytes - view.asleep_bytes;
       share.live += live;
     }
   }
@@ -242,9 +243,8 @@ void DeviceReport::check_invariants() {
     for (const auto& [key, heap] : pool.heaps) {
       heap->check_invariants();
       const HeapView view = heap->view();
-      backed += view.backed_bytes - view.borrowed_bytes;
-      live += static_cast<std::int64_t>(view.backed_bytes - view.free_bytes - view.pending_bytes -
-                                        view.retired_bytes);
+      backed += view.backed_bytes - view.borrowed_bytes - view.asleep_bytes;
+      live += static_cast<std::int64_t>(view.live_bytes());
     }
     FERRO_CHECK(id == kDefaultPool ||
                 static_cast<std::size_t>(pool.bytes.of[kAll].held.current()) ==

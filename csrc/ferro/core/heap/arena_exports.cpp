@@ -45,6 +45,9 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
       return ExportResult::kNotLive;
     }
     units = units_of(span, block->ptr, block->size);
+    if (units.empty()) {
+      return ExportResult::kAsleep;
+    }
     if (is_any_borrowed(span, units)) {
       return ExportResult::kBorrowed;
     }
@@ -61,7 +64,6 @@ ExportResult Heap::export_block(Span& span, DevicePtr ptr, SharedRange* out) {
   }
   const std::vector<ExportTable::Entry> added = context_.exports.add(handles);
   auto next = added.begin();
-  FERRO_CHECK(!units.empty());
   out->begin = units.front().begin;
   out->units.clear();
   for (Unit& unit : units) {

@@ -32,24 +32,36 @@ Status Heap::remap(DevicePtr begin, std::span<const HandleRange> old,
   return status;
 }
 
-bool Heap::remove_alias(Block* block) {
+bool Heap::unmap_alias(const Block& block) {
   {
     const HeapLock lock(mutex_);
-    notify_of_range(block->ptr, block->size, MemoryEvent::kUnmapped, nullptr,
-                    {.reason = "released"});
+    notify_of_range(block.ptr, block.size, MemoryEvent::kUnmapped, nullptr, {.reason = "released"});
   }
-  const bool unmapped = context_.driver.unmap(block->ptr, block->size);
-  {
-    const HeapLock lock(mutex_);
-    if (!unmapped) {
-      notify_of_range(block->ptr, block->size, MemoryEvent::kMapped, nullptr,
-                      {.reason = "put_back"});
-      return false;
-    }
-    forget_mapping(block->ptr, block->size);
+  const bool unmapped = context_.driver.unmap(block.ptr, block.size);
+  const HeapLock lock(mutex_);
+  if (!unmapped) {
+    notify_of_range(block.ptr, block.size, MemoryEvent::kMapped, nullptr, {.reason = "put_back"});
+    return false;
   }
-  on_mapping_removed(block);
+  forget_mapping(block.ptr, block.size);
   return true;
+}
+
+Status Heap::map_alias(const Block& block, std::span<const HandleRange> handles) {
+  const Status status = map(block.ptr, handles);
+  if (status == Status::kOk) {
+    const HeapLock lock(mutex_);
+    notify_of_range(block.ptr, block.size, MemoryEvent::kMapped, nullptr, {.reason = "woken"});
+  }
+  return status;
+}
+
+bool Heap::remove_alias(Block* block) {
+  const bool unmapped = unmap_alias(*block);
+  if (unmapped) {
+    on_mapping_removed(block);
+  }
+  return unmapped;
 }
 
 }  // namespace ferro

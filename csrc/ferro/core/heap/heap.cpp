@@ -142,7 +142,13 @@ void Heap::notify_of_range(DevicePtr begin, std::size_t bytes, MemoryEvent what,
 void Heap::complete_free(Block* block, const CallContext& context) {
   notify(*block, MemoryEvent::kFreeCompleted, context);
   delete std::exchange(block->extra, nullptr);
-  insert_free(block);
+  if (tiling_.is_asleep(*block)) [[unlikely]] {
+    block->requested = 0;
+    tiling_.free_asleep(block);
+    list_free_pages();
+  } else {
+    insert_free(block);
+  }
 }
 
 void Heap::insert_free(Block* block) {

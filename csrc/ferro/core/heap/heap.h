@@ -17,7 +17,8 @@
 //  * those of BlockTiling;
 //  * a block that is a gap, in transit or aliased is backed by no own or borrowed handle of the
 //    heap; every other block is backed wholly. Only backed blocks are handed out;
-//  * backed bytes == live + pending + free + unmerged + retired bytes;
+//  * backed bytes == live + pending + free + unmerged + retired + asleep bytes; a live block on a
+//    handle that is asleep has `extra`;
 //  * the counters equal the recount of the blocks;
 //  * a handle backs addresses of one heap, or is in the store, or is of a scratch set and may back
 //    several addresses. The handles of an exported unit back its addresses; no other handle was
@@ -40,6 +41,7 @@
 #include "ferro/core/streams/pending_frees.h"
 #include "ferro/core/types/address_ranges.h"
 #include "ferro/core/types/heap_kind.h"
+#include "ferro/core/types/sleep.h"
 
 #include <atomic>
 #include <cstddef>
@@ -126,9 +128,15 @@ class Heap final : public MappingOwner {
     return stats_.current(&ClassStats::bytes, cls) +
            stats_.current(&ClassStats::pending_bytes, cls);
   }
-  // The bytes that own handles back. Changes only under the climb lock, which the caller holds.
+  // The bytes that own handles back, without those asleep. Changes only under the climb lock, which
+  // the caller holds.
   std::size_t backed_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
-    return (tiling_.backed_pages() - tiling_.scratch().borrowed_pages) * page_bytes_;
+    return (tiling_.backed_pages() - tiling_.scratch().borrowed_pages - tiling_.sleep().pages) *
+           page_bytes_;
+  }
+  // The bytes of handles that are asleep; likewise.
+  std::size_t asleep_bytes() const FERRO_NO_THREAD_SAFETY_ANALYSIS {
+    return tiling_.sleep().pages * page_bytes_;
   }
   // Whether it is unused, has no pages and has no old mapping.
   bool is_empty() FERRO_EXCLUDES(mutex_);
@@ -308,6 +316,45 @@ class Heap final : public MappingOwner {
   // Unmaps an aliased block that no graph uses any more. False: the driver refused, and some of it
   // is still mapped.
   bool remove_alias(Block* block) FERRO_EXCLUDES(mutex_);
+  // The same, but its addresses stay, for `map_alias`.
+  bool unmap_alias(const Block& block) FERRO_EXCLUDES(mutex_);
+  // On failure nothing is mapped there.
+  Status map_alias(const Block& block, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_);
+
+  // Sleep (arena_sleep.cpp; device/sleeper.h). The caller holds the climb lock.
+
+  // A handle that has just fallen asleep and is still mapped, with the parts of it that are in use.
+  struct Asleep {
+    DevicePtr begin{};
+    HandleRange range;
+    std::vector<PageRun> used;
+  };
+  // Puts to sleep each own handle that has memory of `which` in use and no other, or none in use
+  // while graphs replay on it and `which` has its pool. Handles in `shared` are behind other
+  // addresses too, and stay. Adds what stays to `staying`. No request gets memory of these handles
+  // any more, and no free returns it, until they wake.
+  std::vector<Asleep> fall_asleep(const SleepFilter& which, const std::set<PageHandle>& shared,
+                                  StayingBytes& staying) FERRO_EXCLUDES(mutex_);
+  // The handles that are asleep and have memory of `which` in use, or none in use while graphs
+  // replay on them and `which` has the pool; in order of address.
+  struct Sleeping {
+    DevicePtr begin{};
+    std::size_t pages = 0;
+  };
+  std::vector<Sleeping> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
+  // Handles that are asleep and have no memory in use, and on which no graph replays, need none any
+  // more: their addresses become gaps. Returns the first address of each.
+  std::vector<DevicePtr> forget_asleep() FERRO_EXCLUDES(mutex_);
+  // Whether some of the block that starts at `ptr` is asleep.
+  bool is_asleep(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
+  // Maps handles of as many pages to addresses that are asleep. On failure nothing is mapped there.
+  Status map_asleep(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_) {
+    return map(begin, handles);
+  }
+  // The handle that began at `begin` wakes: these, which are mapped there, replace it. `reason`: for
+  // observers.
+  void wake(DevicePtr begin, std::span<const HandleRange> handles, const char* reason)
+      FERRO_EXCLUDES(mutex_);
 
  private:
   DevicePtr take_best_fit(std::size_t size, std::size_t requested, const CallContext& context)
@@ -478,6 +525,14 @@ class Heap final : public MappingOwner {
       FERRO_REQUIRES(mutex_);
   std::vector<AliasedBlock> alias_own(std::span<const PlacedHandle> handles) FERRO_REQUIRES(mutex_);
 
+  // Sleep (arena_sleep.cpp).
+  struct Use;
+  Use use_of_handle(const Block* first, DevicePtr begin, DevicePtr end,
+                    const SleepFilter& which) const;
+  std::optional<StayReason> reason_to_stay(const Span& span, DevicePtr begin,
+                                           const std::set<PageHandle>& shared)
+      FERRO_REQUIRES(mutex_);
+
   // Exports (arena_exports.cpp).
   struct Unit {
     DevicePtr begin;
@@ -509,6 +564,8 @@ class Heap final : public MappingOwner {
   // The calls that mapped ranges which they filled, by the first address, for views.
   std::map<DevicePtr, CallContext> mapped_by_ FERRO_GUARDED_BY(mutex_);
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
+  // The handles that are asleep, by their first address: the parts that were retired.
+  std::map<DevicePtr, std::vector<PageRun>> asleep_ FERRO_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
   Epoch ordered_behind_ = kUnused;             // of its stream; under the climb lock
 };

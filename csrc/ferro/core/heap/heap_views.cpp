@@ -140,6 +140,8 @@ HeapView Heap::view() {
   view.pending_bytes = static_cast<std::size_t>(stats_.current(&ClassStats::pending_bytes, kAll));
   view.retired_bytes = tiling_.scratch().retired_bytes;
   view.borrowed_bytes = tiling_.scratch().borrowed_pages * page_bytes_;
+  view.asleep_bytes = tiling_.sleep().pages * page_bytes_;
+  view.asleep_free_bytes = tiling_.sleep().free_bytes;
   view.largest_free = largest != nullptr ? largest->size : 0;
   view.reserved_bytes = tiling_.reserved_bytes();
   return view;
@@ -197,7 +199,7 @@ void Heap::check_invariants() {
                            is_aligned(block.size, page_bytes_)));
     const std::size_t last = span.page_slot(block.ptr + (block.size - 1));
     for (std::size_t slot = span.page_slot(block.ptr); slot <= last; ++slot) {
-      FERRO_CHECK((span.page(slot) != kNoPage) == backed);
+      FERRO_CHECK(span.is_filled(slot) == backed);
     }
     const auto size = static_cast<std::int64_t>(block.size);
     sum.backed_bytes += backed ? block.size : 0;
@@ -207,6 +209,8 @@ void Heap::check_invariants() {
     const bool live = block.state == BlockState::kLive;
     const bool pending = block.state == BlockState::kPending;
     FERRO_CHECK(!block.is_free() || block.requested == 0);
+    // So that its free takes the slow path.
+    FERRO_CHECK(!live || block.extra != nullptr || !tiling_.is_asleep(block));
     sum.used_outside_captures += live && block.is_used_outside_captures() ? 1 : 0;
     if (live || pending) {
       for (const StatClass cls : {kAll, HeapStats::class_of(block.size)}) {

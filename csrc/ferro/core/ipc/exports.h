@@ -44,6 +44,7 @@ enum class [[nodiscard]] ExportResult{
     kOk,
     kNotLive,        // no live block is there
     kNotExportable,  // the device's pages have no descriptors
+    kAsleep,         // its handles are asleep
     kBorrowed,       // its handles are borrowed for a capture, whose end may replace them
 };
 

@@ -8,10 +8,12 @@
 #include "ferro/core/types/block.h"
 #include "ferro/core/types/handle_range.h"
 #include "ferro/core/types/pool_id.h"
+#include "ferro/core/types/sleep.h"
 #include "ferro/driver/types.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -57,6 +59,17 @@ class GraphPages {
   // Before pages of the pool leave: retires free memory that its graphs may write. False: no page
   // of the pool may leave.
   virtual bool prepare_release(const PoolId& pool) = 0;
+  // Sleep (device/sleeper.h). Unmaps scratch of the sets whose pools `which` has, all of them, and puts
+  // the handles into the store. Returns their pages; adds what stays to `staying`. Until it wakes,
+  // no pool joins or leaves, and no capture into a member begins.
+  virtual std::size_t sleep_scratch(const SleepFilter& which, StayingBytes& staying) = 0;
+  // Pages of scratch that is asleep in the sets with a pool that `which` has.
+  virtual std::size_t asleep_scratch(const SleepFilter& which) const = 0;
+  // Wakes it, on new handles. False, and when it throws DriverError: nothing woke.
+  virtual bool wake_scratch(const SleepFilter& which) = 0;
+  virtual bool is_scratch_asleep(const PoolId& pool) const = 0;
+  // The handles that are behind addresses of several graphs, or of one at different times.
+  virtual std::set<PageHandle> shared_handles() const = 0;
   // Pages of sets that the pool takes into account, and those of all pools.
   virtual std::size_t pages_of(const PoolId& pool) const = 0;
   virtual std::size_t pages() const = 0;

@@ -27,6 +27,8 @@
 //  set       The handles that several graphs share as their scratch.
 //  aliased   A block of scratch, backed by handles of a set. Covers whole handles.
 //  borrowed  A handle of a set that backs an arena of a capturing pool until the capture ends.
+//  asleep    Of a handle: its memory was returned to the driver, and its addresses stay with the
+//            blocks on them until the handle wakes (device/sleeper.h).
 //  unit      A handle that stays at its addresses, because other processes may map it or the
 //            program pinned it (exported_units.h).
 //  capture   CUDA's recording of a graph. CaptureOrder has its order, CapturePool its memory,
@@ -61,6 +63,7 @@ enum class BlockState : std::uint8_t {
   kPending,   // freed; waits for other streams
   kRetired,   // freed, and not handed out while its pool is held; no neighbour is retired
   kAliased,   // backed by handles of a set, not of its heap
+  kAsleep,    // free or retired, on handles that are asleep
 };
 
 // A stream other than the heap's own that uses a live block (`record_stream`).
@@ -104,7 +107,7 @@ struct Block {
              return use.capture_id == 0;
            });
   }
-  // Whether handles that its heap owns or borrows back it.
+  // Whether handles that its heap owns or borrows back it, also if they are asleep.
   bool is_backed() const {
     return state != BlockState::kGap && state != BlockState::kTransit &&
            state != BlockState::kAliased;

@@ -100,6 +100,14 @@ struct World {
   SharedRange shared;
 };
 
+SleepFilter everything() {
+  return {[](const SleepFilter::InUse&) { return true; }, [](const PoolId&) { return true; }};
+}
+
+SleepOutcome fall_asleep(World& w) {
+  return w.device->sleep(everything(), Sleeper::Contents::kKeep, Sleeper::Want::kWhatCanSleep);
+}
+
 // What a capture into a pool leaves: a page that lives, and scratch of three. False: out of memory,
 // and nothing is left.
 bool capture(World& w, const PoolId& pool) {
@@ -333,6 +341,26 @@ const std::vector<Scenario>& scenarios() {
        [](World& w) {
          w.device->empty_cache();
          return w.device->store().counts().held == 1;
+       }},
+      {"Sleep", 32, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.blocks.push_back(w.allocate(512, w.stream));
+         w.blocks.push_back(w.allocate(3 * kPageBytes, w.side));
+         w.free(w.allocate(2 * kPageBytes, w.stream));
+         w.blocks.push_back(w.allocate(5 * kPageBytes, w.stream));
+       },
+       [](World& w) { return fall_asleep(w).result == SleepResult::kOk; }},
+      {"Wake", 32, Promise::kProgramUnharmed,
+       [](World& w) {
+         w.blocks.push_back(w.allocate(512, w.stream));
+         w.blocks.push_back(w.allocate(3 * kPageBytes, w.side));
+         w.blocks.push_back(w.allocate(5 * kPageBytes, w.stream));
+         FERRO_CHECK(fall_asleep(w).result == SleepResult::kOk);
+         w.free(w.blocks[1]);
+       },
+       [](World& w) {
+         return w.device->wake(everything()).result == SleepResult::kOk &&
+                w.device->sleep_view().asleep_bytes == 0 && w.device->sleep_view().saved_bytes == 0;
        }},
       {"RecordStream", 16, Promise::kNothingChanged,
        [](World& w) { w.blocks.push_back(w.allocate(512, w.stream)); },
