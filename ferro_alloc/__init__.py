@@ -24,6 +24,14 @@ if TYPE_CHECKING:
         explain,
     )
     from ferro_alloc._pins import Pin, pin
+    from ferro_alloc._sleep import (
+        AsleepMemory,
+        SleepReport,
+        asleep,
+        release_host_memory,
+        sleep,
+        wake,
+    )
     from ferro_alloc._status import DeviceStatus, Status
     from ferro_alloc._tags import TagMemory, carry_tag, set_tag_limit, tag, tag_pool, tags
     from ferro_alloc._version import __version__
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
         report_on_oom,
     )
 
-_MODULES = ("allocator", "config", "graphs", "sizes")
+_MODULES = ("allocator", "config", "graphs", "memory_saver", "sizes")
 _NAMES = {
     "_device": (
         "CacheStats",
@@ -58,6 +66,14 @@ _NAMES = {
     "_pins": (
         "Pin",
         "pin",
+    ),
+    "_sleep": (
+        "AsleepMemory",
+        "SleepReport",
+        "asleep",
+        "release_host_memory",
+        "sleep",
+        "wake",
     ),
     "_status": (
         "DeviceStatus",
@@ -107,6 +123,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AsleepMemory",
     "CacheStats",
     "CallSite",
     "Config",
@@ -119,11 +136,13 @@ __all__ = [
     "OutOfMemory",
     "Pin",
     "PoolShare",
+    "SleepReport",
     "Status",
     "StreamShare",
     "TagMemory",
     "TagShare",
     "__version__",
+    "asleep",
     "carry_tag",
     "device",
     "explain",
@@ -132,13 +151,16 @@ __all__ = [
     "leaks",
     "pin",
     "record_history",
+    "release_host_memory",
     "report",
     "report_on_oom",
     "set_tag_limit",
     "sizes",
+    "sleep",
     "status",
     "tag",
     "tag_pool",
     "tags",
     "uninstall",
+    "wake",
 ]

@@ -37,6 +37,10 @@ class DeviceStatus:
     stranded: Mapping[int, int]
     """Free bytes beside live ones, by the pages of the handle on which both lie. A handle with a
     live byte stays in place, so these bytes serve only requests that fit between its live ones."""
+    asleep_bytes: int
+    """Device memory that `wake()` would take for what is asleep; not a part of the reserved."""
+    saved_host_bytes: int
+    """Contents of it that wait in host memory."""
     pages_moved: int
     """How often a page moved to another place in its arena, instead of a new page."""
     pages_transferred: int
@@ -74,6 +78,11 @@ class DeviceStatus:
             f"{gib(size)} on handles of {pages} page{'s' * (pages > 1)}"
             for pages, size in self.stranded.items()
         )
+        asleep = (
+            f"asleep {gib(self.asleep_bytes)}, {gib(self.saved_host_bytes)} of it on the host; "
+            if self.asleep_bytes
+            else ""
+        )
         pages = (
             "in segments"
             if self.layout == "segments"
@@ -85,7 +94,7 @@ class DeviceStatus:
             f"allocated {gib(self.allocated_bytes)} (peak {gib(self.peak_allocated_bytes)}), "
             f"reserved {gib(self.reserved_bytes)} (peak {gib(self.peak_reserved_bytes)}), "
             f"reserved / allocated {_ratio(self.ratio)} (of the peaks {_ratio(self.peak_ratio)}); "
-            f"{pages}; beside live bytes: {stranded or 'none'}; "
+            f"{asleep}{pages}; beside live bytes: {stranded or 'none'}; "
             f"driver calls: {calls or 'none'}{'; by tag: ' if tags else ''}{tags}"
         )
 

@@ -3,6 +3,7 @@
 #include "ferro/adapter/allocator/installed_allocator.h"
 #include "ferro/adapter/graphs/graph_uses.h"
 #include "ferro/adapter/graphs/last_replay.h"
+#include "ferro/adapter/history/tags.h"
 #include "python/python_frames.h"
 #include "python/text.h"
 
@@ -91,6 +92,17 @@ std::vector<FoundBlock> freed_of(const std::vector<GraphUses::Use>& uses) {
   return freed;
 }
 
+// The blocks outside of the graph's pool that are asleep.
+std::vector<FoundBlock> asleep_of(const GraphUses& uses) {
+  std::vector<FoundBlock> asleep;
+  for (const GraphUses::Use& use : uses.outside()) {
+    if (!use.block->is_freed() && installed_allocator()->is_asleep(use.block->ptr())) {
+      asleep.push_back({use.block, use.workspace});
+    }
+  }
+  return asleep;
+}
+
 }  // namespace
 
 void bind_graph_debug(py::module_& module) {
@@ -111,6 +123,8 @@ void bind_graph_debug(py::module_& module) {
                              })
       .def_property_readonly("free_number",
                              [](const FoundBlock& found) { return found.block->free_number(); })
+      .def_property_readonly(
+          "tag", [](const FoundBlock& found) { return tag_names().name_of(found.block->tag()); })
       .def_readonly("is_workspace", &FoundBlock::workspace)
       .def_property_readonly(
           "allocated_at",
@@ -131,6 +145,7 @@ void bind_graph_debug(py::module_& module) {
                                return uses.outside().size() + uses.within().size() +
                                       uses.own().size();
                              })
+      .def("asleep", &asleep_of)
       .def("freed_outside", [](const GraphUses& uses) { return freed_of(uses.outside()); })
       .def(
           "largest_own",

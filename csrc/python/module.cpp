@@ -16,12 +16,14 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -113,6 +115,9 @@ py::dict device_report(int device) {
     stranded[py::int_(handle_pages)] = bytes;
   }
   report["stranded"] = stranded;
+  const ferro::DeviceMemory::SleepView sleep = core.sleep_view();
+  report["asleep_bytes"] = sleep.asleep_bytes;
+  report["saved_host_bytes"] = sleep.saved_bytes;
   report["pages_moved"] = core.report().view().pages_moved;
   report["pages_transferred"] = counters.pages_transferred;
   report["unmapped_by_requests"] = counters.unmapped_by_requests;
@@ -147,6 +152,82 @@ bool pin(std::uintptr_t address, std::size_t bytes) {
 void unpin(std::uintptr_t address, std::size_t bytes) {
   const py::gil_scoped_release release;
   ferro::installed_allocator()->unpin(reinterpret_cast<void*>(address), bytes);
+}
+
+// The result of a sleep or a wake, for _sleep.py.
+py::dict to_dict(const ferro::SleepOutcome& outcome) {
+  constexpr std::array kResults = {"ok", "busy", "host", "stays", "device"};
+  constexpr std::array<const char*, ferro::kStayReasons> kReasons = {"beside", "exported", "pinned",
+                                                                     "shared", "refused"};
+  py::dict staying;
+  for (std::size_t i = 0; i < kReasons.size(); ++i) {
+    if (outcome.staying.by_reason[i] != 0) {
+      staying[kReasons[i]] = outcome.staying.by_reason[i];
+    }
+  }
+  py::dict result;
+  result["result"] = kResults[static_cast<std::size_t>(outcome.result)];
+  result["bytes"] = outcome.bytes;
+  result["saved_bytes"] = outcome.saved_bytes;
+  result["missing_bytes"] = outcome.missing_bytes;
+  result["staying"] = staying;
+  return result;
+}
+
+// `tags`: none for all memory.
+py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& tags, bool keep,
+                     bool strict) {
+  using ferro::Sleeper;
+  ferro::CudaAllocator& ours = *ferro::installed_allocator();
+  core_of(device);
+  ferro::SleepOutcome outcome;
+  {
+    const py::gil_scoped_release release;
+    outcome = ours.sleep(static_cast<c10::DeviceIndex>(device), tags ? &*tags : nullptr,
+                         keep ? Sleeper::Contents::kKeep : Sleeper::Contents::kDrop,
+                         strict ? Sleeper::Want::kAll : Sleeper::Want::kWhatCanSleep);
+  }
+  return to_dict(outcome);
+}
+
+py::dict wake_up(int device, const std::optional<std::vector<std::string>>& tags) {
+  ferro::CudaAllocator& ours = *ferro::installed_allocator();
+  core_of(device);
+  ferro::SleepOutcome outcome;
+  {
+    const py::gil_scoped_release release;
+    outcome = ours.wake(static_cast<c10::DeviceIndex>(device), tags ? &*tags : nullptr);
+  }
+  return to_dict(outcome);
+}
+
+py::dict sleep_view(int device) {
+  ferro::DeviceMemory& core = core_of(device);
+  const ferro::DeviceMemory::SleepView view = core.sleep_view();
+  py::dict numbers;
+  numbers["asleep_bytes"] = view.asleep_bytes;
+  numbers["saved_bytes"] = view.saved_bytes;
+  numbers["host_bytes"] = view.host_bytes;
+  numbers["locked_bytes"] = view.locked_bytes;
+  numbers["native_bytes"] =
+      ferro::installed_allocator()->held_by_previous(static_cast<c10::DeviceIndex>(device));
+  return numbers;
+}
+
+std::vector<std::pair<std::uint64_t, std::uint64_t>> asleep_pools(int device) {
+  core_of(device);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> pools;
+  for (const ferro::PoolId& id :
+       ferro::installed_allocator()->asleep_pools(static_cast<c10::DeviceIndex>(device))) {
+    pools.emplace_back(id.graph, id.handle);
+  }
+  return pools;
+}
+
+std::size_t trim_host_memory(int device) {
+  ferro::DeviceMemory& core = core_of(device);
+  const py::gil_scoped_release release;
+  return core.trim_host_memory();
 }
 
 py::dict device_view(int device) {
@@ -324,6 +405,12 @@ PYBIND11_MODULE(_C, module) {
   module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
   module.def("pin", &pin, py::arg("address"), py::arg("size"));
   module.def("unpin", &unpin, py::arg("address"), py::arg("size"));
+  module.def("sleep", &fall_asleep, py::arg("device"), py::arg("tags"), py::arg("keep"),
+             py::arg("strict"));
+  module.def("wake", &wake_up, py::arg("device"), py::arg("tags"));
+  module.def("sleep_view", &sleep_view, py::arg("device"));
+  module.def("asleep_pools", &asleep_pools, py::arg("device"));
+  module.def("trim_host_memory", &trim_host_memory, py::arg("device"));
   module.def("check_invariants", &check_invariants, py::arg("device"));
   module.def("driver_table_address", &driver_table_address);
 }

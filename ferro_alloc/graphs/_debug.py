@@ -122,6 +122,8 @@ class _Watch:
         if not self._extension.is_pool_held(graph.pool):
             block = uses.largest_own(freed=False) or uses.largest_own(freed=True)
             raise GraphMisuseError(MisuseKind.DELETED_POOL, graph.name, block)
+        for block in uses.asleep():
+            raise GraphMisuseError(MisuseKind.ASLEEP, graph.name, block)
         for block in uses.freed_outside():
             kind = MisuseKind.FREED_WORKSPACE if block.is_workspace else MisuseKind.FREED_INPUT
             if block.pool != (0, 0) and not self._extension.is_pool_held(block.pool):

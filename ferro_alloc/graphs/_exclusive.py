@@ -34,6 +34,7 @@ _lock = threading.RLock()
 """Guards the registry, and the membership of pools."""
 
 _REASONS = {
+    "asleep": "its scratch is asleep. Call ferro_alloc.wake() first",
     "no memory": "there is no memory for separate scratch. Free some and try again",
     "capturing": "a capture is running. End it first",
     "member": "it is already in another group. leave() that one first",

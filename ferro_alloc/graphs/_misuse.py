@@ -34,6 +34,8 @@ class MisuseKind(enum.Enum):
     captured before it joined its exclusive group. Reported by a `GraphMisuseWarning`."""
     OVERLAP = "overlapping replays"
     """The graph is launched while another one of its exclusive group runs."""
+    ASLEEP = "asleep"
+    """The graph uses memory that `ferro_alloc.sleep()` has returned to the driver."""
     DELETED_POOL = "deleted pool"
     """The graph uses memory of a pool that no handle, graph or MemPool holds."""
 
@@ -65,6 +67,7 @@ class GraphMisuseError(FerroError):
         freed = _UNKNOWN if block is None else own_line(block.freed_at)
         and_freed = f" and freed at {freed}" if self.freed_at else ""
         memory = f"{self.bytes} bytes at {self.address:#x}, which were allocated at {allocated}"
+        tag = f" with the tag {block.tag!r}" if block is not None and block.tag else ""
         super().__init__(
             {
                 MisuseKind.FREED_INPUT: (
@@ -89,6 +92,10 @@ class GraphMisuseError(FerroError):
                     f"{graph} is launched while {partner} of its exclusive group still runs, and "
                     f"both use the same pages, for example for {memory}: let one wait for the "
                     "other, or create the group without ordered=True, from the graphs themselves."
+                ),
+                MisuseKind.ASLEEP: (
+                    f"{graph} uses {memory}{tag}, and which are asleep: call ferro_alloc.wake() "
+                    "before the replay."
                 ),
                 MisuseKind.DELETED_POOL: (
                     f"{graph} uses {memory}{and_freed}, of a pool that no handle, graph or MemPool "

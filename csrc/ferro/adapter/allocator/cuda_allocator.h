@@ -153,8 +153,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // graph/pool_registry.h, host_pools.h).
   void on_release(const PoolId& id);
 
-  // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a
-  // refusal: "member" of a group, "no member", "capturing", "no memory", "native" for a pool of
+  // Exclusive groups (graph/graph_memory.h), on all devices. Empty, or the reason of a refusal:
+  // "member" of a group, "no member", "capturing", "asleep", "no memory", "native" for a pool of
   // PyTorch's allocator.
   std::string join_scratch(std::uint64_t group, const PoolId& pool);
   std::string leave_scratch(const PoolId& pool);  // on the devices where it is a member
@@ -236,6 +236,18 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // DeviceMemory::pin on the device that has the range. False if none has all of it.
   bool pin(void* ptr, std::size_t bytes);
   void unpin(void* ptr, std::size_t bytes);
+  // DeviceMemory::sleep and wake for memory with these tags, or for all memory (null). What graphs
+  // replay on but do not keep goes with all memory, and with the memory in use of its pool. The
+  // workspaces of cuBLAS and the states of generators go with all memory alone.
+  using Tags = std::vector<std::string>;
+  SleepOutcome sleep(c10::DeviceIndex device, const Tags* tags, Sleeper::Contents contents,
+                     Sleeper::Want want);
+  SleepOutcome wake(c10::DeviceIndex device, const Tags* tags);
+  bool is_asleep(DevicePtr ptr) const;
+  // The private pools that have memory asleep.
+  std::vector<PoolId> asleep_pools(c10::DeviceIndex device) const;
+  // Bytes that the previous allocator holds, which do not sleep.
+  std::size_t held_by_previous(c10::DeviceIndex device) const;
   // Frees what `allocate` handed out; the one deleter of all DataPtrs.
   void free(void* ptr);
 
@@ -341,6 +353,7 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // Moves a pool without memory. No-op if requests are diverted to it or it is a group's member.
   void move_pool_to_previous(Device& device, c10::DeviceIndex index, c10::MempoolId_t id);
   void set_use_on_oom_in_previous(c10::DeviceIndex index, c10::MempoolId_t id, bool use);
+  static SleepFilter filter_of(const Tags* tags);
   bool has_trackers() FERRO_EXCLUDES(init_mutex_);
   void choose_observed() FERRO_REQUIRES(init_mutex_);
   // For snapshots: an annotation {"graph_pool": name, "segment_pool_id": "(1, 2)"} for each private

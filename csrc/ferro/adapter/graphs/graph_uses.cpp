@@ -4,9 +4,8 @@
 #include "ferro/adapter/graphs/torch_graph.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/workspaces.h"
 #include "ferro/base/bytes.h"
-
-#include <ATen/cuda/CUDAContextLight.h>
 
 #include <algorithm>
 #include <array>
@@ -14,34 +13,15 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <shared_mutex>
 #include <unordered_set>
 
 namespace ferro {
 namespace {
 
-// Since PyTorch 2.14 a workspace is a pair with its size.
-template <typename Workspace>
-const void* address_of_workspace(const Workspace& workspace) {
-  if constexpr (requires { workspace.get(); }) {
-    return workspace.get();
-  } else {
-    return workspace.first.get();
-  }
-}
-
 std::unordered_set<const void*> workspaces() {
   std::unordered_set<const void*> found;
-  for (at::cuda::WorkspaceMapWithMutex* known :
-       {&at::cuda::cublas_handle_stream_to_workspace(),
-        &at::cuda::cublaslt_handle_stream_to_workspace()}) {
-    const std::shared_lock lock(known->mutex);
-    for (const auto& [key, workspace] : known->map) {
-      found.insert(address_of_workspace(workspace));
-    }
-  }
+  for_each_workspace([&](const c10::DataPtr& data) { found.insert(data.get()); });
   return found;
 }
 

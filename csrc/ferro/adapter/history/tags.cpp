@@ -22,6 +22,12 @@ BlockTag TagNames::tag_of(std::string_view name) {
   return tag;
 }
 
+BlockTag TagNames::find(std::string_view name) const {
+  const MutexLock lock(mutex_);
+  const auto found = tags_.find(name);
+  return found == tags_.end() ? 0 : found->second;
+}
+
 std::string TagNames::name_of(BlockTag tag) const {
   const MutexLock lock(mutex_);
   return tag == 0 ? "" : names_.at(tag - std::size_t{1});

@@ -27,6 +27,8 @@ class TagNames {
 
   // 0 for an empty name.
   BlockTag tag_of(std::string_view name) FERRO_EXCLUDES(mutex_);
+  // 0 for a name that has no number yet.
+  BlockTag find(std::string_view name) const FERRO_EXCLUDES(mutex_);
   std::string name_of(BlockTag tag) const FERRO_EXCLUDES(mutex_);
   // Whether there is one.
   bool any() const FERRO_EXCLUDES(mutex_);

@@ -1,9 +1,9 @@
 #include "ferro/adapter/peak/peak_recorder.h"
 
 #include "ferro/adapter/history/tags.h"
+#include "ferro/adapter/torch/workspaces.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
@@ -152,14 +152,9 @@ void PeakRecorder::declare(c10::DeviceIndex device, const std::vector<std::size_
 
 void PeakRecorder::declare_libraries() {
   std::vector<std::pair<c10::DeviceIndex, std::size_t>> found;
-  for (auto* workspaces : {&at::cuda::cublas_handle_stream_to_workspace(),
-                           &at::cuda::cublaslt_handle_stream_to_workspace()}) {
-    const std::shared_lock guard(workspaces->mutex);
-    for (const auto& [key, workspace] : workspaces->map) {
-      const c10::DataPtr& data = workspace_memory(workspace);
-      found.emplace_back(data.device().index(), reinterpret_cast<std::size_t>(data.get()));
-    }
-  }
+  for_each_workspace([&](const c10::DataPtr& data) {
+    found.emplace_back(data.device().index(), reinterpret_cast<std::size_t>(data.get()));
+  });
   State& all = state();
   const std::lock_guard guard(all.mutex);
   for (const auto& [device, address] : found) {

@@ -203,12 +203,6 @@ inline void add_later_statistics(
 #endif
 }
 
-// The memory of a workspace of cuBLAS in PyTorch's table, which has its size too in later versions.
-inline const c10::DataPtr& workspace_memory(const c10::DataPtr& workspace) { return workspace; }
-inline const c10::DataPtr& workspace_memory(const std::pair<c10::DataPtr, std::size_t>& workspace) {
-  return workspace.first;
-}
-
 // The settings of the host allocator that a snapshot shows.
 inline void set_pinned_settings(
     [[maybe_unused]] c10::cuda::CUDACachingAllocator::AllocatorConfigInfo& info) {

@@ -1,0 +1,79 @@
+// Sleep: memory by its tags, on one device.
+#include "ferro/adapter/allocator/cuda_allocator.h"
+#include "ferro/adapter/torch/convert.h"
+#include "ferro/adapter/torch/driver_refusals.h"
+#include "ferro/adapter/torch/workspaces.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <utility>
+
+namespace ferro {
+
+namespace {
+
+std::set<DevicePtr> addresses_of_workspaces() {
+  std::set<DevicePtr> found;
+  for_each_workspace([&](const c10::DataPtr& data) { found.insert(to_device_ptr(data.get())); });
+  return found;
+}
+
+}  // namespace
+
+SleepFilter CudaAllocator::filter_of(const Tags* tags) {
+  if (tags == nullptr) {
+    return {[](const SleepFilter::InUse&) { return true; }, [](const PoolId&) { return true; },
+            SleepFilter::Free::kToo};
+  }
+  std::set<BlockTag> wanted;
+  for (const std::string& name : *tags) {
+    wanted.insert(tag_names().find(name));
+  }
+  wanted.erase(BlockTag{0});
+  // What does not sleep goes on computing. It needs PyTorch's own tensors, which may have been
+  // requested within a tag: workspaces, and the seed and offset of a generator, which every capture
+  // and replay writes. The latter are known by their size alone.
+  constexpr std::size_t kGeneratorState = sizeof(std::int64_t);
+  return {[wanted = std::move(wanted),
+           workspaces = addresses_of_workspaces()](const SleepFilter::InUse& block) {
+            const bool computes =
+                block.pool == kDefaultPool &&
+                (block.requested == kGeneratorState || workspaces.contains(block.ptr));
+            return !computes && wanted.contains(block.tag);
+          },
+          [](const PoolId&) { return false; }};
+}
+
+SleepOutcome CudaAllocator::sleep(c10::DeviceIndex index, const Tags* tags,
+                                  Sleeper::Contents contents, Sleeper::Want want) {
+  release_failed_captures();
+  empty_previous_cache();
+  return with_torch_errors(
+      [&] { return device(index).core.sleep(filter_of(tags), contents, want); });
+}
+
+SleepOutcome CudaAllocator::wake(c10::DeviceIndex index, const Tags* tags) {
+  return with_torch_errors([&] { return device(index).core.wake(filter_of(tags)); });
+}
+
+bool CudaAllocator::is_asleep(DevicePtr ptr) const {
+  Span* span = addresses_.find(ptr);
+  return span != nullptr && span->heap()->is_asleep(*span, ptr);
+}
+
+std::vector<PoolId> CudaAllocator::asleep_pools(c10::DeviceIndex index) const {
+  return device(index).core.asleep_pools();
+}
+
+std::size_t CudaAllocator::held_by_previous(c10::DeviceIndex index) const {
+  if (!previous_.is_in_use()) {
+    return 0;
+  }
+  constexpr auto kAggregate = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = previous_.allocator().getDeviceStats(index);
+  return static_cast<std::size_t>(
+      std::max<std::int64_t>(stats.reserved_bytes[kAggregate].current, 0));
+}
+
+}  // namespace ferro

@@ -1,0 +1,451 @@
+"""Sleep and wake, case by case. Prints what is seen as JSON."""
+
+import json
+import sys
+import threading
+from contextlib import contextmanager
+
+import torch
+
+import ferro_alloc
+from ferro_alloc import _C
+
+MIB = 1 << 20
+seen = {}
+base = 0
+ferro_alloc.install(ferro_alloc.Config(memory_limit_mb=1000))
+
+
+def check(function):
+    global base
+    base = held()
+    seen[function.__name__] = function()
+    ferro_alloc.wake()
+    torch.cuda.synchronize()
+    _C.check_invariants(0)
+    torch.cuda.empty_cache()
+    return function
+
+
+def held():
+    torch.cuda.empty_cache()
+    return round(torch.cuda.memory_reserved() / MIB)
+
+
+def added():
+    """Since the check began: libraries keep some memory."""
+    return held() - base
+
+
+def on_device():
+    free, total = torch.cuda.mem_get_info()
+    return round((total - free) / MIB)
+
+
+def filled(mib, value):
+    return torch.full((mib * MIB // 4,), value, dtype=torch.int32, device="cuda")
+
+
+def holds(tensor, value):
+    return bool((tensor == value).all())
+
+
+@contextmanager
+def refused(kinds, into):
+    try:
+        yield
+    except kinds as error:
+        into.append(f"{type(error).__name__}: {error}")
+    else:
+        into.append("nothing was refused")
+
+
+torch.cuda.init()
+torch.zeros(1, device="cuda")
+torch.cuda.empty_cache()
+before = on_device()
+
+
+@check
+def contents_come_back():
+    tensors = [filled(mib, n) for n, mib in enumerate([1, 3, 40, 7, 64])]
+    small = [torch.full((n,), float(n), device="cuda") for n in range(1, 40)]
+    places = [t.data_ptr() for t in tensors + small]
+    live = torch.cuda.memory_allocated()
+    slept = ferro_alloc.sleep()
+    asleep = ferro_alloc.asleep()
+    status = ferro_alloc.status().devices[0]
+    assert status.asleep_bytes == asleep.device_bytes
+    assert status.saved_host_bytes == asleep.content_bytes
+    assert "; asleep 0." in str(status), status
+    _C.check_invariants(0)
+    state = [held(), on_device() - before <= 4, torch.cuda.memory_allocated() == live]
+    assert slept.device_bytes == asleep.device_bytes > 0, (slept, asleep)
+    assert asleep.content_bytes == slept.content_bytes >= live - MIB, (asleep, live)
+    assert asleep.host_bytes >= asleep.content_bytes
+    assert not slept.staying
+    woke = ferro_alloc.wake()
+    assert woke.device_bytes == slept.device_bytes
+    assert woke.content_bytes == slept.content_bytes
+    assert ferro_alloc.asleep().device_bytes == ferro_alloc.asleep().content_bytes == 0
+    assert places == [t.data_ptr() for t in tensors + small]
+    state.append(all(holds(t, n) for n, t in enumerate(tensors)))
+    state.append(all(holds(t, float(n)) for n, t in enumerate(small, 1)))
+    return state
+
+
+@check
+def contents_are_dropped():
+    weights = filled(20, 1)
+    slept = ferro_alloc.sleep(keep="nothing")
+    assert slept.content_bytes == ferro_alloc.asleep().content_bytes == 0
+    assert held() == 0
+    ferro_alloc.wake()
+    weights.fill_(5)
+    return holds(weights, 5)
+
+
+@check
+def tags_sleep_alone():
+    with ferro_alloc.tag("weights"):
+        weights = filled(64, 1)
+    with ferro_alloc.tag("cache"):
+        cache = filled(96, 2)
+    rest = filled(32, 3)
+    torch.cuda.empty_cache()
+    full = held()
+    first = ferro_alloc.sleep("cache", keep="nothing")
+    with_weights = [full - held(), holds(weights, 1), holds(rest, 3)]
+    second = ferro_alloc.sleep(["weights"])
+    without = [full - held(), holds(rest, 3)]
+    ferro_alloc.wake("weights")
+    assert holds(weights, 1)
+    assert holds(rest, 3)
+    woken = full - held()
+    ferro_alloc.wake("cache")
+    cache.fill_(7)
+    assert full == held(), (full, held())
+    assert holds(weights, 1)
+    assert holds(cache, 7)
+    none = ferro_alloc.sleep("a tag without memory")
+    assert none.device_bytes == 0
+    assert first.content_bytes == 0 < second.content_bytes
+    return [with_weights, without, woken]
+
+
+@check
+def memory_is_freed_while_it_sleeps():
+    kept, gone = filled(30, 1), filled(50, 2)
+    both = [filled(1, 3), filled(1, 4)]
+    ferro_alloc.sleep()
+    live = torch.cuda.memory_allocated()
+    del gone, both[0]
+    freed = round((live - torch.cuda.memory_allocated()) / MIB)
+    torch.cuda.empty_cache()
+    _C.check_invariants(0)
+    ferro_alloc.wake()
+    _C.check_invariants(0)
+    assert holds(kept, 1)
+    assert holds(both[0], 4)
+    after = held()
+    again = filled(50, 5)
+    assert holds(kept, 1)
+    assert holds(both[0], 4)
+    assert holds(again, 5)
+    return [freed, after < 50]
+
+
+@check
+def new_memory_beside_memory_that_sleeps():
+    old = filled(100, 1)
+    ferro_alloc.sleep()
+    new = [filled(mib, mib) for mib in (1, 2, 30, 60)]
+    inner = ferro_alloc.sleep(keep="nothing")
+    assert inner.device_bytes >= 93 * MIB
+    assert held() == 0
+    ferro_alloc.wake()
+    for tensor in new:
+        tensor.fill_(9)
+    return [holds(old, 1), all(holds(t, 9) for t in new)]
+
+
+@check
+def views_modules_and_optimizers():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = torch.randn(16, 64, device="cuda")
+
+    def steps(count, naps):
+        losses = []
+        for _ in range(count):
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(data).square().mean()
+            loss.backward()
+            optimizer.step()
+            if naps:
+                ferro_alloc.sleep()
+                ferro_alloc.wake()
+            losses.append(loss.item())
+        return losses
+
+    state = [{k: v.clone() for k, v in model.state_dict().items()}]
+    plain = steps(6, False)
+    model.load_state_dict(state[0])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return plain == steps(6, True)
+
+
+@check
+def graphs_stay_valid():
+    # Copies, because the simulated GPU computes nothing in graphs.
+    statics = [filled(4, 1), filled(4, 2)]
+    pool = torch.cuda.graph_pool_handle()
+    graphs, results = [], []
+    for static in statics:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            scratch = static.clone()
+            results.append(scratch.clone())
+            del scratch
+        graphs.append(graph)
+    for graph in graphs:
+        graph.replay()
+    ferro_alloc.sleep()
+    errors = []
+    with refused(ferro_alloc.FerroError, errors):
+        graphs[0].replay()
+    ferro_alloc.wake()
+    kept = [holds(result, value) for value, result in enumerate(results, 1)]
+    for result in results:
+        result.zero_()
+    for graph in graphs:
+        graph.replay()
+    again = [holds(result, value) for value, result in enumerate(results, 1)]
+    statics[1].fill_(7)
+    graphs[1].replay()
+    assert holds(results[1], 7)
+    patched = torch.cuda.CUDAGraph.replay.__module__
+    return [kept, again, errors[0].split(":")[0:2], patched.startswith("ferro")]
+
+
+@check
+def the_debug_mode_names_inputs_that_sleep():
+    errors = []
+    with ferro_alloc.graphs.debug():
+        with ferro_alloc.tag("inputs"):
+            static = filled(4, 1)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = static.clone()
+        ferro_alloc.sleep("inputs")
+        with refused(ferro_alloc.graphs.GraphMisuseError, errors):
+            graph.replay()
+        ferro_alloc.wake("inputs")
+        graph.replay()
+        assert holds(result, 1)
+    return ["'inputs', and which are asleep" in errors[0], "sleeping.py" in errors[0]]
+
+
+@check
+def a_graph_is_deleted_while_it_sleeps():
+    graph = torch.cuda.CUDAGraph()
+    static = filled(4, 1)
+    with torch.cuda.graph(graph):
+        result = static + 1
+    graph.replay()
+    ferro_alloc.sleep()
+    del graph, result
+    torch.cuda.empty_cache()
+    ferro_alloc.wake()
+    torch.cuda.empty_cache()
+    _C.check_invariants(0)
+    return [holds(static, 1), added()]
+
+
+@check
+def exclusive_groups_sleep():
+    statics = [filled(4, 1), filled(4, 2)]
+    pools = [ferro_alloc.graphs.graph_pool_handle() for _ in statics]
+    group = ferro_alloc.graphs.exclusive(*pools)
+    graphs, results = [], []
+    with ferro_alloc.tag("group"):
+        for static, pool in zip(statics, pools, strict=True):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                scratch = static.clone()
+                results.append(scratch.clone().clone())
+                del scratch
+            graphs.append(graph)
+
+    def are_right():
+        right = []
+        for graph, static, result in zip(graphs, statics, results, strict=True):
+            graph.replay()
+            right.append(torch.equal(result, static))
+        return all(right)
+
+    assert are_right()
+    torch.cuda.empty_cache()
+    full = held()
+    slept = ferro_alloc.sleep("group")
+    freed = full - held()
+    errors = []
+    with refused(ferro_alloc.FerroError, errors):
+        graphs[1].replay()
+    with refused(RuntimeError, errors), torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pools[0]):
+        pass
+    with refused(ferro_alloc.FerroError, errors):
+        group.leave(pools[0])
+    ferro_alloc.wake("group")
+    assert full == held(), (full, held())
+    statics[0].fill_(5)
+    good = [are_right(), are_right(), holds(results[0], 5)]
+    everything = ferro_alloc.sleep()
+    del graph, graphs[0]
+    torch.cuda.empty_cache()
+    ferro_alloc.wake()
+    graphs[0].replay()
+    _C.check_invariants(0)
+    stays = [slept.staying, everything.staying]
+    return [freed, stays, ["asleep" in error for error in errors], good, holds(results[1], 2)]
+
+
+@check
+def pools_of_programs():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = filled(30, 1)
+    outside = filled(30, 2)
+    ferro_alloc.sleep()
+    state = held()
+    ferro_alloc.wake()
+    good = holds(inside, 1) and holds(outside, 2)
+    ferro_alloc.sleep()
+    del inside, pool
+    ferro_alloc.wake()
+    torch.cuda.empty_cache()
+    return [state, good, holds(outside, 2), added()]
+
+
+@check
+def what_cannot_sleep_is_named():
+    pinned, other = filled(20, 1), filled(20, 2)
+    errors = []
+    with ferro_alloc.pin(pinned):
+        torch.cuda.empty_cache()
+        full = held()
+        with refused(RuntimeError, errors):
+            ferro_alloc.sleep(strict=True)
+        assert held() == full
+        assert holds(other, 2)
+        slept = ferro_alloc.sleep()
+        stays = {why: size // MIB for why, size in slept.staying.items()}
+        assert holds(pinned, 1)
+        ferro_alloc.wake()
+    return [stays, held() == full, holds(other, 2), "pinned it" in errors[0]]
+
+
+@check
+def other_memory_on_the_same_pages():
+    with ferro_alloc.tag("a"):
+        mine = torch.full((1000,), 1.0, device="cuda")
+    theirs = torch.full((1000,), 2.0, device="cuda")
+    slept = ferro_alloc.sleep("a")
+    return [slept.device_bytes, list(slept.staying), holds(mine, 1.0), holds(theirs, 2.0)]
+
+
+@check
+def too_little_memory_to_wake():
+    old = filled(600, 1)
+    ferro_alloc.sleep()
+    new = filled(700, 2)
+    errors = []
+    with refused(torch.OutOfMemoryError, errors):
+        ferro_alloc.wake()
+    _C.check_invariants(0)
+    good = holds(new, 2)
+    still = ferro_alloc.asleep().device_bytes // MIB - base
+    del new
+    ferro_alloc.wake()
+    return [good, still, holds(old, 1), "are missing" in errors[0]]
+
+
+@check
+def captures_refuse():
+    errors = []
+    tensor, other = filled(2, 1), filled(2, 2)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tensor.copy_(other)
+        with refused(RuntimeError, errors):
+            ferro_alloc.sleep()
+        with refused(RuntimeError, errors):
+            ferro_alloc.wake()
+    graph.replay()
+    return [["capture" in error for error in errors], holds(tensor, 2)]
+
+
+@check
+def wrong_arguments():
+    errors = []
+    for call in (
+        lambda: ferro_alloc.sleep(keep="disk"),
+        lambda: ferro_alloc.sleep(tags=3),
+        lambda: ferro_alloc.sleep(tags=[]),
+        lambda: ferro_alloc.wake(tags=[""]),
+        lambda: ferro_alloc.wake(device="cuda:9"),
+    ):
+        with refused(ferro_alloc.FerroError, errors):
+            call()
+    return ["expected" in error for error in errors]
+
+
+@check
+def sharing_a_sleeping_tensor():
+    errors = []
+    tensor = filled(2, 1)
+    ferro_alloc.sleep()
+    with refused(RuntimeError, errors):
+        tensor.untyped_storage()._share_cuda_()
+    ferro_alloc.wake()
+    return ["asleep" in errors[0], holds(tensor, 1)]
+
+
+@check
+def streams_and_threads():
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    tensors = []
+    for n, stream in enumerate(streams):
+        with torch.cuda.stream(stream):
+            tensors.append(filled(10, n))
+            tensors[-1].record_stream(torch.cuda.current_stream())
+    used = filled(10, 7)
+    used.record_stream(streams[0])
+    ferro_alloc.sleep()
+    del used
+    freed = threading.Thread(target=tensors.pop)
+    freed.start()
+    freed.join()
+    ferro_alloc.wake()
+    return [holds(t, n) for n, t in enumerate(tensors)]
+
+
+@check
+def many_turns_leave_nothing():
+    tensors = [filled(16, n) for n in range(6)]
+    numbers = []
+    for turn in range(60):
+        ferro_alloc.sleep()
+        state = (on_device(), ferro_alloc.asleep().host_bytes)
+        ferro_alloc.wake()
+        if turn in (0, 59):
+            numbers.append((*state, held(), on_device()))
+    ferro_alloc.release_host_memory()
+    left = ferro_alloc.asleep().host_bytes
+    return [numbers[0] == numbers[1], left, all(holds(t, n) for n, t in enumerate(tensors))]
+
+
+print(json.dumps(seen))
+sys.stdout.flush()

@@ -1,0 +1,55 @@
+"""Memory that sleeps keeps its addresses, and its contents where they are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.python.torch_programs import simulated
+
+WANTED: dict[str, Any] = {
+    "contents_come_back": [0, True, True, True, True],
+    "contents_are_dropped": True,
+    "tags_sleep_alone": [[96, True, True], [160, True], 96],
+    "memory_is_freed_while_it_sleeps": [51, True],
+    "new_memory_beside_memory_that_sleeps": [True, True],
+    "views_modules_and_optimizers": True,
+    "graphs_stay_valid": [
+        [True, True],
+        [True, True],
+        ["FerroError", " the memory of this graph is asleep"],
+        False,
+    ],
+    "the_debug_mode_names_inputs_that_sleep": [True, True],
+    "a_graph_is_deleted_while_it_sleeps": [True, 4],
+    "exclusive_groups_sleep": [16, [{}, {}], [True] * 3, [True] * 3, True],
+    "pools_of_programs": [0, True, True, 30],
+    "what_cannot_sleep_is_named": [{"pinned": 20}, True, True, True],
+    "other_memory_on_the_same_pages": [0, ["beside"], True, True],
+    "too_little_memory_to_wake": [True, 600, True, True],
+    "captures_refuse": [[True, True], True],
+    "wrong_arguments": [True] * 5,
+    "sharing_a_sleeping_tensor": [True, True],
+    "streams_and_threads": [True, True],
+    "many_turns_leave_nothing": [True, 0, True],
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return simulated("sleeping.py", memory="1GiB", values=True)
+
+
+@pytest.mark.parametrize("order", ["", "adversarial"])
+def test_random_programs(order: str) -> None:
+    settings = {"mode": order} if order else {}
+    found = simulated("sleep_seeded.py", "1", "6", "120", memory="2GiB", values=True, **settings)
+    assert found["sleeps"] > 30
+    assert found["wakes"] > 40
+    assert found["compared"] > 300
+
+
+@pytest.mark.parametrize("case", WANTED)
+def test_sleeping_memory(found: dict[str, Any], case: str) -> None:
+    assert found[case] == WANTED[case]
