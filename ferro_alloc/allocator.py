@@ -183,9 +183,9 @@ def _refuse_preloaded_saver() -> None:
     if hasattr(ctypes.CDLL(None), "tms_pause"):
         raise FerroError(
             "torch_memory_saver is preloaded (LD_PRELOAD) and can pause only memory of cudaMalloc, "
-            "so with layout 'pages' its pause() would free nothing: install with "
-            "layout='segments' (FERRO_ALLOC_CONF=layout:segments), or use its hook_mode 'torch' "
-            "without LD_PRELOAD"
+            "so with layout 'pages' its pause() would free nothing: without LD_PRELOAD, import "
+            "torch_memory_saver from ferro_alloc.memory_saver, or use its hook_mode 'torch'; or "
+            "install with layout='segments' (FERRO_ALLOC_CONF=layout:segments)"
         )
 
 

@@ -11,7 +11,7 @@ from types import FunctionType
 import pytest
 
 import ferro_alloc
-from ferro_alloc import Config, graphs, sizes
+from ferro_alloc import Config, graphs, memory_saver, sizes, vllm_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -64,7 +64,7 @@ def public_items() -> list[str]:
     """Of the allocator and of the layer of graphs, with what their classes offer."""
     names = [f"sizes.{name}" for name in vars(sizes) if name.isupper()]
     names += ["sizes.round_size", "sizes.allocation_size"]
-    for module in (ferro_alloc, graphs):
+    for module in (ferro_alloc, graphs, memory_saver, vllm_plugin):
         for name in module.__all__:
             item = getattr(module, name)
             if name.startswith("__") or item is sizes:

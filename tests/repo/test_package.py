@@ -89,7 +89,9 @@ def test_metadata_needs_no_torch(checkout: Path) -> None:
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     metadata = checkout / "dist" / done.stdout.splitlines()[-1]
-    assert "ferro_alloc = ferro_alloc.pytest_plugin" in (metadata / "entry_points.txt").read_text()
+    entry_points = (metadata / "entry_points.txt").read_text()
+    assert "ferro_alloc = ferro_alloc.pytest_plugin" in entry_points
+    assert "ferro_alloc = ferro_alloc.vllm_plugin:register" in entry_points
 
 
 @pytest.fixture(params=["65.5.0", "66.1.1"])

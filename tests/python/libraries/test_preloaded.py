@@ -57,6 +57,31 @@ def test_a_preloaded_memory_saver_refuses_pages(
     done = run_simulated(REFUSED, env=build(tmp_path, "-DSAVER"))
     said, state, later = done.stdout.splitlines()
     assert said.startswith("torch_memory_saver is preloaded (LD_PRELOAD)")
+    assert "import torch_memory_saver from ferro_alloc.memory_saver" in said
     assert "layout='segments' (FERRO_ALLOC_CONF=layout:segments)" in said
     assert state == "native False [0, 1, 2, 3, 4, 5, 6, 7]"
     assert later == "ferro_alloc [0, 1, 2, 3, 4, 5, 6, 7]"
+
+
+STARTED = """\
+from ferro_alloc._startup import begin
+begin()
+import torch
+x = torch.arange(8).cuda()
+print(torch.cuda.get_allocator_backend(), x.tolist())
+"""
+
+
+@pytest.mark.parametrize("value", ["1", "strict"])
+def test_a_preloaded_memory_saver_at_the_start(
+    value: str, run_simulated: RunSimulated, tmp_path: Path
+) -> None:
+    env = {**build(tmp_path, "-DSAVER"), "FERRO_ALLOC": value}
+    done = run_simulated(STARTED, env=env, check=False)
+    assert "import torch_memory_saver from ferro_alloc.memory_saver" in done.stderr
+    if value == "1":
+        # The program goes on with the allocator whose memory the saver can pause.
+        assert done.stdout.split(maxsplit=1)[0] == "native"
+    else:
+        assert done.returncode != 0
+        assert done.stdout == ""

@@ -1,7 +1,8 @@
 """vLLM's LLM with a tiny model of dummy weights: no download, all parts of the engine.
 
-Second argument: `eager`, `compiled` (with graphs), `asleep` (and awake again) or `process`, where
-the engine is a process of its own, as it is unless told otherwise.
+Second argument: `eager`, `compiled` (with graphs), `asleep` (and awake again), `backend`, which is
+`asleep` with ferro_alloc as its sleep-mode backend, or `process`, where the engine is a process of
+its own, as it is unless told otherwise.
 """
 
 import json
@@ -48,17 +49,26 @@ def set_up(folder, how):
 def program(model, how):
     from vllm import LLM, SamplingParams
 
+    options = {}
+    if how == "backend":
+        # As vLLM does where ferro_alloc is an installed package, by its entry point.
+        from ferro_alloc.vllm_plugin import register
+
+        register()
+        options["sleep_mode_backend"] = "ferro_alloc"
+    sleeps = how in ("asleep", "backend")
     llm = LLM(
         model,
         load_format="dummy",
         skip_tokenizer_init=True,
         enforce_eager=how != "compiled",
-        enable_sleep_mode=how == "asleep",
+        enable_sleep_mode=sleeps,
         enable_prefix_caching=False,
         max_model_len=256,
         max_num_seqs=8,
         gpu_memory_utilization=0.5,
         compilation_config={"cudagraph_capture_sizes": [1, 2, 4]},
+        **options,
     )
     wanted = SamplingParams(max_tokens=NEW_TOKENS, temperature=0, detokenize=False, ignore_eos=True)
     prompts = [{"prompt_token_ids": list(range(3, 30 + index))} for index in range(PROMPTS)]
@@ -67,7 +77,7 @@ def program(model, how):
         return [len(done.outputs[0].token_ids) for done in llm.generate(prompts, wanted)]
 
     found = {"generated": [generate()]}
-    if how == "asleep":
+    if sleeps:
         for level in (1, 2):
             before = torch.cuda.mem_get_info()[0]
             llm.sleep(level)

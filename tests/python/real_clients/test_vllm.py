@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.python.client_sides import ALLOCATORS, run_sides
+from tests.python.sleep.test_vllm_backend import assert_slept
 from tests.python.torch_programs import simulated
 
 pytest.importorskip("vllm", reason="vllm is not installed: make test-clients")
@@ -27,6 +28,21 @@ def test_engine(how: str) -> None:
             value[f"frees at level {level}"] for value in (native, pages) for level in (1, 2)
         )
     assert sides["pages"].peak_reserved <= sides["native"].peak_reserved
+
+
+def test_engine_with_our_sleep_mode_backend() -> None:
+    theirs = run_sides("client_vllm_engine.py", "asleep", allocators=("native",), memory="8GiB")
+    ours = run_sides("client_vllm_engine.py", "backend", allocators=("pages",), memory="8GiB")
+    native, pages = theirs["native"].value, ours["pages"].value
+    assert native["generated"] == pages["generated"] == [[8] * 4] * 3
+    assert all(pages[f"frees at level {level}"] for level in (1, 2))
+    assert pages["blocks"] + PAGES_USED_IN_PART >= native["blocks"] > 1000
+
+
+def test_worker_with_our_sleep_mode_backend() -> None:
+    """The program that `tests/python/sleep/test_vllm_backend.py` runs with a stand-in."""
+    arguments = ("real", "ferro_alloc", "installed")
+    assert_slept(simulated("vllm_backend.py", *arguments, memory="2GiB"))
 
 
 def test_engine_in_a_process_of_its_own() -> None:

@@ -1,0 +1,1 @@
+"""Where vLLM keeps its allocator and its list of backends."""
