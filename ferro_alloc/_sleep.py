@@ -19,7 +19,7 @@ WHY_IT_STAYS = {
     "beside": "other memory in use lies on the same pages",
     "exported": "other processes may have mapped it",
     "pinned": "the program pinned it (ferro_alloc.pin)",
-    "shared": "graphs of an exclusive group use its pages at several addresses",
+    "shared": "graphs use its pages at several addresses",
     "refused": "the driver refused to unmap it",
     "native": "PyTorch's own allocator serves it",
 }
