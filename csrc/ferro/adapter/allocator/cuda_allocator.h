@@ -367,6 +367,8 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   static void check_sharing(SharingResult result);
   // Follows up on the captures that the device's router released.
   void follow_released(Device& device);
+  // Grants peers the access that they had before this allocator served.
+  void adopt_peers();
   void switch_to(Serving serving) FERRO_REQUIRES(switch_mutex_);
   bool has_pages() const;
   void end_stretch(c10::DeviceIndex index, Serving grew);

@@ -5,6 +5,7 @@
 #include "ferro/adapter/torch/driver_refusals.h"
 #include "ferro/adapter/torch/interpreter_lock.h"
 
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
@@ -142,6 +143,29 @@ void CudaAllocator::enablePeerAccess(c10::DeviceIndex index, c10::DeviceIndex pe
   with_torch_errors([&] { device(peer).core.add_peer(index); });
   if (previous_.is_in_use()) {
     previous_.allocator().enablePeerAccess(index, peer);
+  }
+}
+
+// PyTorch requests the access of a pair of devices once, from the allocator that serves then. The
+// runtime does not tell which pairs have access, but refuses to enable it twice.
+void CudaAllocator::adopt_peers() {
+  for (c10::DeviceIndex user = 0; user < device_count(); ++user) {
+    for (c10::DeviceIndex owner = 0; owner < device_count(); ++owner) {
+      if (user == owner || !c10::cuda::hasPrimaryContext(user) ||
+          !c10::cuda::hasPrimaryContext(owner) || !at::cuda::canDeviceAccessPeer(user, owner)) {
+        continue;
+      }
+      const c10::cuda::CUDAGuard guard(user);
+      const cudaError_t error = cudaDeviceEnablePeerAccess(owner, 0);
+      if (error == cudaSuccess) {
+        C10_CUDA_CHECK(cudaDeviceDisablePeerAccess(owner));
+        continue;
+      }
+      (void)cudaGetLastError();
+      if (error == cudaErrorPeerAccessAlreadyEnabled) {
+        with_torch_errors([&] { device(owner).core.add_peer(user); });
+      }
+    }
   }
 }
 

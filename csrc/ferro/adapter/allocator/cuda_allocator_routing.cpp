@@ -36,6 +36,7 @@ std::string CudaAllocator::name() {
 
 void CudaAllocator::enable(bool value) {
   enabled_.store(value, std::memory_order_relaxed);
+  previous_.allocator().enable(value);  // which serves after an uninstall
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     update_route(device(i), i);
   }
@@ -236,7 +237,9 @@ void CudaAllocator::start_serving() {
   if (previous_.is_in_use()) {
     init(c10::cuda::device_count());
     previous_.allocator().emptyCache({0, 0});
+    adopt_peers();
   }
+  enabled_.store(previous_.allocator().isEnabled(), std::memory_order_relaxed);
   switch_to(Serving::kOurs);
   ExpandableSetting::instance().set(has_pages());
 }
@@ -298,6 +301,11 @@ void CudaAllocator::start_previous() {
 void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
   start_previous();
+  for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
+    for (const DeviceId user : device(i).core.driver().peers()) {
+      previous_.allocator().enablePeerAccess(static_cast<c10::DeviceIndex>(user), i);
+    }
+  }
   switch_to(Serving::kPrevious);
   ExpandableSetting::instance().restore();
   for (int i = 0; i < device_count(); ++i) {
