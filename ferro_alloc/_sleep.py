@@ -94,11 +94,12 @@ def sleep(
     extension = _load.load()
     total = _Sum()
     for index in _devices(device):
+        native = extension.sleep_view(index)["native_bytes"] if names is None else 0
+        if strict and native:
+            _check({**_NOTHING, "result": "stays", "staying": {"native": native}}, index, total)
         _check(extension.sleep(index, names, keep == "host", strict), index, total)
-        if names is None:
-            native = extension.sleep_view(index)["native_bytes"]
-            if native:
-                total.staying["native"] = total.staying.get("native", 0) + native
+        if native:
+            total.staying["native"] = total.staying.get("native", 0) + native
     _follow_pools()
     return total.report()
 
@@ -146,6 +147,9 @@ def release_host_memory(*, device: int | str | torch.device | None = None) -> in
     """
     extension = _load.load()
     return sum(extension.trim_host_memory(index) for index in _devices(device))
+
+
+_NOTHING: Mapping[str, Any] = {"bytes": 0, "saved_bytes": 0, "missing_bytes": 0, "staying": {}}
 
 
 class _Sum:

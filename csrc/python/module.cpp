@@ -178,8 +178,8 @@ py::dict to_dict(const ferro::SleepOutcome& outcome) {
 py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& tags, bool keep,
                      bool strict) {
   using ferro::Sleeper;
+  core_of(device);  // throws without an allocator
   ferro::CudaAllocator& ours = *ferro::installed_allocator();
-  core_of(device);
   ferro::SleepOutcome outcome;
   {
     const py::gil_scoped_release release;
@@ -191,8 +191,8 @@ py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& 
 }
 
 py::dict wake_up(int device, const std::optional<std::vector<std::string>>& tags) {
-  ferro::CudaAllocator& ours = *ferro::installed_allocator();
   core_of(device);
+  ferro::CudaAllocator& ours = *ferro::installed_allocator();
   ferro::SleepOutcome outcome;
   {
     const py::gil_scoped_release release;

@@ -41,6 +41,19 @@ def found() -> dict[str, Any]:
     return simulated("sleeping.py", memory="1GiB", values=True)
 
 
+def test_two_devices() -> None:
+    found = simulated("sleeping_devices.py", memory="1020MiB", count=2, values=True)
+    assert found["seen"] == [
+        [20, 30],
+        [[0, 0], 50, 50],
+        [[0, 30], True],
+        [[0, 0], 20],
+        [True, True],
+        [True, True],
+        [True, True],
+    ]
+
+
 @pytest.mark.parametrize("order", ["", "adversarial"])
 def test_random_programs(order: str) -> None:
     settings = {"mode": order} if order else {}
