@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING
 
 from ferro_alloc._devices import device_index
@@ -43,6 +44,8 @@ class DeviceScalar:
         if dtype not in _types():
             known = ", ".join(str(known).removeprefix("torch.") for known in _types())
             raise FerroError(f"{dtype} cannot be the type of a DeviceScalar: expected {known}")
+        if not isinstance(value, numbers.Number):
+            raise FerroError(f"a DeviceScalar cannot hold {value!r}: expected a number")
         self._stream = check_stream(stream)
         if stream is not None:
             device = stream.device if device is None else device

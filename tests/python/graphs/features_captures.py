@@ -439,6 +439,8 @@ def what_a_scalar_refuses():
         made.append(error_of(lambda: DeviceScalar(torch.int32, 1))[0])
     return [
         error_of(lambda: DeviceScalar(torch.complex128, 1))[0],
+        {error_of(lambda no=no: DeviceScalar(no, torch.int32))[0] for no in ([1], "1", None)}
+        == {"FerroError"},
         error_of(lambda: small.update(300))[0],
         error_of(lambda: small.update(1 << 70))[0],
         error_of(lambda: small.update("1"))[0],

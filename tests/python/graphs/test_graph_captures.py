@@ -64,7 +64,7 @@ CAPTURES: dict[str, Any] = {
     "a_thousand_failed_captures_leave_nothing": [["AcceleratorError", "KeyError"], True, True],
     "scalars_of_every_type": [],
     "what_a_scalar_refuses": [
-        *("FerroError", "RuntimeError", "RuntimeError", "TypeError"),
+        *("FerroError", True, "RuntimeError", "RuntimeError", "TypeError"),
         *("FerroError", "FerroError", 1),
     ],
     "each_launch_reads_the_value_before_it": True,
