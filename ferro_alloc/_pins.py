@@ -22,6 +22,11 @@ class Pin:
         """The number of pinned bytes; the rest of their pages is pinned too."""
         self._keeps = keeps
         self._lock = threading.Lock()
+        if nbytes != 0 and _load.load().is_asleep(address):
+            raise ValueError(
+                f"pin() cannot keep the pages of memory that is asleep, {nbytes} bytes at "
+                f"{address:#x}: call ferro_alloc.wake() first"
+            )
         self._pinned = nbytes != 0 and bool(_load.load().pin(address, nbytes))
         if not self._pinned and keeps is None:
             raise ValueError(
@@ -61,8 +66,9 @@ def pin(memory: torch.Tensor | tuple[int, int]) -> Pin:
     A tensor's whole storage is pinned and kept alive. For a range, the addresses are pinned: when
     its block is freed, its pages stay and serve the next one. Memory of the previous allocator does
     not move while it is in use; then the tensor is only kept alive. Pins are counted: each needs
-    its own `unpin()`. Raises `ValueError` for a tensor that is not in CUDA memory, and for a range
-    that is not entirely in memory of ferro_alloc; `TypeError` for any other argument.
+    its own `unpin()`. Raises `ValueError` for a tensor that is not in CUDA memory, for memory that
+    is asleep, and for a range that is not entirely in memory of ferro_alloc; `TypeError` for any
+    other argument.
     """
     import torch
 

@@ -93,14 +93,17 @@ def sleep(
     names = _names("sleep", tags)
     extension = _load.load()
     total = _Sum()
-    for index in _devices(device):
-        native = extension.sleep_view(index)["native_bytes"] if names is None else 0
-        if strict and native:
-            _check({**_NOTHING, "result": "stays", "staying": {"native": native}}, index, total)
-        _check(extension.sleep(index, names, keep == "host", strict), index, total)
-        if native:
-            total.staying["native"] = total.staying.get("native", 0) + native
-    _follow_pools()
+    try:
+        for index in _devices(device):
+            native = extension.sleep_view(index)["native_bytes"] if names is None else 0
+            if strict and native:
+                stays = {**_NOTHING, "result": "stays", "staying": {"native": native}}
+                _check(stays, index, total)
+            _check(extension.sleep(index, names, keep == "host", strict), index, total)
+            if native:
+                total.staying["native"] = total.staying.get("native", 0) + native
+    finally:
+        _follow_pools()
     return total.report()
 
 
@@ -174,16 +177,16 @@ def _check(outcome: Mapping[str, Any], index: int, total: _Sum) -> None:
         )
     if result == "host":
         raise RuntimeError(
-            f"the host lacks {missing} for the contents of device {index}. Nothing fell asleep. "
-            "Free host memory, name fewer tags, or drop contents with keep='nothing'"
+            f"the host lacks {missing} for the contents of device {index}. Nothing fell asleep "
+            "there. Free host memory, name fewer tags, or drop contents with keep='nothing'"
         )
     if result == "stays":
         reasons = ", ".join(
             f"{_mib(stays)} because {WHY_IT_STAYS[why]}" for why, stays in staying.items()
         )
         raise RuntimeError(
-            f"on device {index} some of the memory cannot sleep: {reasons}. Nothing fell asleep, "
-            "because strict=True"
+            f"on device {index} some of the memory cannot sleep: {reasons}. Nothing fell asleep "
+            "there, because strict=True"
         )
     if result == "device":
         import torch

@@ -149,6 +149,11 @@ bool pin(std::uintptr_t address, std::size_t bytes) {
   return ours != nullptr && ours->pin(reinterpret_cast<void*>(address), bytes);
 }
 
+bool is_asleep(std::uintptr_t address) {
+  const ferro::CudaAllocator* ours = ferro::installed_allocator();
+  return ours != nullptr && ours->is_asleep(ferro::DevicePtr{address});
+}
+
 void unpin(std::uintptr_t address, std::size_t bytes) {
   const py::gil_scoped_release release;
   ferro::installed_allocator()->unpin(reinterpret_cast<void*>(address), bytes);
@@ -404,6 +409,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("page_size_bytes"));
   module.def("bytes_from_driver", &bytes_from_driver, py::arg("device"), py::arg("size"));
   module.def("pin", &pin, py::arg("address"), py::arg("size"));
+  module.def("is_asleep", &is_asleep, py::arg("address"));
   module.def("unpin", &unpin, py::arg("address"), py::arg("size"));
   module.def("sleep", &fall_asleep, py::arg("device"), py::arg("tags"), py::arg("keep"),
              py::arg("strict"));

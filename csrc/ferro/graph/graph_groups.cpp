@@ -29,7 +29,9 @@ SharingResult GraphMemory::check_join(GroupId group, const PoolId& id) const {
     return SharingResult::kCapturing;
   }
   const auto set = sets_.find(group);
-  if (is_scratch_asleep(id) || (set != sets_.end() && set->second.is_asleep())) {
+  const bool is_asleep = std::ranges::any_of(
+      parts_.pools.heaps_of(id), [](const Heap* heap) { return heap->asleep_bytes() != 0; });
+  if (is_asleep || is_scratch_asleep(id) || (set != sets_.end() && set->second.is_asleep())) {
     return SharingResult::kAsleep;
   }
   const GraphPool* pool = find(id);

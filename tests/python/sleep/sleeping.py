@@ -313,6 +313,61 @@ def exclusive_groups_sleep():
 
 
 @check
+def scratch_wakes_with_a_tag_whose_memory_was_freed():
+    static = filled(4, 1)
+    graph = torch.cuda.CUDAGraph()
+    with ferro_alloc.tag("result"), torch.cuda.graph(graph):
+        scratch = static.clone()
+        result = scratch.clone()
+        del scratch
+    ferro_alloc.sleep("result")
+    del result
+    ferro_alloc.wake("result")
+    graph.replay()
+    torch.cuda.synchronize()
+    return ferro_alloc.asleep().device_bytes
+
+
+@check
+def graphs_that_are_deleted_while_they_sleep_leave_nothing():
+    static = filled(2, 1)
+    torch.cuda.empty_cache()
+    start = held()
+    left = []
+    for _ in range(3):
+        pools = [ferro_alloc.graphs.graph_pool_handle() for _ in range(2)]
+        group = ferro_alloc.graphs.exclusive(*pools)
+        graph = torch.cuda.CUDAGraph()
+        with ferro_alloc.tag("result"), torch.cuda.graph(graph, pool=pools[0]):
+            scratch = static.clone()
+            result = scratch[: MIB // 4].clone()
+            del scratch
+        ferro_alloc.sleep("result")
+        del graph, result, group
+        for pool in pools:
+            ferro_alloc.graphs.release_graph_pool_handle(pool)
+        torch.cuda.empty_cache()
+        left.append(ferro_alloc.asleep().content_bytes)
+        ferro_alloc.wake()
+        torch.cuda.empty_cache()
+        _C.check_invariants(0)
+        left.append(held() - start)
+    return left
+
+
+@check
+def pinning_memory_that_sleeps_is_refused():
+    errors = []
+    tensor = filled(4, 1)
+    ferro_alloc.sleep()
+    with refused(ValueError, errors):
+        ferro_alloc.pin(tensor)
+    with refused(ValueError, errors):
+        ferro_alloc.pin((tensor.data_ptr() + MIB, MIB))
+    return ["asleep" in error for error in errors]
+
+
+@check
 def pools_of_programs():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):

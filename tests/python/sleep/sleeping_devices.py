@@ -45,6 +45,34 @@ seen.append(["on device 1" in message, bool((tensors[0] == 0).all())])
 del others
 ferro_alloc.wake()
 seen.append([bool((tensor == value).all()) for tensor, value in zip(tensors, (0, 5), strict=True)])
+# A call fails on the second device: replays of graphs on the first one are refused all the same.
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    result = tensors[0].clone()
+errors = []
+with ferro_alloc.pin(tensors[1]):
+    for call in (lambda: ferro_alloc.sleep(strict=True), lambda: graph.replay()):
+        try:
+            call()
+        except (RuntimeError, ferro_alloc.FerroError) as error:
+            errors.append(str(error))
+seen.append(["pinned" in errors[0], "asleep" in errors[1]])
+ferro_alloc.wake()
+
+# The first copy between the devices gives access while scratch of a group is asleep.
+pools = [ferro_alloc.graphs.graph_pool_handle() for _ in range(2)]
+group = ferro_alloc.graphs.exclusive(*pools)
+grouped = torch.cuda.CUDAGraph()
+with ferro_alloc.tag("group"), torch.cuda.graph(grouped, pool=pools[0]):
+    scratch = tensors[0].clone()
+    kept = scratch.clone()
+    del scratch
+ferro_alloc.sleep("group")
+peer = tensors[0].to("cuda:1")
+ferro_alloc.wake("group")
+grouped.replay()
+torch.cuda.synchronize(0)
+seen.append([bool((peer == 0).all()), torch.equal(kept, tensors[0])])
 for index in range(2):
     _C.check_invariants(index)
 print(json.dumps({"seen": seen}))

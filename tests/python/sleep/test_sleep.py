@@ -24,6 +24,9 @@ WANTED: dict[str, Any] = {
     "the_debug_mode_names_inputs_that_sleep": [True, True],
     "a_graph_is_deleted_while_it_sleeps": [True, 4],
     "exclusive_groups_sleep": [16, [{}, {}], [True] * 3, [True] * 3, True],
+    "scratch_wakes_with_a_tag_whose_memory_was_freed": 0,
+    "graphs_that_are_deleted_while_they_sleep_leave_nothing": [0] * 6,
+    "pinning_memory_that_sleeps_is_refused": [True, True],
     "pools_of_programs": [0, True, True, 30],
     "what_cannot_sleep_is_named": [{"pinned": 20}, True, True, True],
     "other_memory_on_the_same_pages": [0, ["beside"], True, True],
@@ -48,9 +51,7 @@ def test_two_devices() -> None:
         [[0, 0], 50, 50],
         [[0, 30], True],
         [[0, 0], 20],
-        [True, True],
-        [True, True],
-        [True, True],
+        *[[True, True]] * 5,
     ]
 
 

@@ -21,21 +21,40 @@ void Sleeper::add(std::vector<Run>& runs, Heap* heap, Handle handle, std::size_t
 }
 
 SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
-  std::map<PoolId, std::pair<bool, bool>> found;  // memory in use of the filter, and other
+  struct Found {
+    std::set<BlockTag> wanted;  // the tags of memory in use of the filter
+    bool any_other = false;
+  };
+  std::map<PoolId, Found> found;
   for (Heap* heap : parts_.pools.all_heaps()) {
     if (const PoolId id = heap->pool(); id != kDefaultPool) {
       heap->visit_live([&, id](const BlockView& block) {
-        auto& [any_wanted, any_other] = found[id];
-        const bool is_wanted = which.has({block.ptr, block.requested, block.tag, id});
-        any_wanted |= is_wanted;
-        any_other |= !is_wanted;
+        if (which.has({block.ptr, block.requested, block.tag, id})) {
+          found[id].wanted.insert(block.tag);
+        } else {
+          found[id].any_other = true;
+        }
       });
     }
   }
   std::set<PoolId> pools;
-  for (const auto& [id, any] : found) {
-    if (any.first && (share == Share::kSome || !any.second)) {
+  for (const auto& [id, memory] : found) {
+    if (share == Share::kAll && !memory.wanted.empty() && !memory.any_other) {
       pools.insert(id);
+      slept_with_[id].insert(memory.wanted.begin(), memory.wanted.end());
+    }
+    if (share == Share::kSome && !memory.wanted.empty()) {
+      pools.insert(id);
+    }
+  }
+  if (share == Share::kSome) {
+    for (const auto& [id, tags] : slept_with_) {
+      const bool is_wanted = std::ranges::any_of(tags, [&, id = id](BlockTag tag) {
+        return which.has({kNull, 0, tag, id});
+      });
+      if (is_wanted) {
+        pools.insert(id);
+      }
     }
   }
   return {which.has,
@@ -246,6 +265,7 @@ SleepOutcome Sleeper::wake(const SleepFilter& which) {
       forget_saved(handle.begin);
     }
   }
+  std::erase_if(slept_with_, [&](const auto& entry) { return all.has_scratch(entry.first); });
   return outcome;
 }
 
@@ -326,7 +346,12 @@ void Sleeper::begin_to_load(const Run& run, SleepOutcome& outcome) {
 
 void Sleeper::forget_freed() {
   for (Heap* heap : parts_.pools.all_heaps()) {
-    for (const DevicePtr begin : heap->forget_asleep()) {
+    if (heap->asleep_bytes() == 0) {
+      continue;
+    }
+    // A graph that is gone does not run any more: the device had finished its work.
+    const bool has_graphs = heap->keeps_pages() && parts_.pools.use_count(heap->pool()) > 0;
+    for (const DevicePtr begin : has_graphs ? std::vector<DevicePtr>{} : heap->forget_asleep()) {
       forget_saved(begin);
     }
   }

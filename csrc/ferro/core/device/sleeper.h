@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -108,6 +109,9 @@ class Sleeper {
   const DeviceParts& parts_;
   Reclaimer& reclaimer_;
   HostStore host_;
+  // The tags of memory in use with which scratch fell asleep, by pool. Any of them wakes it, also if
+  // that memory is freed by then.
+  std::map<PoolId, std::set<BlockTag>> slept_with_;
   std::map<DevicePtr, std::vector<Saved>> saved_;  // by the first address of the handle
   std::vector<EventId> events_;                    // after the copies of each run
 };

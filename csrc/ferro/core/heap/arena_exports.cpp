@@ -114,7 +114,7 @@ void Heap::grant(DeviceId to) {
         slot = end + 1;
       }
       for (const Block* block = span->first; block != nullptr; block = block->next) {
-        if (block->state == BlockState::kAliased) {
+        if (block->state == BlockState::kAliased && !unmapped_aliases_.contains(block->ptr)) {
           mapped.push_back({block->ptr, block->size});
         }
       }

@@ -313,6 +313,9 @@ std::set<PageHandle> Heap::free_handles() {
 void Heap::unretire_all() {
   const HeapLock lock(mutex_);
   tiling_.unretire_all();
+  for (auto& [begin, retired] : asleep_) {
+    retired.clear();
+  }
   list_free_pages();
 }
 

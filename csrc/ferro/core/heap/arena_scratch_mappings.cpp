@@ -44,6 +44,7 @@ bool Heap::unmap_alias(const Block& block) {
     return false;
   }
   forget_mapping(block.ptr, block.size);
+  unmapped_aliases_.insert(block.ptr);
   return true;
 }
 
@@ -51,6 +52,7 @@ Status Heap::map_alias(const Block& block, std::span<const HandleRange> handles)
   const Status status = map(block.ptr, handles);
   if (status == Status::kOk) {
     const HeapLock lock(mutex_);
+    unmapped_aliases_.erase(block.ptr);
     notify_of_range(block.ptr, block.size, MemoryEvent::kMapped, nullptr, {.reason = "woken"});
   }
   return status;
@@ -59,6 +61,10 @@ Status Heap::map_alias(const Block& block, std::span<const HandleRange> handles)
 bool Heap::remove_alias(Block* block) {
   const bool unmapped = unmap_alias(*block);
   if (unmapped) {
+    {
+      const HeapLock lock(mutex_);
+      unmapped_aliases_.erase(block->ptr);
+    }
     on_mapping_removed(block);
   }
   return unmapped;

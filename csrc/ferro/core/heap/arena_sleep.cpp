@@ -131,9 +131,6 @@ std::vector<Heap::Sleeping> Heap::sleeping(const SleepFilter& which) {
 
 std::vector<DevicePtr> Heap::forget_asleep() {
   std::vector<DevicePtr> forgotten;
-  if (asleep_bytes() == 0 || keeps_pages()) {
-    return forgotten;
-  }
   const SleepFilter any{[](const SleepFilter::InUse&) { return true; }, nullptr};
   const HeapLock lock(mutex_);
   for (auto unit = asleep_.begin(); unit != asleep_.end();) {
@@ -156,8 +153,8 @@ std::vector<DevicePtr> Heap::forget_asleep() {
 
 bool Heap::is_asleep(Span& span, DevicePtr ptr) {
   const HeapLock lock(mutex_);
-  const Block* block = span.block_at(ptr);
-  return block != nullptr && tiling_.is_asleep(*block);
+  const Block* block = span.block_around(ptr);
+  return block->is_backed() && tiling_.is_asleep(*block);
 }
 
 void Heap::wake(DevicePtr begin, std::span<const HandleRange> handles, const char* reason) {

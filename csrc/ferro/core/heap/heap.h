@@ -342,10 +342,10 @@ class Heap final : public MappingOwner {
     std::size_t pages = 0;
   };
   std::vector<Sleeping> sleeping(const SleepFilter& which) FERRO_EXCLUDES(mutex_);
-  // Handles that are asleep and have no memory in use, and on which no graph replays, need none any
-  // more: their addresses become gaps. Returns the first address of each.
+  // Handles that are asleep and have no memory in use need none any more if no graph of the pool
+  // exists: their addresses become gaps. Returns the first address of each.
   std::vector<DevicePtr> forget_asleep() FERRO_EXCLUDES(mutex_);
-  // Whether some of the block that starts at `ptr` is asleep.
+  // Whether some of the block that contains `ptr` is asleep.
   bool is_asleep(Span& span, DevicePtr ptr) FERRO_EXCLUDES(mutex_);
   // Maps handles of as many pages to addresses that are asleep. On failure nothing is mapped there.
   Status map_asleep(DevicePtr begin, std::span<const HandleRange> handles) FERRO_EXCLUDES(mutex_) {
@@ -566,8 +566,9 @@ class Heap final : public MappingOwner {
   ExportedUnits exported_ FERRO_GUARDED_BY(mutex_);
   // The handles that are asleep, by their first address: the parts that were retired.
   std::map<DevicePtr, std::vector<PageRun>> asleep_ FERRO_GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> pages_moved_{0};  // written by climbs
-  Epoch ordered_behind_ = kUnused;             // of its stream; under the climb lock
+  std::set<DevicePtr> unmapped_aliases_ FERRO_GUARDED_BY(mutex_);  // see `unmap_alias`
+  std::atomic<std::uint64_t> pages_moved_{0};                      // written by climbs
+  Epoch ordered_behind_ = kUnused;  // of its stream; under the climb lock
 };
 
 // The live blocks in order of address. O(blocks).
