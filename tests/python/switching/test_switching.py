@@ -219,20 +219,3 @@ def test_an_unused_device_stays_untouched(run_simulated: RunSimulated) -> None:
 def test_peers_from_before_a_switch(first: str, conf: str) -> None:
     env = {"PYTORCH_CUDA_ALLOC_CONF": conf} if conf else None
     assert simulated("late_peers.py", first, count=2, env=env)["right"] == [True] * 6
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        "off install on uninstall",
-        "off install uninstall on",
-        "install off uninstall on install",
-        "install off uninstall install on",
-    ],
-)
-def test_caching_is_switched_for_both(steps: str) -> None:
-    native, ours = (
-        simulated("caching_switched.py", *steps.split(), last)["cached"]
-        for last in ("native", "ferro_alloc")
-    )
-    assert ours == native

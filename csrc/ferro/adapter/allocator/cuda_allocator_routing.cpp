@@ -36,9 +36,6 @@ std::string CudaAllocator::name() {
 
 void CudaAllocator::enable(bool value) {
   enabled_.store(value, std::memory_order_relaxed);
-  if (!serves()) {
-    previous_.allocator().enable(value);
-  }
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     update_route(device(i), i);
   }
@@ -241,11 +238,6 @@ void CudaAllocator::start_serving() {
     previous_.allocator().emptyCache({0, 0});
     adopt_peers();
   }
-  // While this allocator serves, it alone knows whether requests are uncached.
-  if (!serves()) {
-    enabled_.store(previous_.allocator().isEnabled(), std::memory_order_relaxed);
-    previous_.allocator().enable(true);
-  }
   switch_to(Serving::kOurs);
   ExpandableSetting::instance().set(has_pages());
 }
@@ -307,7 +299,6 @@ void CudaAllocator::start_previous() {
 void CudaAllocator::stop_serving() {
   const MutexLock lock(switch_mutex_);
   start_previous();
-  previous_.allocator().enable(isEnabled());
   for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
     for (const DeviceId user : device(i).core.driver().peers()) {
       previous_.allocator().enablePeerAccess(static_cast<c10::DeviceIndex>(user), i);
