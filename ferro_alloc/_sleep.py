@@ -95,12 +95,13 @@ def sleep(
     total = _Sum()
     try:
         for index in _devices(device):
-            native = extension.sleep_view(index)["native_bytes"] if names is None else 0
-            if strict and native:
-                stays = {**_NOTHING, "result": "stays", "staying": {"native": native}}
-                _check(stays, index, total)
+            if strict and names is None:
+                extension.empty_cache(index)  # native holds only what is in use then
+                if native := extension.sleep_view(index)["native_bytes"]:
+                    stays = {**_NOTHING, "result": "stays", "staying": {"native": native}}
+                    _check(stays, index, total)
             _check(extension.sleep(index, names, keep == "host", strict), index, total)
-            if native:
+            if names is None and (native := extension.sleep_view(index)["native_bytes"]):
                 total.staying["native"] = total.staying.get("native", 0) + native
     finally:
         _follow_pools()

@@ -55,6 +55,16 @@ def test_two_devices() -> None:
     ]
 
 
+def test_native_memory_in_use_does_not_sleep() -> None:
+    assert simulated("sleep_beside_native.py", memory="1GiB", values=True) == {
+        "refused": True,
+        "asleep": 0,
+        "staying": ["native"],
+        "bytes": 4 << 20,
+        "kept": True,
+    }
+
+
 @pytest.mark.parametrize("order", ["", "adversarial"])
 def test_random_programs(order: str) -> None:
     settings = {"mode": order} if order else {}
