@@ -48,7 +48,9 @@ SleepFilter CudaAllocator::filter_of(const Tags* tags) {
 SleepOutcome CudaAllocator::sleep(c10::DeviceIndex index, const Tags* tags,
                                   Sleeper::Contents contents, Sleeper::Want want) {
   release_failed_captures();
-  empty_previous_cache();
+  if (tags == nullptr) {
+    empty_previous_cache();
+  }
   return with_torch_errors(
       [&] { return device(index).core.sleep(filter_of(tags), contents, want); });
 }
