@@ -1,4 +1,4 @@
-"""Regions: memory of one name that has pages to itself, so that it can sleep alone.
+"""Regions: memory of one name that has pages of its own, so that it can sleep alone.
 
 The memory of a region lies in a `torch.cuda.MemPool` and has a tag. The pool keeps other memory off
 its pages; `sleep()` and `wake()` find the memory by its tag.

@@ -39,7 +39,6 @@ DeviceMemory::DeviceMemory(const CudaApi& api, DeviceId device, AddressIndex& ad
 DeviceMemory::~DeviceMemory() {
   empty_cache();
   const RecursiveMutexLock lock(climb_mutex_);
-  sleeper_.forget_freed();
   for (Heap* heap : pools_.all_heaps()) {
     reclaimer_.empty_heap(*heap, Reclaimer::kAllPages, nullptr);
   }
@@ -282,7 +281,7 @@ std::size_t DeviceMemory::trim_host_memory() {
 
 void DeviceMemory::add_peer(DeviceId peer) {
   const RecursiveMutexLock lock(climb_mutex_);
-  // A peer that was added in vain stays there, because it may have access to some memory.
+  // If the grant fails, the peer stays in the timeline: it may have access to some memory.
   timeline_.add_peer(peer);
   const bool is_new = driver_.add_peer(peer);
   try {

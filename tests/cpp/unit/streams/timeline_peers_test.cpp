@@ -419,7 +419,7 @@ TEST_F(MemoryOfPeersTest, AnUnannouncedCaptureOfAKnownStreamOfAPeerSurvives) {
   SimGpu::end_capture(peers_);  // it was not invalidated
 }
 
-TEST_F(MemoryOfPeersTest, AGrantInVainStillCountsAsAccess) {
+TEST_F(MemoryOfPeersTest, AFailedGrantStillCountsAsAccess) {
   const DevicePtr block = allocate(4 * kPageBytes);
   allocate(kPageBytes, side_);
   FaultyApi::fail_only("cuMemSetAccess", 2, CUDA_ERROR_UNKNOWN);
