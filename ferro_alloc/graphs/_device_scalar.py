@@ -24,8 +24,9 @@ class DeviceScalar:
     8 bytes. `stream`: that of updates without a stream; None: the current one. `device`: by default
     the stream's, else the current one, in any form that torch accepts. The value is written when
     the constructor returns. The object must outlive the graphs that read it: keep it, or pass it to
-    `record_buffer()` of their pool. Raises `FerroError` for other arguments, without a device, and
-    during a capture, which would make the memory part of the graph.
+    `record_buffer()` of their pool. Raises `RuntimeError` for a value that the type cannot hold, and
+    `FerroError` for other arguments, without a device, and during a capture, which would make the
+    memory part of the graph.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class DeviceScalar:
         current = torch.cuda.current_stream(index)
         if extension.capture_status(index, current.cuda_stream) != 0:
             raise FerroError("a DeviceScalar cannot be created during a capture: create it before")
-        self._tensor = torch.tensor(value, dtype=dtype, device=torch.device("cuda", index))
-        current.synchronize()  # other streams may read and write it from now on
+        self._tensor = torch.empty((), dtype=dtype, device=torch.device("cuda", index))
         self._scalar: _C.DeviceScalar = extension.DeviceScalar(self._tensor, _number(stream))
+        self._scalar.update(value, _number(current))
+        current.synchronize()  # other streams may read and write it from now on
 
     @property
     def tensor(self) -> torch.Tensor:

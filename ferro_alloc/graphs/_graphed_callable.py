@@ -82,6 +82,13 @@ def make_graphed_callable(
             "sequence of its sample arguments; pass a stream as stream=, and a mode as "
             "capture_error_mode="
         )
+    if not isinstance(sample_args, Sequence) or isinstance(sample_args, str):
+        raise FerroError(
+            f"sample_args is {sample_args!r}: expected a sequence, such as the tuple of the sample "
+            "arguments"
+        )
+    if not isinstance(sample_kwargs, Mapping | None):
+        raise FerroError(f"sample_kwargs is {sample_kwargs!r}: expected a mapping, or None")
     args, kwargs = tuple(sample_args), dict(sample_kwargs or {})
     for number, sample in enumerate(_flat((args, kwargs))[0]):
         if _is_tensor(sample) and not sample.is_cuda:
@@ -101,8 +108,8 @@ def warm_up(call: Callable[[], Any], count: int, stream: torch.cuda.Stream) -> N
     one."""
     import torch
 
-    if count < 0:
-        raise FerroError(f"num_warmup_iters is {count}: expected a number of calls, 0 or more")
+    if not isinstance(count, int) or count < 0:
+        raise FerroError(f"num_warmup_iters is {count!r}: expected a number of calls, 0 or more")
     before = torch.cuda.current_stream()
     stream.wait_stream(before)
     with torch.cuda.stream(stream):

@@ -105,6 +105,12 @@ class CapturePool:
         Raises `FerroError` while ferro_alloc is not installed."""
         return pool_sizes(self.handle)
 
+    def __copy__(self) -> CapturePool:
+        return self
+
+    def __deepcopy__(self, memo: object) -> CapturePool:
+        return self
+
     def __repr__(self) -> str:
         sealed = ", sealed" if self.is_sealed else ""
         name = f" {self.name!r}" if self.name else ""

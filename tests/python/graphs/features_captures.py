@@ -445,6 +445,9 @@ def what_a_scalar_refuses():
         error_of(lambda: small.update(1 << 70))[0],
         error_of(lambda: small.update("1"))[0],
         error_of(lambda: small.update(1, stream=3))[0],
+        error_of(lambda: DeviceScalar(torch.int8, 300))[0],
+        error_of(lambda: DeviceScalar(torch.float32, 1e300))[0],
+        error_of(lambda: DeviceScalar(torch.float16, 70000.0))[0],
         *made,
         int(small.tensor.cpu()),
     ]
@@ -594,6 +597,10 @@ def a_callable_that_raises_captures_nothing():
     count = len(runs)
     wrong = [
         error_of(lambda: graphs.make_graphed_callable(function, (), num_warmup_iters=-1))[0],
+        error_of(lambda: graphs.make_graphed_callable(function, (), num_warmup_iters="3"))[0],
+        error_of(lambda: graphs.make_graphed_callable(function, 5))[0],
+        error_of(lambda: graphs.make_graphed_callable(function, torch.ones(2)))[0],
+        error_of(lambda: graphs.make_graphed_callable(function, (), sample_kwargs=[1]))[0],
         error_of(lambda: graphs.make_graphed_callable(function, ([torch.ones(2)],)))[0],
     ]
     return kind, runs[:count], gone, wrong, len(runs) - count, usable()

@@ -3,6 +3,7 @@
 Each check frees what it may, fills the memory that is free then, and compares what a graph reads.
 """
 
+import copy
 import gc
 import threading
 import weakref
@@ -68,6 +69,7 @@ def a_pool_is_one_object():
     with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=handle):
         take(MIB).zero_()
     seen = [pool_of(handle), by_handle.graph.pool, by_object.graph.pool]
+    seen += [copy.copy(pool), *copy.deepcopy([pool])]
     found = []
     threads = [threading.Thread(target=lambda: found.append(pool_of(handle))) for _ in range(8)]
     for thread in threads:

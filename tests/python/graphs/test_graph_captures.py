@@ -65,7 +65,7 @@ CAPTURES: dict[str, Any] = {
     "scalars_of_every_type": [],
     "what_a_scalar_refuses": [
         *("FerroError", True, "RuntimeError", "RuntimeError", "TypeError"),
-        *("FerroError", "FerroError", 1),
+        *("FerroError", "RuntimeError", "RuntimeError", "RuntimeError", "FerroError", 1),
     ],
     "each_launch_reads_the_value_before_it": True,
     "the_memory_of_a_scalar_outlives_its_updates": [0, 0, 0, 0, 0, 0, 0, 0],
@@ -90,7 +90,7 @@ CAPTURES: dict[str, Any] = {
         "KeyError",
         [False, False, True],
         True,
-        ["FerroError", "FerroError"],
+        ["FerroError"] * 6,
         0,
         True,
     ],

@@ -10,7 +10,7 @@ import pytest
 from tests.python.torch_programs import Result, checks_of, simulated
 
 EXPECTED: dict[str, Any] = {
-    "a_pool_is_one_object": [13, True],
+    "a_pool_is_one_object": [15, True],
     "a_held_pool_keeps_its_buffers_without_its_handle": [[[2, 2]], True],
     "a_capture_by_the_number_of_a_held_pool_is_into_that_pool": [True, 2, True],
     "a_graphed_callable_keeps_the_pool": [True, 2, True],
