@@ -42,6 +42,12 @@ def _install_form(text: str) -> str:
     return text
 
 
+def _card(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a card, as in h100, found no text")
+    return text
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ferro_alloc", "ferro_alloc: GPU memory")
     group.addoption(
@@ -54,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--ferro-simulate",
+        type=_card,
         metavar="CARD",
         help="run the tests on a simulated GPU, as in h100",
     )

@@ -365,6 +365,7 @@ def test_workers_name_the_reason_without_a_gpu(tmp_path: Path) -> None:
 
 BAD_INPUT = [
     (["--ferro-simulate=h1000"], "2GiB", "there is no card 'h1000'"),
+    (["--ferro-simulate="], "2GiB", "expected a card, as in h100, found no text"),
     (["--ferro-alloc=strickt"], "2GiB", "expected strict, on or no value, found 'strickt'"),
     (["--ferro-alloc", "test_suite.py"], "2GiB", "write --ferro-alloc=on"),
     ([], "2 apples", "the memory '2 apples' has no unit or is no size: expected 24GiB"),
