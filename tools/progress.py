@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
@@ -29,7 +31,6 @@ class Reading:
     done: int = 0
     of: int = 0
     unit: str = ""
-    failed: list[str] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> tuple[str, list[str]]:
@@ -57,14 +58,14 @@ class Reading:
         text, self._text = self._text, []
         if outcome not in ("FAILED", "ERROR"):
             return "", []
-        self.failed.append(name)
         return name, text
 
 
 class Progress:
     """Of one step, whose expected seconds are known; those after it take `after` seconds.
 
-    `alone(name)` is the command that runs one test alone.
+    `alone(name)` is the command that runs one test alone. Logs that grow side by side have a
+    reading each. Thread-safe.
     """
 
     def __init__(
@@ -76,35 +77,51 @@ class Progress:
         self._alone = alone
         self._started = self._told = time.monotonic()
         self._terminal = sys.stdout.isatty()
-        self.reading = Reading()
+        self._readings = [Reading()]
+        self._lock = threading.Lock()
+        self.failed: list[str] = []
+        """The names of the tests that failed."""
 
     def for_tests_of(self, alone: Callable[[str], str]) -> None:
         self._alone = alone
 
     def watch(self, line: str) -> None:
-        name, text = self.reading.read(line)
-        if name:
-            self._clear()
-            print(
-                "\n".join(["", *text[-40:], f"FAILED {name}", f"  {self._alone(name)}"]), flush=True
-            )
-        now = time.monotonic()
-        if now - self._told >= EVERY_S[self._terminal]:
-            self._told = now
-            self._tell(now - self._started)
+        self._watch(self._readings[0], line)
+
+    def side_by_side(self, logs: int) -> list[Callable[[str], None]]:
+        """What watches each of the logs that begin now, in the place of those before."""
+        self._readings = [Reading() for _ in range(logs)]
+        return [partial(self._watch, reading) for reading in self._readings]
+
+    def _watch(self, reading: Reading, line: str) -> None:
+        with self._lock:
+            name, text = reading.read(line)
+            if name:
+                self.failed.append(name)
+                self._clear()
+                shown = ["", *text[-40:], f"FAILED {name}", f"  {self._alone(name)}"]
+                print("\n".join(shown), flush=True)
+            now = time.monotonic()
+            if now - self._told >= EVERY_S[self._terminal]:
+                self._told = now
+                self._tell(now - self._started)
 
     def left(self, passed: float) -> float:
         """Seconds that this step will take yet. The slowest tests come first, so how many are done
         tells little until it takes longer than was expected."""
-        known = self.reading
-        if passed < self._seconds or known.unit != "tests" or known.done == 0:
+        done, of, unit = self._counts()
+        if passed < self._seconds or unit != "tests" or done == 0:
             return max(0.0, self._seconds - passed)
-        return passed / known.done * (known.of - known.done)
+        return passed / done * (of - done)
+
+    def _counts(self) -> tuple[int, int, str]:
+        done = sum(reading.done for reading in self._readings)
+        return done, sum(reading.of for reading in self._readings), self._readings[0].unit
 
     def _tell(self, passed: float) -> None:
-        known = self.reading
-        counted = f"{known.done} of {known.of} {known.unit}, " if known.of else ""
-        failures = f"{len(known.failed)} failed, " if known.failed else ""
+        done, of, unit = self._counts()
+        counted = f"{done} of {of} {unit}, " if of else ""
+        failures = f"{len(self.failed)} failed, " if self.failed else ""
         text = f"{self._step}: {counted}{failures}{minutes(self.left(passed) + self._after)} left"
         if self._terminal:
             print(f"\r{text[:78]:78}", end="", flush=True)

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 from rich.console import Console
@@ -69,14 +69,16 @@ def execute(
     progress: Progress | None = None,
     env: Mapping[str, str] | None = None,
     quiet: bool = False,
+    watch: execution.Watch | None = None,
 ) -> bool:
     """Runs a command into a log file, and shows the end of it when the command fails otherwise than
-    by a test, which `progress` shows."""
+    by a test, which `progress` shows. `watch`: what reads the log; None: `progress`."""
     path = LOGS / f"{log}.log"
     words = [str(word) for word in command]
-    watch = progress.watch if progress else lambda line: None
+    if watch is None:
+        watch = progress.watch if progress else lambda line: None
     ok = execution.execute(path, words, env={**os.environ, **(env or {})}, watch=watch)
-    if not ok and not quiet and not (progress and progress.reading.failed):
+    if not ok and not quiet and not (progress and progress.failed):
         print(f"\n--- {shlex.join(words)[:200]} failed; the end of {path}:")
         print(execution.tail(path), flush=True)
     return ok
@@ -161,18 +163,26 @@ def has_googletest() -> bool:
     return execute("probe-googletest", probe, quiet=True)
 
 
-def googletest(program: Path, log: str, progress: Progress) -> Result:
-    """Runs a GoogleTest program; its own report gives the counts, a crash counts as a failure."""
-    report = LOGS / f"{log}.xml"
-    report.unlink(missing_ok=True)
+def googletest(program: Path, log: str, progress: Progress, processes: int) -> Result:
+    """Runs a GoogleTest program, each test in one of the processes; their reports give the counts,
+    and a crash counts as a failure."""
     # Thread sanitizer of clang 14 does not know the address layout of newer kernels.
     plain = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
     shown = program.relative_to(ROOT)
     progress.for_tests_of(lambda name: shlex.join([*plain, str(shown), f"--gtest_filter={name}"]))
-    ok = execute(log, [*plain, program, f"--gtest_output=xml:{report}"], progress)
-    if not report.exists():
-        return Result(log, failed=1)
-    return read_junit(log, report, ok)
+    watches = progress.side_by_side(processes)
+
+    def run(number: int) -> Result:
+        name = log if processes == 1 else f"{log}-{number}"
+        report = LOGS / f"{name}.xml"
+        report.unlink(missing_ok=True)
+        env = {"GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(number)}
+        command = [*plain, program, f"--gtest_output=xml:{report}"]
+        ok = execute(name, command, progress, env, watch=watches[number])
+        return read_junit(log, report, ok) if report.exists() else Result(log, failed=1)
+
+    with ThreadPoolExecutor(processes) as pool:
+        return reduce(add, pool.map(run, range(processes)))
 
 
 def cpp(preset: str, compiler: str, *suites: str) -> Callable[[Result, Progress], Result]:
@@ -186,7 +196,9 @@ def cpp(preset: str, compiler: str, *suites: str) -> Callable[[Result, Progress]
         total = empty
         for suite in suites:
             program = BUILD / f"cpp-{preset}" / "tests" / "cpp" / f"{suite}_tests"
-            total = add(total, googletest(program, f"{preset}-{suite}", progress))
+            # The threads of a stress test need the cores to themselves.
+            processes = 1 if suite == "stress" else JOBS
+            total = add(total, googletest(program, f"{preset}-{suite}", progress, processes))
         return total
 
     return run
@@ -287,7 +299,7 @@ def python_tests(marker: str) -> Callable[[Result, Progress], Result]:
         if not junit.exists():
             return replace(empty, failed=1)
         result = add(empty, read_junit(empty.name, junit, ok))
-        failed = {name.partition("::")[0] for name in progress.reading.failed}
+        failed = {name.partition("::")[0] for name in progress.failed}
         fine = [p for p in wanted if ok or (failed and str(p.relative_to(ROOT)) not in failed)]
         PASSED.note({names[p]: known[p] for p in fine}, [names[p] for p in wanted if p not in fine])
         if gpu_count() > 0:

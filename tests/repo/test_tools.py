@@ -124,9 +124,8 @@ FOUND = {
 @pytest.mark.parametrize("kind", LOGS)
 def test_logs_show_progress_and_failures(kind: str) -> None:
     reading = Reading()
-    for line in LOGS[kind]:
-        reading.read(line)
-    assert (reading.done, reading.of, reading.unit, reading.failed) == FOUND[kind]
+    failed = [name for line in LOGS[kind] if (name := reading.read(line)[0])]
+    assert (reading.done, reading.of, reading.unit, failed) == FOUND[kind]
 
 
 def test_a_failure_is_printed_at_once_with_its_command(
@@ -151,6 +150,22 @@ def test_time_left_follows_the_tests_that_are_done_once_it_is_late() -> None:
         progress.watch(f"[gw0] [ 10%] PASSED tests/test_a.py::test_{number} ")
     assert progress.left(40) == 60
     assert progress.left(300) == 300
+
+
+def test_logs_side_by_side_are_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("release", 10, 0)
+    progress.watch("[3/90] Building CXX object a.o")
+    first, second = progress.side_by_side(2)
+    for line in ("[==========] Running 6 tests from 2 test suites.", "[ RUN      ] One.Fails"):
+        first(line)
+    for line in ("[==========] Running 4 tests from 1 test suite.", "[ RUN      ] Two.Is"):
+        second(line)
+    first("one_test.cpp:5: Failure")
+    second("[       OK ] Two.Is (0 ms)")
+    first("[  FAILED  ] One.Fails (0 ms)")
+    assert progress.left(40) == 160
+    assert progress.failed == ["One.Fails"]
+    assert "one_test.cpp:5: Failure\nFAILED One.Fails\n" in capsys.readouterr().out
 
 
 # ---- which parts run
