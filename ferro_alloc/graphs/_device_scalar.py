@@ -24,7 +24,7 @@ class DeviceScalar:
     8 bytes. `stream`: that of updates without a stream; None: the current one. `device`: by default
     the stream's, else the current one, in any form that torch accepts. The value is written when
     the constructor returns. The object must outlive the graphs that read it: keep it, or pass it to
-    `record_buffer()` of their pool. Raises `RuntimeError` for a value that the type cannot hold, and
+    `record_buffer()` of their pool. Raises `RuntimeError` for a value beyond the type's range, and
     `FerroError` for other arguments, without a device, and during a capture, which would make the
     memory part of the graph.
     """

@@ -103,7 +103,8 @@ std::size_t DeviceReport::bytes_from_driver(StreamId stream, const Request& requ
   parts_.timeline.update();
   Request asked = request;
   asked.stream_may_wait = parts_.config.may_wait_before_growth();
-  const PageRequest wanted = heap.page_request(asked, heap.pages_missing_for(asked));
+  const PageRequest wanted =
+      heap.page_request(asked, heap.pages_missing_for(asked, GrowFrom::kAnyPages));
   std::size_t at_hand = parts_.store.available(wanted);
   parts_.pools.for_each_with_free_pages(kDefaultPool, [&](Heap& giver) {
     if (&giver != &heap) {

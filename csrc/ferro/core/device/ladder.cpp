@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 namespace ferro {
@@ -12,7 +13,7 @@ namespace {
 
 // The pages that the request would take from the driver or from other heaps.
 std::size_t pages_missing(const DeviceParts& parts, const Climb& climb) {
-  const std::size_t pages = climb.heap.pages_missing_for(climb.request);
+  const std::size_t pages = climb.heap.pages_missing_for(climb.request, GrowFrom::kAnyPages);
   return pages - parts.store.available(climb.heap.page_request(climb.request, pages));
 }
 
@@ -65,9 +66,10 @@ struct Ladder::Step {
   DevicePtr (Ladder::*make_room_and_allocate)(Climb&);
 };
 
-const std::array<Ladder::Step, 12> Ladder::kSteps = {{
+const std::array<Ladder::Step, 13> Ladder::kSteps = {{
     {LadderStep::kCollectPending, &Ladder::collect_pending_frees},
     {LadderStep::kMergeUnmerged, &Ladder::merge_unmerged},
+    {LadderStep::kGrow, &Ladder::grow_instead_of_moving},
     {LadderStep::kMovePages, &Ladder::move_pages},
     {LadderStep::kIdlePages, &Ladder::take_idle_pages},
     {LadderStep::kPassedPages, &Ladder::take_passed_pages},
@@ -92,9 +94,8 @@ DevicePtr Ladder::climb(Climb& climb) {
   };
   const std::uint64_t created = parts_.store.counts().created;
   for (const Step& step : kSteps) {
-    // The later steps take memory from elsewhere. Memory freed before this point may go elsewhere
-    // once it has passed.
-    if (step.name == LadderStep::kMovePages) {
+    // Memory freed before this point may go elsewhere once it has passed.
+    if (&step == &kSteps[kFirstElsewhere]) {
       parts_.timeline.record();
       parts_.timeline.update();
     }
@@ -137,7 +138,39 @@ DevicePtr Ladder::allocate_grown(Climb& climb, GrowFrom from) {
   return ptr;
 }
 
-DevicePtr Ladder::move_pages(Climb& climb) { return allocate_grown(climb, GrowFrom::kOwnPages); }
+Ladder::MovedSize& Ladder::moved_size(const Climb& climb) {
+  const std::size_t hash = std::hash<const Heap*>{}(&climb.heap) / 64 + climb.request.size / 512;
+  return moved_sizes_[hash % moved_sizes_.size()];
+}
+
+DevicePtr Ladder::grow_instead_of_moving(Climb& climb) {
+  MovedSize& moved = moved_size(climb);
+  if (!moved.is_of(climb) || climb.heap.keeps_pages()) {
+    return kNull;
+  }
+  RepeatedMove move{moved.moves, 0, parts_.held_bytes(), peak_live()};
+  if (!prefers_growth(move)) {
+    return kNull;
+  }
+  const std::size_t pages = climb.heap.pages_missing_for(climb.request, GrowFrom::kStore);
+  move.missing = pages * parts_.store.page_bytes();
+  if (!prefers_growth(move)) {
+    return kNull;
+  }
+  moved = {};
+  const DevicePtr ptr = allocate_grown(climb, GrowFrom::kStore);
+  climb.grown = GrowResult::kTooFewPages;  // a rejected request may still be served by a move
+  return ptr;
+}
+
+DevicePtr Ladder::move_pages(Climb& climb) {
+  const DevicePtr ptr = allocate_grown(climb, GrowFrom::kOwnPages);
+  if (ptr != kNull) {
+    MovedSize& moved = moved_size(climb);
+    moved = {&climb.heap, climb.request.size, moved.is_of(climb) ? moved.moves + 1 : 1};
+  }
+  return ptr;
+}
 
 DevicePtr Ladder::take_idle_pages(Climb& climb) {
   return parts_.store.counts().idle != 0 ? allocate_grown(climb, GrowFrom::kIdlePages) : kNull;
@@ -221,13 +254,16 @@ DevicePtr Ladder::grow(Climb& climb) {
   return climb.grown == GrowResult::kGapTooShort ? allocate_grown(climb, GrowFrom::kStore) : ptr;
 }
 
+std::size_t Ladder::peak_live() {
+  const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
+  return peak_live_ = std::max(peak_live_, peak);
+}
+
 bool Ladder::prefers_stream_wait_for(std::size_t pending, const Request& request) {
   if (!request.stream_may_wait) {
     return false;
   }
-  const auto peak = static_cast<std::size_t>(parts_.stats.read()[kBytes][kAll].peak);
-  peak_live_ = std::max(peak_live_, peak);
-  const StreamWaitView view{request.size, pending, parts_.held_bytes(), peak_live_};
+  const StreamWaitView view{request.size, pending, parts_.held_bytes(), peak_live()};
   return prefers_stream_wait(view, parts_.config.in_flight_share);
 }
 
@@ -292,8 +328,8 @@ DevicePtr Ladder::transfer(Climb& climb, std::size_t max_givers) {
   if (!climb.heap.may_wait_for_streams()) {
     return kNull;
   }
-  PageRequest wanted =
-      climb.heap.page_request(climb.request, climb.heap.pages_missing_for(climb.request));
+  PageRequest wanted = climb.heap.page_request(
+      climb.request, climb.heap.pages_missing_for(climb.request, GrowFrom::kAnyPages));
   if (parts_.store.available(wanted) == wanted.pages) {
     return kNull;  // an earlier step had them, and could not use them
   }

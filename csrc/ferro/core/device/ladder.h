@@ -9,6 +9,7 @@
 
 #include "ferro/core/device/device_parts.h"
 #include "ferro/core/device/reclaimer.h"
+#include "ferro/core/policy/repeated_moves.h"
 
 #include <array>
 #include <cstddef>
@@ -36,7 +37,19 @@ class Ladder {
 
  private:
   struct Step;
-  static const std::array<Step, 12> kSteps;
+  // How often requests of one size were served by a move in one heap.
+  struct MovedSize {
+    const Heap* heap = nullptr;  // compared only
+    std::size_t size = 0;
+    std::uint32_t moves = 0;
+
+    bool is_of(const Climb& climb) const {
+      return heap == &climb.heap && size == climb.request.size;
+    }
+  };
+  static const std::array<Step, 13> kSteps;
+  // The first step that takes memory from another place.
+  static constexpr std::size_t kFirstElsewhere = 2;
   // The most other heaps that give pages to a request that could grow instead.
   static constexpr std::size_t kMaxGivers = 16;
   // All other heaps, including those whose free pages are not merged yet.
@@ -45,6 +58,7 @@ class Ladder {
   // Steps. kNull if the step did not help.
   DevicePtr collect_pending_frees(Climb& climb);
   DevicePtr merge_unmerged(Climb& climb);
+  DevicePtr grow_instead_of_moving(Climb& climb);
   DevicePtr move_pages(Climb& climb);
   DevicePtr take_idle_pages(Climb& climb);
   DevicePtr take_passed_pages(Climb& climb);
@@ -65,6 +79,9 @@ class Ladder {
   DevicePtr grow_from(const std::vector<Heap*>& givers, Climb& climb);
   DevicePtr transfer(Climb& climb, std::size_t max_givers);
   std::size_t pages_beyond_limits() const;
+  std::size_t peak_live();
+  // The count of moves of this heap and size. Another heap or size may have its place.
+  MovedSize& moved_size(const Climb& climb);
   bool may_transfer();
   bool prefers_stream_wait_for(std::size_t pending, const Request& request);
   std::vector<Heap*> givers_for(const Climb& climb, std::size_t at_most);
@@ -73,6 +90,7 @@ class Ladder {
   Reclaimer& reclaimer_;
   std::uint64_t handles_transferred_ = 0;  // instead of growing
   std::size_t peak_live_ = 0;              // as climbs have seen it
+  std::array<MovedSize, 512> moved_sizes_{};
 };
 
 }  // namespace ferro

@@ -98,7 +98,7 @@ DevicePtr Heap::allocate_waited(const Request& request) {
   }
 }
 
-std::size_t Heap::pages_missing_for(const Request& request) {
+std::size_t Heap::pages_missing_for(const Request& request, GrowFrom from) {
   const HeapLock lock(mutex_);
   collect_locked();
   tiling_.merge_all();
@@ -109,7 +109,7 @@ std::size_t Heap::pages_missing_for(const Request& request) {
   std::vector<Block*> gaps;
   const std::optional<GrowthPlan> planned = plan(request, 0, until, gaps);
   const std::size_t wanted = planned ? planned->pages : ceil_div(request.size, page_bytes_);
-  if (keeps_pages()) {
+  if (keeps_pages() || from == GrowFrom::kStore) {
     return wanted;
   }
   const Block* gap = planned ? gaps[planned->gap] : nullptr;

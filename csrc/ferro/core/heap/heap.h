@@ -242,8 +242,9 @@ class Heap final : public MappingOwner {
   std::size_t releasable_pages(std::size_t at_most, ReleaseAfter after) FERRO_EXCLUDES(mutex_);
   // Pages of whole free handles. O(free blocks of a page and more).
   std::size_t free_pages() FERRO_EXCLUDES(mutex_);
-  // The number of pages that a request would take from the store or the driver now.
-  std::size_t pages_missing_for(const Request& request) FERRO_EXCLUDES(mutex_);
+  // The number of pages that a request would take from the store or the driver now. `from`: kStore,
+  // if no page of the arena moves; else kAnyPages.
+  std::size_t pages_missing_for(const Request& request, GrowFrom from) FERRO_EXCLUDES(mutex_);
   // Pages moved within the arena since construction.
   std::uint64_t pages_moved() const { return pages_moved_.load(std::memory_order_relaxed); }
   // Releases spans without pages. Returns their bytes of addresses.

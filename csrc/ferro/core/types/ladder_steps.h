@@ -16,7 +16,7 @@ enum class LadderStep : std::uint8_t {
   kIdlePages,       // 4  idle pages of the store
   kPassedPages,     // 4  free pages of other heaps that are no longer used by any work
   kStreamWait,      // 5, 6  the stream, not the host, waits for memory that other streams use
-  kGrow,            // 6  new pages, while the limit allows
+  kGrow,            // 3, 6  new pages, while the limit allows; in step 3 only if moves repeat
   kTransfer,        // 5, 6  free pages of other heaps, with a stream wait
   kReclaim,         // 7  callbacks; free pages of pools that allow it
   kWait,            // 8  the host waits for memory that covers the deficit

@@ -80,6 +80,81 @@ TEST_F(LadderTest, MovePages) {
   EXPECT_EQ(device_->driver().calls().event_wait, 0U);
 }
 
+// Each round frees a block before a larger request, which fits only if pages move or memory grows.
+class RepeatedMovesTest : public testing::DeviceFixture {
+ protected:
+  RepeatedMovesTest() : DeviceFixture(64) {}
+
+  std::vector<DevicePtr> round(std::size_t a, std::size_t b, std::size_t c,
+                               const PoolId& pool = kDefaultPool) {
+    const DevicePtr first = allocate(a * kPageBytes, stream_, pool);
+    const DevicePtr second = allocate(b * kPageBytes, stream_, pool);
+    free(first);
+    const DevicePtr third = allocate(c * kPageBytes, stream_, pool);
+    free(second);
+    free(third);
+    return {first, second, third};
+  }
+};
+
+class RepeatedMovesOfAPoolTest : public RepeatedMovesTest,
+                                 public ::testing::WithParamInterface<bool> {};
+
+TEST_P(RepeatedMovesOfAPoolTest, EndWithALittleNewMemory) {
+  const PoolId pool = GetParam() ? kDefaultPool : kGraphPool;
+  for (int i = 0; i < 9; ++i) {
+    round(1, 8, 5, pool);
+  }
+  EXPECT_EQ(pages().held, 13U);
+  EXPECT_EQ(ended_by(LadderStep::kMovePages), 8U);
+  const std::vector<DevicePtr> grown = round(1, 8, 5, pool);
+  EXPECT_EQ(pages().held, 14U);
+  const DriverCalls calls = device_->driver().calls();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(round(1, 8, 5, pool), grown);
+  }
+  EXPECT_EQ(device_->driver().calls().map, calls.map);
+  EXPECT_EQ(device_->driver().calls().unmap, calls.unmap);
+  EXPECT_EQ(pages().held, 14U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Pools, RepeatedMovesOfAPoolTest, ::testing::Bool());
+
+TEST_F(RepeatedMovesTest, GoOnWhereNoMemoryIsLeft) {
+  device_->store().set_limit(13 * kPageBytes);
+  for (int i = 0; i < 40; ++i) {
+    round(1, 8, 5);
+  }
+  EXPECT_EQ(pages().held, 13U);
+  EXPECT_EQ(ended_by(LadderStep::kMovePages), 39U);
+  EXPECT_EQ(device_->report().counters().retries, 0U);
+}
+
+TEST_F(RepeatedMovesTest, GoOnWhereMoreIsHeldThanThePeakNeeds) {
+  device_->pools().hold(kGraphPool);
+  free(allocate(20 * kPageBytes, stream_, kGraphPool));
+  for (int i = 0; i < 40; ++i) {
+    round(1, 8, 5);
+  }
+  EXPECT_EQ(pages().held, 20U + 13U);
+  EXPECT_EQ(ended_by(LadderStep::kMovePages), 39U);
+}
+
+TEST_F(RepeatedMovesTest, OfOtherSizesEachTimeGoOn) {
+  for (std::size_t i = 0; i < 40; ++i) {
+    round(1, 8, 5);  // the heap settles
+  }
+  const std::size_t held = pages().held;
+  for (std::size_t i = 0; i < 40; ++i) {
+    const DevicePtr first = allocate(kPageBytes + i * 512, stream_);
+    const DevicePtr second = allocate(6 * kPageBytes - i * 512, stream_);
+    free(first);
+    free(allocate(5 * kPageBytes + i * 512, stream_));
+    free(second);
+  }
+  EXPECT_EQ(pages().held, held);
+}
+
 TEST_F(LadderTest, IdlePages) {
   testing::Handles idle;
   ASSERT_EQ(take(device_->store(), 2, Fit::kAtLeast, idle), TakeResult::kOk);
