@@ -31,16 +31,6 @@ std::size_t Heap::reclaimable_by_stream_wait() {
   return pool_ == kDefaultPool ? pending_.bytes_on_events() : 0;
 }
 
-// The uses may be on another device. Points of this device cover them only after the wait, so the
-// blocks are stamped after it.
-bool Heap::order_behind_uses(std::size_t size, std::vector<Block*>& ready) {
-  const bool ordered = pending_.stream_wait_for_one(size, ready);
-  for (Block* block : ready) {
-    block->freed = context_.timeline.now();
-  }
-  return ordered;
-}
-
 DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t at_most) {
   const HeapLock lock(mutex_);
   std::size_t waited_for = 0;
@@ -48,7 +38,7 @@ DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t a
     while (waited_for < at_most) {
       const std::size_t before = pending_.bytes_on_events();
       const bool progress = complete_ready([&](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
-        return order_behind_uses(size, ready);
+        return pending_.stream_wait_for_one(size, context_.timeline, ready);
       });
       if (!progress) {
         break;
@@ -65,8 +55,9 @@ DevicePtr Heap::allocate_after_stream_wait(const Request& request, std::size_t a
 
 bool Heap::stream_wait_for_pending() {
   const HeapLock lock(mutex_);
-  const auto wait_for_one = [this](std::vector<Block*>& ready)
-                                FERRO_REQUIRES(mutex_) { return order_behind_uses(0, ready); };
+  const auto wait_for_one = [this](std::vector<Block*>& ready) FERRO_REQUIRES(mutex_) {
+    return pending_.stream_wait_for_one(0, context_.timeline, ready);
+  };
   bool has_freed = false;
   while (stream_lasts() && complete_ready(wait_for_one)) {
     has_freed = true;

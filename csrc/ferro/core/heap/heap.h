@@ -507,7 +507,6 @@ class Heap final : public MappingOwner {
   void hand_to_store(Left left, MovedHandles moved) FERRO_EXCLUDES(mutex_);
   std::optional<Epoch> latest_release(ReleaseAfter after) const;
   bool wait_for_release(Epoch freed) FERRO_EXCLUDES(mutex_);
-  bool order_behind_uses(std::size_t size, std::vector<Block*>& ready) FERRO_REQUIRES(mutex_);
 
   // Scratch of graphs (arena_scratch.cpp, arena_scratch_mappings.cpp).
   void collect_quietly() FERRO_REQUIRES(mutex_);

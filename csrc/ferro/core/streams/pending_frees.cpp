@@ -165,7 +165,10 @@ Block* PendingFrees::first_freed(std::size_t size) const {
   return first == nullptr ? nullptr : first->block;
 }
 
-bool PendingFrees::stream_wait_for_one(std::size_t size, std::vector<Block*>& ready) {
+// The uses may be on another device. Points of this device cover them only after the wait, so the
+// blocks are stamped after it.
+bool PendingFrees::stream_wait_for_one(std::size_t size, const DeviceTimeline& timeline,
+                                       std::vector<Block*>& ready) {
   const Block* block = first_freed(size);
   if (block == nullptr) {
     return false;
@@ -182,6 +185,7 @@ bool PendingFrees::stream_wait_for_one(std::size_t size, std::vector<Block*>& re
     ordered = true;
     // One stream's events complete in the order of their records, so the wait covers all before it.
     for (auto left = entry - queue.begin() + 1; left != 0; --left) {
+      queue.front().block->freed = timeline.now();
       finish_front(queue, ready);
     }
   }

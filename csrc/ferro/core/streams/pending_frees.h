@@ -14,6 +14,7 @@
 #pragma once
 
 #include "ferro/core/streams/capture_order.h"
+#include "ferro/core/streams/device_timeline.h"
 #include "ferro/core/streams/event_pool.h"
 #include "ferro/core/types/block.h"
 #include "ferro/driver/driver.h"
@@ -50,9 +51,11 @@ class PendingFrees {
 
   // Makes the heap's own stream wait for the uses of a block of at least `size` bytes, the one that
   // was freed first; the host does not wait. Appends to `ready` the blocks that this stream may use
-  // from now on: this block, and others whose last use came before. False, with nothing changed, if
-  // no such block has events or the stream captures. On DriverError as `collect`.
-  bool stream_wait_for_one(std::size_t size, std::vector<Block*>& ready);
+  // from now on: this block, and others whose last use came before. Stamps each block that the wait
+  // is for anew, also one that still has other uses. False, with nothing changed, if no such block
+  // has events or the stream captures. On DriverError as `collect`.
+  bool stream_wait_for_one(std::size_t size, const DeviceTimeline& timeline,
+                           std::vector<Block*>& ready);
 
   // Appends to `ready` the deferred blocks that are complete now. If there are none, returns the
   // oldest event of one stream, for which the caller waits without any lock before it calls

@@ -77,6 +77,8 @@ class PendingFreesTest : public ::testing::Test {
   const StreamId b_ = SimGpu::make_stream();
   Driver driver_{FaultyApi::table(), 0};
   EventPool events_{driver_};
+  CaptureCount captures_;
+  DeviceTimeline timeline_{driver_, events_, captures_, nullptr};
   const StreamId own_ = SimGpu::make_stream();
   PendingFrees pending_{driver_, events_, own_};
   std::deque<Block> blocks_;
@@ -170,10 +172,10 @@ TEST_F(PendingFreesTest, TheOwnStreamCanWaitInsteadOfTheHost) {
   }
   EXPECT_EQ(pending_.bytes_on_events(), 15U * 512);
   Blocks ready;
-  EXPECT_FALSE(pending_.stream_wait_for_one(16 * 512, ready));
+  EXPECT_FALSE(pending_.stream_wait_for_one(16 * 512, timeline_, ready));
   EXPECT_EQ(driver_.calls().stream_wait, 0U);
   // The second is the first that is large enough; what was freed before it needs no wait of its own.
-  EXPECT_TRUE(pending_.stream_wait_for_one(2 * 512, ready));
+  EXPECT_TRUE(pending_.stream_wait_for_one(2 * 512, timeline_, ready));
   EXPECT_EQ(ready, (Blocks{first, second}));
   EXPECT_EQ(driver_.calls().stream_wait, 2U);
   EXPECT_EQ(pending_.bytes_on_events(), 12U * 512);
@@ -194,10 +196,48 @@ TEST_F(PendingFreesTest, TheOwnStreamComesBehindTheLastUseOfTheBlockThatItGets) 
   large->size = 1024;
   ASSERT_TRUE(add(large));
   Blocks ready;
-  ASSERT_TRUE(pending_.stream_wait_for_one(1024, ready));
+  ASSERT_TRUE(pending_.stream_wait_for_one(1024, timeline_, ready));
   EXPECT_EQ(ready, (Blocks{small, large}));
   SimGpu::finish(own_);
   EXPECT_TRUE(driver_.is_complete(later_use)) << "not behind the use of the small block alone";
+}
+
+// The own stream comes behind a use of the second block too, which another stream still uses. A
+// point from before the wait need not cover that use.
+TEST_F(PendingFreesTest, AWaitStampsEachBlockThatItIsFor) {
+  Block* first = used_by({a_});
+  Block* second = used_by({a_, b_});
+  Block* third = used_by({a_});
+  Block* later = used_by({a_});
+  for (Block* block : {first, second, third, later}) {
+    block->size = block == third ? 1024 : 512;
+    block->freed = timeline_.now();
+    ASSERT_TRUE(add(block));
+  }
+  const Epoch freed = timeline_.now();
+  timeline_.begin_epoch();
+  Blocks ready;
+  ASSERT_TRUE(pending_.stream_wait_for_one(1024, timeline_, ready));
+  EXPECT_EQ(ready, (Blocks{first, third}));
+  for (const Block* block : {first, second, third}) {
+    EXPECT_EQ(block->freed, timeline_.now());
+  }
+  EXPECT_EQ(later->freed, freed);
+}
+
+TEST_F(PendingFreesTest, ARefusedStreamWaitStampsWhatWasOrdered) {
+  Block* first = used_by({a_});
+  Block* block = used_by({a_, b_});
+  block->size = 1024;
+  ASSERT_TRUE(add(first));
+  ASSERT_TRUE(add(block));
+  FaultyApi::fail_only("cuStreamWaitEvent", 2, CUDA_ERROR_UNKNOWN);
+  Blocks ready;
+  EXPECT_THROW(pending_.stream_wait_for_one(1024, timeline_, ready), DriverError);
+  for (const Block* one : ready) {
+    EXPECT_EQ(one->freed, timeline_.now());
+  }
+  EXPECT_EQ(block->freed, timeline_.now());
 }
 
 TEST_F(PendingFreesTest, ACapturingStreamWaitsForNothingOutside) {
@@ -205,10 +245,10 @@ TEST_F(PendingFreesTest, ACapturingStreamWaitsForNothingOutside) {
   ASSERT_TRUE(add(block));
   SimGpu::begin_capture(own_);
   Blocks ready;
-  EXPECT_FALSE(pending_.stream_wait_for_one(0, ready));
+  EXPECT_FALSE(pending_.stream_wait_for_one(0, timeline_, ready));
   EXPECT_EQ(driver_.capture_info(own_).status, CaptureStatus::kActive);
   SimGpu::end_capture(own_);
-  EXPECT_TRUE(pending_.stream_wait_for_one(0, ready));
+  EXPECT_TRUE(pending_.stream_wait_for_one(0, timeline_, ready));
   EXPECT_EQ(ready, Blocks{block});
 }
 
@@ -217,11 +257,11 @@ TEST_F(PendingFreesTest, ARefusedStreamWaitLosesNothing) {
   ASSERT_TRUE(add(block));
   FaultyApi::fail_only("cuStreamWaitEvent", 2, CUDA_ERROR_UNKNOWN);
   Blocks ready;
-  EXPECT_THROW(pending_.stream_wait_for_one(0, ready), DriverError);
+  EXPECT_THROW(pending_.stream_wait_for_one(0, timeline_, ready), DriverError);
   EXPECT_EQ(ready, Blocks{});
   pending_.check_invariants();
   EXPECT_EQ(block->extra->events, 1U) << "one of the two was ordered";
-  EXPECT_TRUE(pending_.stream_wait_for_one(0, ready));
+  EXPECT_TRUE(pending_.stream_wait_for_one(0, timeline_, ready));
   EXPECT_EQ(ready, Blocks{block});
 }
 

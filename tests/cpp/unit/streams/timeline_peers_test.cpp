@@ -400,6 +400,29 @@ TEST_F(MemoryOfPeersTest, PagesLeaveTheirArenaAfterThePeersWork) {
   EXPECT_EQ(pages().held, held + 4) << "the peer has finished";
 }
 
+// Without access of the peer, points cover its recorded use only behind the stream's wait for it.
+// That wait is for another block, and this one has a second use, which ends later.
+TEST_F(MemoryOfPeersTest, APageLeavesBehindAUseThatItsStreamWaitedForEarlier) {
+  const DevicePtr twice = allocate(4 * kPageBytes);
+  const DevicePtr once = allocate(8 * kPageBytes);
+  for (const DevicePtr block : {twice, once}) {
+    EXPECT_TRUE(heap_of(block).record_stream(*addresses_.find(block), block, peers_));
+  }
+  work_on(peers_);
+  free_used_by(twice, side_);
+  free(once);
+  EXPECT_EQ(allocate(8 * kPageBytes), once);
+  EXPECT_EQ(device_->driver().calls().stream_wait, 1U);
+  SimGpu::finish(side_);
+  device_->collect_pending();
+  EXPECT_FALSE(is_idle(peers_));
+  const StreamId third = SimGpu::make_stream();
+  allocate(8 * kPageBytes, third);
+  EXPECT_EQ(pages().held, 16U) << "the request has pages of the first block";
+  SimGpu::finish(third);
+  EXPECT_TRUE(is_idle(peers_));
+}
+
 TEST_F(MemoryOfPeersTest, AFullDeviceWaitsForThePeersWork) {
   const DevicePtr block = allocate(16 * kPageBytes);
   device_->add_peer(kPeer);
