@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +82,8 @@ def sleep(
 
     Memory sleeps by whole handles, of one page or more: what lies on a handle with other memory in
     use stays, as does the memory that `WHY_IT_STAYS` lists. The report names it. With `strict=True`
-    the call refuses instead.
+    the call refuses instead. A tag that no memory has had yet has nothing to sleep; with
+    `strict=True` it is a wrong argument.
 
     Raises `FerroError` for a wrong argument; and `RuntimeError`, with nothing asleep on that device
     that was not before: while a capture runs, if the host lacks memory, and, with `strict`, if
@@ -90,6 +91,21 @@ def sleep(
     """
     if keep not in ("host", "nothing"):
         raise FerroError(f"sleep(keep={keep!r}): expected 'host' or 'nothing'")
+    if strict and names is not None:
+        _refuse_unknown(names)
+    return put_to_sleep(names, keep == "host", device=device, strict=strict)
+
+
+def put_to_sleep(
+    names: list[str] | None,
+    keeps: bool,
+    *,
+    otherwise: Sequence[str] = (),
+    device: int | str | torch.device | None = None,
+    strict: bool = False,
+) -> SleepReport:
+    """Does the work of `sleep()`. `keeps` is whether contents are kept, but not for memory with the
+    tags in `otherwise`, for which it means its opposite."""
     names = _names("sleep", tags)
     extension = _load.load()
     total = _Sum()
@@ -100,7 +116,7 @@ def sleep(
                 if native := extension.sleep_view(index)["native_bytes"]:
                     stays = {**_NOTHING, "result": "stays", "staying": {"native": native}}
                     _check(stays, index, total)
-            _check(extension.sleep(index, names, keep == "host", strict), index, total)
+            _check(extension.sleep(index, names, keeps, list(otherwise), strict), index, total)
             if names is None and (native := extension.sleep_view(index)["native_bytes"]):
                 total.staying["native"] = total.staying.get("native", 0) + native
     finally:
@@ -220,6 +236,16 @@ def _names(call: str, tags: object) -> list[str] | None:
     if not names or not all(isinstance(name, str) and name for name in names):
         raise FerroError(
             f"{call}(tags={tags!r}): expected the name of a tag, several names, or None for all "
+def _refuse_unknown(names: list[str]) -> None:
+    known = _load.load().tag_names()
+    for name in names:
+        if name not in known:
+            raise FerroError(
+                f"sleep(strict=True) got the tag {name!r}, which no memory of this process has "
+                f"had: expected one of {', '.join(map(repr, known)) or 'none, there is no tag yet'}"
+            )
+
+
             "memory"
         )
     return names

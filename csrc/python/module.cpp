@@ -179,9 +179,9 @@ py::dict to_dict(const ferro::SleepOutcome& outcome) {
   return result;
 }
 
-// `tags`: none for all memory.
+// `tags`: none for all memory. `except`: tags of memory for which `keep` means its opposite.
 py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& tags, bool keep,
-                     bool strict) {
+                     const std::vector<std::string>& except, bool strict) {
   using ferro::Sleeper;
   core_of(device);  // throws without an allocator
   ferro::CudaAllocator& ours = *ferro::installed_allocator();
@@ -189,7 +189,7 @@ py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& 
   {
     const py::gil_scoped_release release;
     outcome = ours.sleep(static_cast<c10::DeviceIndex>(device), tags ? &*tags : nullptr,
-                         keep ? Sleeper::Contents::kKeep : Sleeper::Contents::kDrop,
+                         keep ? Sleeper::Contents::kKeep : Sleeper::Contents::kDrop, except,
                          strict ? Sleeper::Want::kAll : Sleeper::Want::kWhatCanSleep);
   }
   return to_dict(outcome);
@@ -412,7 +412,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_asleep", &is_asleep, py::arg("address"));
   module.def("unpin", &unpin, py::arg("address"), py::arg("size"));
   module.def("sleep", &fall_asleep, py::arg("device"), py::arg("tags"), py::arg("keep"),
-             py::arg("strict"));
+             py::arg("except_"), py::arg("strict"));
   module.def("wake", &wake_up, py::arg("device"), py::arg("tags"));
   module.def("sleep_view", &sleep_view, py::arg("device"));
   module.def("asleep_pools", &asleep_pools, py::arg("device"));

@@ -240,8 +240,9 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // replay on but do not keep goes with all memory, and with the memory in use of its pool. The
   // workspaces of cuBLAS and the states of generators go with all memory alone.
   using Tags = std::vector<std::string>;
+  // `except`: tags of memory whose contents are dropped if `contents` keeps them, or the reverse.
   SleepOutcome sleep(c10::DeviceIndex device, const Tags* tags, Sleeper::Contents contents,
-                     Sleeper::Want want);
+                     const Tags& except, Sleeper::Want want);
   SleepOutcome wake(c10::DeviceIndex device, const Tags* tags);
   bool is_asleep(DevicePtr ptr) const;
   // The private pools that have memory asleep.

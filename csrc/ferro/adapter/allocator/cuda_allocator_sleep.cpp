@@ -14,6 +14,18 @@ namespace ferro {
 namespace {
 
 std::set<DevicePtr> addresses_of_workspaces() {
+// Of the seed and of the offset of a random generator for graphs. They are known by it alone.
+constexpr std::size_t kGeneratorState = sizeof(std::int64_t);
+
+std::set<BlockTag> numbers_of(const CudaAllocator::Tags& tags) {
+  std::set<BlockTag> numbers;
+  for (const std::string& name : tags) {
+    numbers.insert(tag_names().find(name));
+  }
+  numbers.erase(BlockTag{0});
+  return numbers;
+}
+
   std::set<DevicePtr> found;
   for_each_workspace([&](const c10::DataPtr& data) { found.insert(to_device_ptr(data.get())); });
   return found;
@@ -26,16 +38,10 @@ SleepFilter CudaAllocator::filter_of(const Tags* tags) {
     return {[](const SleepFilter::InUse&) { return true; }, [](const PoolId&) { return true; },
             SleepFilter::Free::kToo};
   }
-  std::set<BlockTag> wanted;
-  for (const std::string& name : *tags) {
-    wanted.insert(tag_names().find(name));
-  }
-  wanted.erase(BlockTag{0});
   // What does not sleep goes on computing. It needs PyTorch's own tensors, which may have been
   // requested within a tag: workspaces, and the seed and offset of a generator, which every capture
-  // and replay writes. The latter are known by their size alone.
-  constexpr std::size_t kGeneratorState = sizeof(std::int64_t);
-  return {[wanted = std::move(wanted),
+  // and replay writes.
+  return {[wanted = numbers_of(*tags),
            workspaces = addresses_of_workspaces()](const SleepFilter::InUse& block) {
             const bool computes =
                 block.pool == kDefaultPool &&
@@ -46,13 +52,21 @@ SleepFilter CudaAllocator::filter_of(const Tags* tags) {
 }
 
 SleepOutcome CudaAllocator::sleep(c10::DeviceIndex index, const Tags* tags,
-                                  Sleeper::Contents contents, Sleeper::Want want) {
+                                  Sleeper::Contents contents, const Tags& except,
+                                  Sleeper::Want want) {
   release_failed_captures();
   if (tags == nullptr) {
     empty_previous_cache();
   }
-  return with_torch_errors(
-      [&] { return device(index).core.sleep(filter_of(tags), contents, want); });
+  SleepFilter which = filter_of(tags);
+  if (!except.empty()) {
+    const bool keeps = contents == Sleeper::Contents::kKeep;
+    contents = Sleeper::Contents::kKeep;
+    which.keeps = [keeps, except = numbers_of(except)](const SleepFilter::InUse& block) {
+      return except.contains(block.tag) != keeps;
+    };
+  }
+  return with_torch_errors([&] { return device(index).core.sleep(which, contents, want); });
 }
 
 SleepOutcome CudaAllocator::wake(c10::DeviceIndex index, const Tags* tags) {

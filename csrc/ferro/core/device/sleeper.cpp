@@ -65,7 +65,7 @@ SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
           [pools = std::move(pools), more = which.has_scratch](const PoolId& id) {
             return pools.contains(id) || more(id);
           },
-          which.free};
+          which.free, which.keeps};
 }
 
 // Handles that moved have no old mapping after that, which would keep their memory.
@@ -158,8 +158,8 @@ bool Sleeper::begin_to_save(const std::vector<Run>& runs, SleepOutcome& outcome)
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     for (const Handle& handle : runs[i].parts) {
-      std::vector<Saved>& saved = saved_[handle.begin];
       for (const PageRun& used : handle.used) {
+        std::vector<Saved>& saved = saved_[handle.begin];
         for (std::size_t done = 0; done < used.bytes;) {
           const std::size_t part = std::min(used.bytes - done, kLargestPart);
           std::vector<HostStore::Piece> pieces;
