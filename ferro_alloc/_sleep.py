@@ -90,6 +90,7 @@ def sleep(
     something would stay. Devices fall asleep one after the other.
     """
     if keep not in ("host", "nothing"):
+    names = _names("sleep", tags)
         raise FerroError(f"sleep(keep={keep!r}): expected 'host' or 'nothing'")
     if strict and names is not None:
         _refuse_unknown(names)
@@ -133,9 +134,9 @@ def wake(
     them. When it returns, the contents are back, for all streams.
 
     Raises `torch.OutOfMemoryError`, and nothing wakes on that device, if it has too little memory:
-    the message has the missing bytes and who holds the memory. It can be tried again. Raises
-    `RuntimeError` while a capture runs, `FerroError` for a wrong argument. Devices wake one after
-    the other.
+    the message, and `explain()`, have the missing bytes, the limit and who holds the memory. It can
+    be tried again. Raises `RuntimeError` while a capture runs, `FerroError` for a wrong argument.
+    Devices wake one after the other.
     """
     names = _names("wake", tags)
     extension = _load.load()
@@ -208,14 +209,10 @@ def _check(outcome: Mapping[str, Any], index: int, total: _Sum) -> None:
     if result == "device":
         import torch
 
-        free, capacity = torch.cuda.mem_get_info(index)
-        held = torch.cuda.memory_reserved(index)
         raise torch.OutOfMemoryError(
-            f"CUDA out of memory. wake() needs {_mib(size)} on device {index}, and {missing} of "
-            f"them are missing: of {_mib(capacity)}, {_mib(free)} are free, PyTorch holds "
-            f"{_mib(held)} in this process, and other libraries and processes hold "
-            f"{_mib(max(capacity - free - held, 0))}. Nothing woke. Free memory or wake by tags, "
-            "and call wake() again"
+            f"{outcome['message']}\nwake() needs {_mib(size)} on device {index}, and {missing} of "
+            "them are missing. Nothing woke there. Free memory or wake by tags, and call wake() "
+            "again"
         )
     total.device_bytes += size
     total.content_bytes += outcome["saved_bytes"]
@@ -234,6 +231,11 @@ def _names(call: str, tags: object) -> list[str] | None:
     if names is None and isinstance(tags, Iterable):
         names = list(tags)
     if not names or not all(isinstance(name, str) and name for name in names):
+            "memory"
+        )
+    return names
+
+
         raise FerroError(
             f"{call}(tags={tags!r}): expected the name of a tag, several names, or None for all "
 def _refuse_unknown(names: list[str]) -> None:
@@ -265,7 +267,7 @@ _lock = threading.Lock()
 
 
 def _follow_pools() -> None:
-    """Tells the wrapper of replays which pools are asleep."""
+    """Tells what refuses replays and captures which memory is asleep."""
     import torch
 
     with _lock:

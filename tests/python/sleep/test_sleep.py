@@ -44,6 +44,12 @@ def found() -> dict[str, Any]:
     return simulated("sleeping.py", memory="1GiB", values=True)
 
 
+    "a_failed_wake_names_the_holders": [
+        ["LIMIT", 300, 512, [["new", 350, 1]], 300, 300, True, True, True],
+        ["LIMIT", 300, True],
+        [0, False, ["old"], True],
+    ],
+    "unknown_tags": [0, [True, True], True, True],
 def test_two_devices() -> None:
     found = simulated("sleeping_devices.py", memory="1020MiB", count=2, values=True)
     assert found["seen"] == [

@@ -1,4 +1,5 @@
 // Sleep: memory by its tags, on one device.
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
@@ -13,7 +14,6 @@ namespace ferro {
 
 namespace {
 
-std::set<DevicePtr> addresses_of_workspaces() {
 // Of the seed and of the offset of a random generator for graphs. They are known by it alone.
 constexpr std::size_t kGeneratorState = sizeof(std::int64_t);
 
@@ -26,6 +26,7 @@ std::set<BlockTag> numbers_of(const CudaAllocator::Tags& tags) {
   return numbers;
 }
 
+std::set<DevicePtr> addresses_of_workspaces() {
   std::set<DevicePtr> found;
   for_each_workspace([&](const c10::DataPtr& data) { found.insert(to_device_ptr(data.get())); });
   return found;
@@ -78,8 +79,17 @@ bool CudaAllocator::is_asleep(DevicePtr ptr) const {
   return span != nullptr && span->heap()->is_asleep(*span, ptr);
 }
 
-std::vector<PoolId> CudaAllocator::asleep_pools(c10::DeviceIndex index) const {
-  return device(index).core.asleep_pools();
+void CudaAllocator::check_capture(c10::DeviceIndex index, const PoolId& pool) const {
+  refuse_if_sealed(pool);
+  DeviceMemory& core = device(index).core;
+  check_sharing(core.is_scratch_asleep(pool) ? SharingResult::kAsleep : SharingResult::kOk);
+  const auto may_be_state = [](const BlockView& block) {
+    return block.is_asleep && block.requested == kGeneratorState;
+  };
+  TORCH_CHECK(core.sleep_view().asleep_bytes == 0 ||
+                  std::ranges::none_of(core.report().live_blocks(kDefaultPool), may_be_state),
+              "The state of PyTorch's random generator, which every capture writes, may be asleep "
+              "(ferro_alloc.sleep). Call ferro_alloc.wake() before the capture.");
 }
 
 std::size_t CudaAllocator::held_by_previous(c10::DeviceIndex index) const {
