@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from ferro_alloc import _load
+from ferro_alloc import _load, _refusals
 from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
 
@@ -90,8 +89,8 @@ def sleep(
     something would stay. Devices fall asleep one after the other.
     """
     if keep not in ("host", "nothing"):
-    names = _names("sleep", tags)
         raise FerroError(f"sleep(keep={keep!r}): expected 'host' or 'nothing'")
+    names = _names("sleep", tags)
     if strict and names is not None:
         _refuse_unknown(names)
     return put_to_sleep(names, keep == "host", device=device, strict=strict)
@@ -107,7 +106,6 @@ def put_to_sleep(
 ) -> SleepReport:
     """Does the work of `sleep()`. `keeps` is whether contents are kept, but not for memory with the
     tags in `otherwise`, for which it means its opposite."""
-    names = _names("sleep", tags)
     extension = _load.load()
     total = _Sum()
     try:
@@ -231,13 +229,13 @@ def _names(call: str, tags: object) -> list[str] | None:
     if names is None and isinstance(tags, Iterable):
         names = list(tags)
     if not names or not all(isinstance(name, str) and name for name in names):
+        raise FerroError(
+            f"{call}(tags={tags!r}): expected the name of a tag, several names, or None for all "
             "memory"
         )
     return names
 
 
-        raise FerroError(
-            f"{call}(tags={tags!r}): expected the name of a tag, several names, or None for all "
 def _refuse_unknown(names: list[str]) -> None:
     known = _load.load().tag_names()
     for name in names:
@@ -246,11 +244,6 @@ def _refuse_unknown(names: list[str]) -> None:
                 f"sleep(strict=True) got the tag {name!r}, which no memory of this process has "
                 f"had: expected one of {', '.join(map(repr, known)) or 'none, there is no tag yet'}"
             )
-
-
-            "memory"
-        )
-    return names
 
 
 def _devices(device: int | str | torch.device | None) -> list[int]:
@@ -274,10 +267,8 @@ def _follow_pools() -> None:
         if not torch.cuda.is_initialized():
             return
         extension = _load.load()
-        pools = {
-            (pool[0], pool[1])
-            for index in range(torch.cuda.device_count())
-            for pool in extension.asleep_pools(index)
-        }
-        # The package of graphs imports this one.
-        import_module("ferro_alloc.graphs._replays").refuse_replays_of(pools)
+        devices = range(torch.cuda.device_count())
+        _refusals.follow_sleep(
+            any(extension.sleep_view(index)["asleep_bytes"] for index in devices),
+            {pool for index in devices for pool in extension.asleep_pools(index)},
+        )

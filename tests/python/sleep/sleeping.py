@@ -14,6 +14,7 @@ from ferro_alloc.graphs._sizes import private_pools
 MIB = 1 << 20
 seen = {}
 base = 0
+GRAPH = torch._C._CUDAGraph
 ferro_alloc.install(ferro_alloc.Config(memory_limit_mb=1000))
 
 
@@ -211,12 +212,14 @@ def graphs_stay_valid():
             results.append(scratch.clone())
             del scratch
         graphs.append(graph)
+    launch = graphs[0].replay
     for graph in graphs:
         graph.replay()
     ferro_alloc.sleep()
     errors = []
-    with refused(ferro_alloc.FerroError, errors):
-        graphs[0].replay()
+    for replay in (graphs[0].replay, launch):
+        with refused(ferro_alloc.FerroError, errors):
+            replay()
     ferro_alloc.wake()
     kept = [holds(result, value) for value, result in enumerate(results, 1)]
     for result in results:
@@ -227,8 +230,9 @@ def graphs_stay_valid():
     statics[1].fill_(7)
     graphs[1].replay()
     assert holds(results[1], 7)
-    patched = torch.cuda.CUDAGraph.replay.__module__
-    return [kept, again, errors[0].split(":")[0:2], patched.startswith("ferro")]
+    launch()
+    patched = [method.__module__ for method in (torch.cuda.CUDAGraph.replay, GRAPH.replay)]
+    return [kept, again, [error.split(":")[0:2] for error in errors], "ferro" in str(patched)]
 
 
 @check
@@ -329,10 +333,6 @@ def scratch_wakes_with_a_tag_whose_memory_was_freed():
     return ferro_alloc.asleep().device_bytes
 
 
-@check
-def graphs_that_are_deleted_while_they_sleep_leave_nothing():
-    static = filled(2, 1)
-    torch.cuda.empty_cache()
 @check
 def scratch_sleeps_with_the_last_of_its_tags():
     static = filled(4, 1)
@@ -462,6 +462,10 @@ def sizes_of_pools_that_sleep():
     return [*seen, sizes() == seen[0], holds(first, 1), holds(second, 2), holds(result, 1)]
 
 
+@check
+def graphs_that_are_deleted_while_they_sleep_leave_nothing():
+    static = filled(2, 1)
+    torch.cuda.empty_cache()
     start = held()
     left = []
     for _ in range(3):
@@ -558,10 +562,6 @@ def too_little_memory_to_wake():
 
 
 @check
-def captures_refuse():
-    errors = []
-    tensor, other = filled(2, 1), filled(2, 2)
-@check
 def a_failed_wake_names_the_holders():
     def failure_of(work):
         try:
@@ -609,6 +609,10 @@ def unknown_tags():
     return [slept.device_bytes, names, awake, holds(known, 1)]
 
 
+@check
+def captures_refuse():
+    errors = []
+    tensor, other = filled(2, 1), filled(2, 2)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         tensor.copy_(other)

@@ -18,19 +18,38 @@ WANTED: dict[str, Any] = {
     "graphs_stay_valid": [
         [True, True],
         [True, True],
-        ["FerroError", " the memory of this graph is asleep"],
+        [["FerroError", " the memory of this graph is asleep"]] * 2,
         False,
     ],
     "the_debug_mode_names_inputs_that_sleep": [True, True],
     "a_graph_is_deleted_while_it_sleeps": [True, 4],
     "exclusive_groups_sleep": [16, [{}, {}], [True] * 3, [True] * 3, True],
     "scratch_wakes_with_a_tag_whose_memory_was_freed": 0,
+    "scratch_sleeps_with_the_last_of_its_tags": [[4, 12, 4, 4], [True, True]],
+    "captures_while_everything_sleeps": [[True] * 3, 4, False],
+    "refused_captures_leave_the_random_generator": [
+        ["asleep", "asleep", "sealed", "sealed"],
+        [4] * 4,
+    ],
+    # Private, live, scratch and asleep MiB, of a MemPool and of a graph's pool.
+    "sizes_of_pools_that_sleep": [
+        [[30, 30, 0, 0], [8, 4, 4, 0]],
+        [[20, 20, 0, 10], [0, 0, 0, 8]],
+        [[0, 0, 0, 30], [0, 0, 0, 8]],
+        *[True] * 4,
+    ],
     "graphs_that_are_deleted_while_they_sleep_leave_nothing": [0] * 6,
     "pinning_memory_that_sleeps_is_refused": [True, True],
     "pools_of_programs": [0, True, True, 30],
     "what_cannot_sleep_is_named": [{"pinned": 20}, True, True, True],
     "other_memory_on_the_same_pages": [0, ["beside"], True, True],
     "too_little_memory_to_wake": [True, 600, True, True],
+    "a_failed_wake_names_the_holders": [
+        ["LIMIT", 300, 512, [["new", 350, 1]], 300, 300, True, True, True],
+        ["LIMIT", 300, True],
+        [0, False, ["old"], True],
+    ],
+    "unknown_tags": [0, [True, True], True, True],
     "captures_refuse": [[True, True], True],
     "wrong_arguments": [True] * 5,
     "sharing_a_sleeping_tensor": [True, True],
@@ -44,12 +63,6 @@ def found() -> dict[str, Any]:
     return simulated("sleeping.py", memory="1GiB", values=True)
 
 
-    "a_failed_wake_names_the_holders": [
-        ["LIMIT", 300, 512, [["new", 350, 1]], 300, 300, True, True, True],
-        ["LIMIT", 300, True],
-        [0, False, ["old"], True],
-    ],
-    "unknown_tags": [0, [True, True], True, True],
 def test_two_devices() -> None:
     found = simulated("sleeping_devices.py", memory="1020MiB", count=2, values=True)
     assert found["seen"] == [
