@@ -77,6 +77,11 @@ class OutOfMemory:
     previous_reserved_bytes: int
     """Reserved by the previous allocator, in this process."""
     previous_live_bytes: int
+    asleep_bytes: int
+    """What `wake()` will take again for memory that is asleep. `live_bytes`, pools, call sites and
+    tags do not count it."""
+    saved_host_bytes: int
+    """Its contents in host memory."""
     other_bytes: int
     """Held by neither allocator: other processes, libraries, the CUDA context."""
     streams: tuple[StreamShare, ...]
@@ -92,6 +97,7 @@ class OutOfMemory:
 
 def explain(error: BaseException) -> OutOfMemory | None:
     """Returns the numbers of a `torch.OutOfMemoryError`, or of an error that quotes its message.
+    That of a `wake()` has the bytes to wake as `request_bytes`.
     After the first `install()` the error also has them as its attribute `ferro_alloc`.
 
     Returns None for an error that ferro_alloc did not raise, for a request that a limit rejected at

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -124,22 +124,13 @@ class Regions:
                 self._idle.setdefault(key, []).append(pool)
 
 
-def sleep(call: str, kept: Iterable[str], dropped: Iterable[str]) -> None:
+def sleep(call: str, kept: Sequence[str], dropped: Sequence[str]) -> None:
     """Puts memory of the names in `kept` to sleep with its contents, that of `dropped` without.
 
-    Contents are only dropped on handles that hold no memory of `kept`. Logs a warning if some of
-    the memory stays on the device.
+    Logs a warning if some of the memory stays on the device.
     """
-    names = [list(kept), list(dropped)]
-    staying: Mapping[str, int] = {}
-    for part, keep in ((names[0], True), (names[1], False)):
-        if part:
-            report = _sleep.sleep(part, "host" if keep else "nothing")
-            staying = {**staying, **report.staying}
-    if "beside" in staying and all(names):
-        # Graphs that were captured in several regions can have memory of both on one handle.
-        staying = _sleep.sleep([*names[0], *names[1]]).staying
-    warn_of_staying(call, staying)
+    if names := [*kept, *dropped]:
+        warn_of_staying(call, _sleep.put_to_sleep(names, True, otherwise=dropped).staying)
 
 
 def warn_of_staying(call: str, staying: Mapping[str, int]) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from ferro_alloc import _load
+from ferro_alloc import _load, _refusals
 from ferro_alloc._devices import device_index
 from ferro_alloc._errors import FerroError
 
@@ -82,7 +81,8 @@ def sleep(
 
     Memory sleeps by whole handles, of one page or more: what lies on a handle with other memory in
     use stays, as does the memory that `WHY_IT_STAYS` lists. The report names it. With `strict=True`
-    the call refuses instead.
+    the call refuses instead. A tag that no memory has had yet has nothing to sleep; with
+    `strict=True` it is a wrong argument.
 
     Raises `FerroError` for a wrong argument; and `RuntimeError`, with nothing asleep on that device
     that was not before: while a capture runs, if the host lacks memory, and, with `strict`, if
@@ -91,6 +91,21 @@ def sleep(
     if keep not in ("host", "nothing"):
         raise FerroError(f"sleep(keep={keep!r}): expected 'host' or 'nothing'")
     names = _names("sleep", tags)
+    if strict and names is not None:
+        _refuse_unknown(names)
+    return put_to_sleep(names, keep == "host", device=device, strict=strict)
+
+
+def put_to_sleep(
+    names: list[str] | None,
+    keeps: bool,
+    *,
+    otherwise: Sequence[str] = (),
+    device: int | str | torch.device | None = None,
+    strict: bool = False,
+) -> SleepReport:
+    """Does the work of `sleep()`. `keeps` is whether contents are kept, but not for memory with the
+    tags in `otherwise`, for which it means its opposite."""
     extension = _load.load()
     total = _Sum()
     try:
@@ -100,7 +115,7 @@ def sleep(
                 if native := extension.sleep_view(index)["native_bytes"]:
                     stays = {**_NOTHING, "result": "stays", "staying": {"native": native}}
                     _check(stays, index, total)
-            _check(extension.sleep(index, names, keep == "host", strict), index, total)
+            _check(extension.sleep(index, names, keeps, list(otherwise), strict), index, total)
             if names is None and (native := extension.sleep_view(index)["native_bytes"]):
                 total.staying["native"] = total.staying.get("native", 0) + native
     finally:
@@ -117,9 +132,9 @@ def wake(
     them. When it returns, the contents are back, for all streams.
 
     Raises `torch.OutOfMemoryError`, and nothing wakes on that device, if it has too little memory:
-    the message has the missing bytes and who holds the memory. It can be tried again. Raises
-    `RuntimeError` while a capture runs, `FerroError` for a wrong argument. Devices wake one after
-    the other.
+    the message, and `explain()`, have the missing bytes, the limit and who holds the memory. It can
+    be tried again. Raises `RuntimeError` while a capture runs, `FerroError` for a wrong argument.
+    Devices wake one after the other.
     """
     names = _names("wake", tags)
     extension = _load.load()
@@ -192,14 +207,10 @@ def _check(outcome: Mapping[str, Any], index: int, total: _Sum) -> None:
     if result == "device":
         import torch
 
-        free, capacity = torch.cuda.mem_get_info(index)
-        held = torch.cuda.memory_reserved(index)
         raise torch.OutOfMemoryError(
-            f"CUDA out of memory. wake() needs {_mib(size)} on device {index}, and {missing} of "
-            f"them are missing: of {_mib(capacity)}, {_mib(free)} are free, PyTorch holds "
-            f"{_mib(held)} in this process, and other libraries and processes hold "
-            f"{_mib(max(capacity - free - held, 0))}. Nothing woke. Free memory or wake by tags, "
-            "and call wake() again"
+            f"{outcome['message']}\nwake() needs {_mib(size)} on device {index}, and {missing} of "
+            "them are missing. Nothing woke there. Free memory or wake by tags, and call wake() "
+            "again"
         )
     total.device_bytes += size
     total.content_bytes += outcome["saved_bytes"]
@@ -225,6 +236,16 @@ def _names(call: str, tags: object) -> list[str] | None:
     return names
 
 
+def _refuse_unknown(names: list[str]) -> None:
+    known = _load.load().tag_names()
+    for name in names:
+        if name not in known:
+            raise FerroError(
+                f"sleep(strict=True) got the tag {name!r}, which no memory of this process has "
+                f"had: expected one of {', '.join(map(repr, known)) or 'none, there is no tag yet'}"
+            )
+
+
 def _devices(device: int | str | torch.device | None) -> list[int]:
     import torch
 
@@ -239,17 +260,15 @@ _lock = threading.Lock()
 
 
 def _follow_pools() -> None:
-    """Tells the wrapper of replays which pools are asleep."""
+    """Tells what refuses replays and captures which memory is asleep."""
     import torch
 
     with _lock:
         if not torch.cuda.is_initialized():
             return
         extension = _load.load()
-        pools = {
-            (pool[0], pool[1])
-            for index in range(torch.cuda.device_count())
-            for pool in extension.asleep_pools(index)
-        }
-        # The package of graphs imports this one.
-        import_module("ferro_alloc.graphs._replays").refuse_replays_of(pools)
+        devices = range(torch.cuda.device_count())
+        _refusals.follow_sleep(
+            any(extension.sleep_view(index)["asleep_bytes"] for index in devices),
+            {pool for index in devices for pool in extension.asleep_pools(index)},
+        )

@@ -21,7 +21,7 @@ from typing import Any
 
 from ferro_alloc._errors import FerroError
 
-VERSION = "2"
+VERSION = "3"
 _NAME = re.compile(r"@ferro_alloc-status-(\d+)$")
 _MOST_BYTES = 1 << 18
 _PATIENCE_S = 1.0
@@ -41,6 +41,10 @@ class DeviceUse:
     """Allocated, or freed and waiting for another stream."""
     reserved_bytes: int
     peak_reserved_bytes: int
+    asleep_bytes: int
+    """Device memory that `wake()` would take; not a part of the reserved."""
+    asleep_live_bytes: int
+    """Allocated bytes that are asleep, so on no reserved memory."""
     stranded_bytes: int
     """Reserved bytes that are free, on pages and segments which also hold live bytes."""
     idle_bytes: int
@@ -164,7 +168,8 @@ def with_rates(
 
 
 _OF_REQUESTS = ("REQUESTS/s", "SLOWEST")
-HEADINGS = ("PID", "GPU", "LIVE", "RESERVED", "FREE", "STRANDED", "PEAK", *_OF_REQUESTS, "COMMAND")
+_SIZES = ("PID", "GPU", "LIVE", "RESERVED", "FREE", "STRANDED", "ASLEEP", "PEAK")
+HEADINGS = (*_SIZES, *_OF_REQUESTS, "COMMAND")
 
 
 def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
@@ -174,9 +179,9 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
         note = "" if process.active else "[uninstalled] "
         text = note + process.command
         if process.problem:
-            cells.append((str(process.pid), *["-"] * 8, f"{process.command}: {process.problem}"))
-        elif not process.devices:
-            cells.append((str(process.pid), *["-"] * 8, text))
+            text = f"{process.command}: {process.problem}"
+        if process.problem or not process.devices:
+            cells.append((str(process.pid), *["-"] * (len(HEADINGS) - 2), text))
         for use in process.devices:
             rate = use.requests_per_second
             cells.append(
@@ -185,8 +190,9 @@ def rows(found: Sequence[ProcessUse], width: int) -> list[str]:
                     str(use.device),
                     gib(use.allocated_bytes),
                     gib(use.reserved_bytes),
-                    gib(use.reserved_bytes - use.active_bytes),
+                    gib(use.reserved_bytes - (use.active_bytes - use.asleep_live_bytes)),
                     gib(use.stranded_bytes),
+                    gib(use.asleep_bytes),
                     gib(use.peak_reserved_bytes),
                     "-" if rate is None else f"{rate:,.0f}",
                     f"{use.slowest_miss_ns / 1e6:.1f} ms",
@@ -236,7 +242,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m ferro_alloc top",
         description="Shows the memory of processes that run under ferro_alloc: yours, or all of "
         "them for root. FREE is reserved memory that no block uses; STRANDED is the part of FREE "
-        "on pages with live blocks.",
+        "on pages with live blocks; ASLEEP is what wake() takes again for LIVE memory.",
     )
     parser.add_argument("--once", action="store_true", help="show it once")
     parser.add_argument("--json", action="store_true", help="a JSON list for each sample")

@@ -256,19 +256,14 @@ class TorchMemorySaver:
 
         if not torch.cuda.is_initialized():
             return
-        staying = {}
         with ExitStack() as pins:
             for index in range(torch.cuda.device_count()):
                 for address, size in _blocks_of(_DISABLED, index):
                     pins.callback(_load.load().unpin, address, size)
                     _load.load().pin(address, size)
-            keep: Literal["host", "nothing"] = "host"
-            if _is_set(_WHOLE_KEPT):
-                if dropped:
-                    _sleep.sleep(dropped, "nothing")
-            elif not kept or "beside" not in _sleep.sleep(kept).staying:
-                keep = "nothing"
-            staying = dict(_sleep.sleep(keep=keep).staying)
+            keeps = _is_set(_WHOLE_KEPT)
+            slept = _sleep.put_to_sleep(None, keeps, otherwise=dropped if keeps else kept)
+        staying = dict(slept.staying)
         staying.pop("pinned", None)  # memory of disable()
         _regions.warn_of_staying(call, staying)
 

@@ -1,10 +1,11 @@
 """How fast memory sleeps and wakes, beside plain copies of as many bytes.
 
-    python -m benchmarks.sleep.speed [--gib 20] [--dropped-gib 40] [--turns 3]
+    python -m benchmarks.sleep.speed [--gib 20] [--dropped-gib 40] [--turns 3] [--smoke]
 
 Prints one line of JSON: GiB/s of a copy from and to page-locked memory, of the first sleep, which
 also gets the host memory, and of later ones; milliseconds to drop memory and to take it again; and
-bytes on the device beyond those of a process that never allocated.
+bytes on the device beyond those of a process that never allocated. Without a GPU it runs on the
+simulated one, whose times say nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from typing import Any
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import ferro_alloc
+from benchmarks.harness.processes import OURS, use_allocator
+from tools.gpu import gpu_count
+
+if TYPE_CHECKING:
+    import torch
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -25,6 +30,8 @@ MIB = 1 << 20
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     """The seconds that it takes, and its result."""
+    import torch
+
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = work()
@@ -33,12 +40,16 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def on_device() -> int:
+    import torch
+
     free, total = torch.cuda.mem_get_info()
     return int(total - free)
 
 
 def transformer(gib: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """A model that takes `gib` with its gradients' optimizer state, 12 bytes for a parameter."""
+    import torch
+
     width = 4096 if gib >= 4 else 512
     of_layer = 12 * width * width
     layers = max(1, round(gib * GIB / 12 / of_layer))
@@ -58,16 +69,20 @@ def transformer(gib: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def sums(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[int]:
+    import torch
+
     tensors = list(model.parameters())
     for state in optimizer.state.values():
         tensors += [value for value in state.values() if value.is_cuda]
     return [int(tensor.detach().view(torch.int32).sum()) for tensor in tensors]
 
 
-def copies(gib: float) -> tuple[float, float]:
-    """GiB/s from the device and to it."""
-    device = torch.empty(GIB, dtype=torch.uint8, device="cuda")
-    host = torch.empty(GIB, dtype=torch.uint8, pin_memory=True)
+def copies(gib: float, unit: int) -> tuple[float, float]:
+    """GiB/s from the device and to it, by copies of `unit` bytes."""
+    import torch
+
+    device = torch.empty(unit, dtype=torch.uint8, device="cuda")
+    host = torch.empty(unit, dtype=torch.uint8, pin_memory=True)
     rounds = max(1, round(gib))
 
     def repeat(to: torch.Tensor, source: torch.Tensor) -> float:
@@ -76,7 +91,7 @@ def copies(gib: float) -> tuple[float, float]:
                 to.copy_(source, non_blocking=True)
 
         copy()
-        return rounds / timed(copy)[0]
+        return rounds * unit / GIB / timed(copy)[0]
 
     return repeat(host, device), repeat(device, host)
 
@@ -86,15 +101,21 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=20)
     parser.add_argument("--dropped-gib", type=int, default=40)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--smoke", action="store_true", help="little memory: does it run?")
+    parser.add_argument("--output", type=Path, help="where the line goes too")
     given = parser.parse_args()
-    ferro_alloc.install()
+    if given.smoke:
+        given.gib, given.dropped_gib, given.turns = 0.1, 1, 1
+    use_allocator(OURS, simulated=gpu_count() == 0)
+    import torch
+
     sums(*transformer(0.1))  # loads the kernels
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
     alone = on_device()
     result: dict[str, Any] = {"device": torch.cuda.get_device_name()}
-    out, back = copies(given.gib)
+    out, back = copies(given.gib, GIB // 64 if given.smoke else GIB)
     torch.cuda.empty_cache()
     result["copy"] = [round(out, 1), round(back, 1)]
     model, optimizer = transformer(given.gib)
@@ -131,6 +152,8 @@ def main() -> None:
     result["driver_calls"] = dict(ferro_alloc.status().devices[0].driver_calls)
     del cache
     print(json.dumps(result))
+    if given.output is not None:
+        given.output.write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

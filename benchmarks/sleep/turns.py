@@ -1,10 +1,11 @@
 """Training and generation with captured graphs take turns on one GPU; what does not run sleeps.
 
-    python -m benchmarks.sleep.turns [--turns 50] [--width 1024]
+    python -m benchmarks.sleep.turns [--turns 50] [--width 1024] [--smoke]
 
 Runs the turns twice, without sleeping and with it, and prints one line of JSON: whether losses and
 tokens are the same to the last bit, step times between turns as a ratio, and the largest memory
-that the sleeping side left to the other.
+that the sleeping side left to the other. Without a GPU it runs on the simulated one, whose times
+say nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
-import torch
-
 import ferro_alloc
+from benchmarks.harness.processes import OURS, use_allocator
+from tools.gpu import gpu_count
 
 TOKENS = 64
 MIB = 1 << 20
@@ -26,6 +28,8 @@ class Generator:
     """Greedy decoding by a captured graph: one step is a replay."""
 
     def __init__(self, width: int) -> None:
+        import torch
+
         with ferro_alloc.tag("generator"):
             self.embed = torch.nn.Embedding(1000, width, device="cuda")
             self.layers = torch.nn.Sequential(
@@ -63,6 +67,8 @@ class Generator:
 
 class Trainer:
     def __init__(self, width: int) -> None:
+        import torch
+
         with ferro_alloc.tag("trainer"):
             self.model = torch.nn.Sequential(
                 *(
@@ -75,6 +81,8 @@ class Trainer:
             self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
     def steps(self, count: int, seconds: list[float]) -> list[float]:
+        import torch
+
         losses = []
         with ferro_alloc.tag("trainer"):
             for n in range(count):
@@ -92,6 +100,8 @@ class Trainer:
 
 
 def play(turns: int, width: int, sleeps: bool) -> dict[str, Any]:
+    import torch
+
     torch.manual_seed(0)
     trainer, generator = Trainer(width), Generator(width)
     losses, tokens, left = [], [], []
@@ -121,29 +131,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--turns", type=int, default=50)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--smoke", action="store_true", help="two turns: does it run?")
+    parser.add_argument("--output", type=Path, help="where the line goes too")
     given = parser.parse_args()
-    ferro_alloc.install()
+    if given.smoke:
+        given.turns, given.width = 2, 64
+    use_allocator(OURS, simulated=gpu_count() == 0, values=True)
+    import torch
+
     torch.use_deterministic_algorithms(True)
     plain = play(given.turns, given.width, sleeps=False)
     torch.cuda.empty_cache()
     slept = play(given.turns, given.width, sleeps=True)
     again = play(given.turns, given.width, sleeps=False)
-    print(
-        json.dumps(
-            {
-                "device": torch.cuda.get_device_name(),
-                "turns": given.turns,
-                "the same losses": plain["losses"] == slept["losses"],
-                "the same tokens": plain["tokens"] == slept["tokens"],
-                "distinct tokens": len({token for row in slept["tokens"] for token in row}),
-                "first, second and third step of a turn, beside those without sleeping": [
-                    round(slept["steps"][n] * 2 / (plain["steps"][n] + again["steps"][n]), 3)
-                    for n in range(3)
-                ],
-                "reserved while both sleep, MiB": slept["left"],
-            }
-        )
-    )
+    result = {
+        "device": torch.cuda.get_device_name(),
+        "turns": given.turns,
+        "the same losses": plain["losses"] == slept["losses"],
+        "the same tokens": plain["tokens"] == slept["tokens"],
+        "distinct tokens": len({token for row in slept["tokens"] for token in row}),
+        "first, second and third step of a turn, beside those without sleeping": [
+            round(slept["steps"][n] * 2 / (plain["steps"][n] + again["steps"][n]), 3)
+            for n in range(3)
+        ],
+        "reserved while both sleep, MiB": slept["left"],
+    }
+    print(json.dumps(result))
+    if given.output is not None:
+        given.output.write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -87,10 +87,19 @@ py::list private_pools(c10::DeviceIndex device) {
   py::list pools;
   if (const CudaAllocator* allocator = allocator_of(device)) {
     for (const CudaAllocator::PrivatePool& pool : allocator->private_pools(device)) {
-      pools.append(py::make_tuple(to_handle(pool.id), pool.name, to_dict(pool.sizes)));
+      py::dict sizes = to_dict(pool.sizes);
+      sizes["asleep_bytes"] = pool.sizes.asleep_bytes;
+      pools.append(py::make_tuple(to_handle(pool.id), pool.name, sizes));
     }
   }
   return pools;
+}
+
+// Throws where ferro_alloc refuses a capture into the pool.
+void check_capture(c10::DeviceIndex device, const Handle& pool) {
+  if (const CudaAllocator* allocator = allocator_of(device)) {
+    allocator->check_capture(device, to_pool_id(pool));
+  }
 }
 
 // ---- exclusive groups
@@ -232,6 +241,8 @@ void bind_pools(py::module_& module) {
 void bind_captured_graphs(py::module_& module) {
   module.def("capture_status", wrap_pybind_function(&status_of), py::arg("device"),
              py::arg("stream"));
+  module.def("check_capture", wrap_pybind_function_no_gil(&check_capture), py::arg("device"),
+             py::arg("pool"));
   module.def("settle_after_failed_capture",
              wrap_pybind_function_no_gil(&settle_after_failed_capture), py::arg("device"),
              py::arg("stream"));

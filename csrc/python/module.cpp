@@ -179,9 +179,9 @@ py::dict to_dict(const ferro::SleepOutcome& outcome) {
   return result;
 }
 
-// `tags`: none for all memory.
+// `tags`: none for all memory. `except`: tags of memory for which `keep` means its opposite.
 py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& tags, bool keep,
-                     bool strict) {
+                     const std::vector<std::string>& except, bool strict) {
   using ferro::Sleeper;
   core_of(device);  // throws without an allocator
   ferro::CudaAllocator& ours = *ferro::installed_allocator();
@@ -189,7 +189,7 @@ py::dict fall_asleep(int device, const std::optional<std::vector<std::string>>& 
   {
     const py::gil_scoped_release release;
     outcome = ours.sleep(static_cast<c10::DeviceIndex>(device), tags ? &*tags : nullptr,
-                         keep ? Sleeper::Contents::kKeep : Sleeper::Contents::kDrop,
+                         keep ? Sleeper::Contents::kKeep : Sleeper::Contents::kDrop, except,
                          strict ? Sleeper::Want::kAll : Sleeper::Want::kWhatCanSleep);
   }
   return to_dict(outcome);
@@ -203,7 +203,12 @@ py::dict wake_up(int device, const std::optional<std::vector<std::string>>& tags
     const py::gil_scoped_release release;
     outcome = ours.wake(static_cast<c10::DeviceIndex>(device), tags ? &*tags : nullptr);
   }
-  return to_dict(outcome);
+  py::dict result = to_dict(outcome);
+  if (outcome.result == ferro::SleepResult::kOutOfMemory) {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    result["message"] = ours.message_of_failed_wake(index, outcome.bytes);
+  }
+  return result;
 }
 
 py::dict sleep_view(int device) {
@@ -220,10 +225,8 @@ py::dict sleep_view(int device) {
 }
 
 std::vector<std::pair<std::uint64_t, std::uint64_t>> asleep_pools(int device) {
-  core_of(device);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> pools;
-  for (const ferro::PoolId& id :
-       ferro::installed_allocator()->asleep_pools(static_cast<c10::DeviceIndex>(device))) {
+  for (const auto& [id, bytes] : core_of(device).asleep_pools()) {
     pools.emplace_back(id.graph, id.handle);
   }
   return pools;
@@ -325,6 +328,8 @@ py::dict find_failure(const std::string& text) {
   failure["cached_in_pools_bytes"] = facts.free_private;
   failure["previous_reserved_bytes"] = facts.previous_held;
   failure["previous_live_bytes"] = facts.previous_live;
+  failure["asleep_bytes"] = facts.asleep;
+  failure["saved_host_bytes"] = facts.saved;
   failure["other_bytes"] = ferro::other_memory(facts);
   failure["streams"] = streams;
   failure["pools"] = pools;
@@ -412,7 +417,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_asleep", &is_asleep, py::arg("address"));
   module.def("unpin", &unpin, py::arg("address"), py::arg("size"));
   module.def("sleep", &fall_asleep, py::arg("device"), py::arg("tags"), py::arg("keep"),
-             py::arg("strict"));
+             py::arg("except_"), py::arg("strict"));
   module.def("wake", &wake_up, py::arg("device"), py::arg("tags"));
   module.def("sleep_view", &sleep_view, py::arg("device"));
   module.def("asleep_pools", &asleep_pools, py::arg("device"));

@@ -116,6 +116,7 @@ void bind_tags(py::module_& module) {
   module.def("tag_pool", &tag_pool, py::arg("handle"), py::arg("name"));
   module.def("set_tag_limit", &set_tag_limit, py::arg("name"), py::arg("soft"), py::arg("hard"),
              py::arg("on_soft"));
+  module.def("tag_names", [] { return tag_names().all(); });
   module.def("tag_memory", &tag_memory, py::arg("device"));
 }
 

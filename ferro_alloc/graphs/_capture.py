@@ -102,6 +102,7 @@ class Capture:
         else:
             _refuse_if_sealed(self._pool)
             self._memory = self._pool.handle
+        self._extension.check_capture(self._stream.device_index, self._memory)
         # What other pools keep free stands in the way of this one. Unlike torch.cuda.graph, which
         # waits for the device, this leaves captures that run alone; inside of one nothing can wait.
         previous = torch.cuda.current_stream(self._stream.device)

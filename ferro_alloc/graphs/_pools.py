@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Self
 
-from ferro_alloc import _load
+from ferro_alloc import _load, _refusals
 from ferro_alloc._errors import FerroError
 from ferro_alloc.graphs._sizes import PoolSizes, pool_sizes
 
@@ -82,6 +82,7 @@ class CapturePool:
         """From now on a capture into the pool, or an allocation in it, raises a `RuntimeError` that
         names the pool. Existing graphs still replay, and memory of the pool may be freed."""
         self._pool.seal()
+        _refusals.follow_seal()
 
     def unseal(self) -> None:
         self._pool.unseal()

@@ -1,18 +1,17 @@
 """Wraps each replay of PyTorch's graphs: with the order of its exclusive group, and within it the
-check of the debug mode. Refuses replays of graphs whose pool is asleep.
+check of the debug mode.
 
-`torch.cuda.CUDAGraph.replay` is replaced while groups exist, the debug mode is on or a pool is
-asleep, and is PyTorch's own otherwise.
+`torch.cuda.CUDAGraph.replay` is replaced while groups exist or the debug mode is on, and is
+PyTorch's own otherwise.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ferro_alloc._errors import FerroError
 from ferro_alloc.graphs._groups import exclusive_groups, forget_gone_groups
 from ferro_alloc.graphs._pools import PoolHandle
 
@@ -26,7 +25,6 @@ _lock = threading.Lock()
 _original: Replay | None = None
 """None before the first exchange."""
 _check: Check | None = None
-_asleep: frozenset[tuple[int, int]] = frozenset()
 
 
 def check_replays(check: Check | None) -> None:
@@ -34,14 +32,6 @@ def check_replays(check: Check | None) -> None:
     global _check
     _check = check
     forget_gone_groups()
-    exchange()
-
-
-def refuse_replays_of(pools: Iterable[tuple[int, int]]) -> None:
-    """From now on only graphs of these pools are not launched, because memory of theirs is
-    asleep."""
-    global _asleep
-    _asleep = frozenset(pools)
     exchange()
 
 
@@ -53,7 +43,7 @@ def exchange() -> None:
     of_class = torch.cuda.CUDAGraph
     with _lock:
         is_ours = of_class.replay is _replay
-        wanted = _check is not None or len(exclusive_groups) != 0 or len(_asleep) != 0
+        wanted = _check is not None or len(exclusive_groups) != 0
         if wanted and not is_ours:
             _original = of_class.replay
             of_class.replay = _replay
@@ -63,12 +53,7 @@ def exchange() -> None:
 
 
 def _replay(graph: torch.cuda.CUDAGraph) -> None:
-    handle = _pool_of(graph) if exclusive_groups or _asleep else None
-    if handle in _asleep:
-        raise FerroError(
-            f"the memory of this graph is asleep: pool {handle}. Call ferro_alloc.wake() before "
-            "the replay"
-        )
+    handle = _pool_of(graph) if exclusive_groups else None
     group = None if handle is None else exclusive_groups.get(handle)
     if handle is None or group is None:
         _launch(graph)

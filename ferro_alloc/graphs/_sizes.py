@@ -38,6 +38,9 @@ class PoolSizes:
     """The rest: for the replays of its graphs, and for its next captures."""
     shared_bytes: int
     """The part of `private_bytes` that more than one graph allocated."""
+    asleep_bytes: int = 0
+    """What `wake()` takes from the device for memory of the pool that is asleep, which the other
+    numbers do not count. Scratch of an exclusive group counts for each of its pools."""
 
 
 @dataclass(frozen=True)
@@ -71,4 +74,5 @@ def pool_sizes(handle: tuple[int, int]) -> PoolSizes:
         live_bytes=sum(size.live_bytes for size in sizes),
         scratch_bytes=sum(size.scratch_bytes for size in sizes),
         shared_bytes=sum(size.shared_bytes for size in sizes),
+        asleep_bytes=sum(size.asleep_bytes for size in sizes),
     )

@@ -25,6 +25,7 @@ struct PoolSizes {
   std::size_t live_bytes = 0;     // in blocks that are in use
   std::size_t scratch_bytes = 0;  // the rest: for its graphs' replays and for its next captures
   std::size_t shared_bytes = 0;   // of private_bytes, what more than one graph was given
+  std::size_t asleep_bytes = 0;   // that `wake` takes for it; not a part of private_bytes
 };
 
 // What captures into one pool were given, by the driver's ids of the captures.

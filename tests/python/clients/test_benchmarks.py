@@ -285,6 +285,23 @@ def test_ranks(run_program: RunProgram, tmp_path: Path) -> None:
 
 
 @on_simulated_gpu
+@pytest.mark.parametrize("name", ["speed", "memory_saver", "turns"])
+def test_sleep(run_program: RunProgram, tmp_path: Path, name: str) -> None:
+    found = smoke(run_program, tmp_path, f"sleep.{name}")
+    if name == "speed":
+        assert found["bytes are the same"]
+        assert found["asleep"]["reserved_mib"] == found["asleep"]["left_mib"] == 0
+        assert len(found["sleep"]) == len(found["wake"]) == 2
+        assert len(found["drop_ms"]) == len(found["take_ms"]) == 1
+    elif name == "memory_saver":
+        assert found["ferro_alloc"]["the same bytes"]
+        assert len(found["ferro_alloc"]["out"]) == 2
+    else:
+        assert found["the same losses"]
+        assert found["the same tokens"]
+
+
+@on_simulated_gpu
 def test_startup(run_program: RunProgram, tmp_path: Path) -> None:
     found = smoke(run_program, tmp_path, "latency.startup")
     runs = {"idle .pth": 2, "bare": 2, "idle": 2, "begin": 1, "install": 1, "begin and install": 1}

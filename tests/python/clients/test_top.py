@@ -110,6 +110,30 @@ def test_the_numbers_are_the_programs_own(program: Program) -> None:
     assert device["stranded_bytes"] == (2 << 20) - 512
 
 
+def test_memory_that_sleeps_is_neither_free_nor_reserved(program: Program) -> None:
+    program.do("known.update(t=ferro_alloc.tag('weights')) or t.__enter__()")
+    program.do(BLOCKS % "[('a', 64), ('b', 32)]")
+    program.do("t.__exit__(None, None, None)")
+    program.do(BLOCKS % "[('c', 16)]")
+    program.do("ferro_alloc.sleep('weights').device_bytes")
+    (device,) = seen(program.pid)["devices"]
+    assert device["allocated_bytes"] == device["active_bytes"] == 112 << 20
+    assert device["asleep_bytes"] == device["asleep_live_bytes"] == 96 << 20
+    assert device["reserved_bytes"] == 16 << 20
+    headings, *rows = [line.split() for line in top().splitlines()]
+    (row,) = [row for row in rows if row[0] == str(program.pid)]
+    # Each size takes two words.
+    sizes = dict(zip(headings[2:8], row[2:14:2], strict=True))
+    assert sizes == {
+        "LIVE": "0.11",
+        "RESERVED": "0.02",
+        "FREE": "0.00",
+        "STRANDED": "0.00",
+        "ASLEEP": "0.09",
+        "PEAK": "0.11",
+    }
+
+
 def test_pools_have_their_names(program: Program) -> None:
     program.do("known.update(p=torch.cuda.MemPool()) or None")
     program.do("str(known.update(h=graphs.graph_pool_handle('decode\\nstep', mem_pool=p)))")
@@ -193,7 +217,7 @@ def test_another_form_is_an_error(text: str) -> None:
 
 def test_the_row_of_a_process_has_its_problem() -> None:
     gone = _top.ProcessUse(12, "train.py", False, problem="timed out")
-    assert _top.rows([gone], 100)[1].split() == ["12", *["-"] * 8, "train.py:", "timed", "out"]
+    assert _top.rows([gone], 100)[1].split() == ["12", *["-"] * 9, "train.py:", "timed", "out"]
 
 
 def test_without_processes_top_reports_none(

@@ -10,6 +10,7 @@ import sys
 import torch
 
 import ferro_alloc
+from ferro_alloc import _C
 from ferro_alloc.memory_saver import torch_memory_saver as saver
 
 MIB = 1 << 20
@@ -50,8 +51,13 @@ with torch.cuda.graph(graph):
     del scratch
 graph.replay()
 seen = []
+original = _C.sleep
 for tag in (None, "default"):
+    calls = []
+    _C.sleep = lambda *given, calls=calls: calls.append(given) or original(*given)
     saver.pause(tag)
+    assert len(calls) == 1, calls
+    _C.sleep = original
     left = torch.cuda.memory_reserved() // MIB
     awake = [holds(apart, 4), holds(small, 5.0)]
     with saver.disable():

@@ -9,10 +9,12 @@ import torch
 
 import ferro_alloc
 from ferro_alloc import _C
+from ferro_alloc.graphs._sizes import private_pools
 
 MIB = 1 << 20
 seen = {}
 base = 0
+GRAPH = torch._C._CUDAGraph
 ferro_alloc.install(ferro_alloc.Config(memory_limit_mb=1000))
 
 
@@ -210,12 +212,14 @@ def graphs_stay_valid():
             results.append(scratch.clone())
             del scratch
         graphs.append(graph)
+    launch = graphs[0].replay
     for graph in graphs:
         graph.replay()
     ferro_alloc.sleep()
     errors = []
-    with refused(ferro_alloc.FerroError, errors):
-        graphs[0].replay()
+    for replay in (graphs[0].replay, launch):
+        with refused(ferro_alloc.FerroError, errors):
+            replay()
     ferro_alloc.wake()
     kept = [holds(result, value) for value, result in enumerate(results, 1)]
     for result in results:
@@ -226,8 +230,9 @@ def graphs_stay_valid():
     statics[1].fill_(7)
     graphs[1].replay()
     assert holds(results[1], 7)
-    patched = torch.cuda.CUDAGraph.replay.__module__
-    return [kept, again, errors[0].split(":")[0:2], patched.startswith("ferro")]
+    launch()
+    patched = [method.__module__ for method in (torch.cuda.CUDAGraph.replay, GRAPH.replay)]
+    return [kept, again, [error.split(":")[0:2] for error in errors], "ferro" in str(patched)]
 
 
 @check
@@ -329,6 +334,135 @@ def scratch_wakes_with_a_tag_whose_memory_was_freed():
 
 
 @check
+def scratch_sleeps_with_the_last_of_its_tags():
+    static = filled(4, 1)
+    pool = torch.cuda.graph_pool_handle()
+    graphs, results = [], []
+    for tag in ("first", "second"):
+        graph = torch.cuda.CUDAGraph()
+        with ferro_alloc.tag(tag), torch.cuda.graph(graph, pool=pool):
+            scratch = static.clone()
+            results.append(scratch.clone())
+            del scratch
+        graphs.append(graph)
+    torch.cuda.empty_cache()
+    full = held()
+    freed = []
+    ferro_alloc.sleep("first")
+    freed.append(full - held())
+    ferro_alloc.sleep("second")
+    freed.append(full - held())
+    ferro_alloc.wake("first")
+    freed.append(full - held())
+    ferro_alloc.wake("second")
+    right = []
+    for graph, result in zip(graphs, results, strict=True):
+        result.zero_()
+        graph.replay()
+        right.append(holds(result, 1))
+    # The scratch wakes with a tag whose memory was freed, also one that slept before it.
+    ferro_alloc.sleep("first")
+    ferro_alloc.sleep("second")
+    results[0] = None
+    ferro_alloc.wake("first")
+    freed.append(full - held())
+    return [freed, right]
+
+
+@check
+def captures_while_everything_sleeps():
+    static = filled(4, 1)
+    earlier = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(earlier):
+        static.clone()
+    ferro_alloc.sleep()
+    errors = []
+    for _ in range(2):
+        with refused(RuntimeError, errors), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            pass
+    with refused(RuntimeError, errors), ferro_alloc.graphs.CaptureGuard():
+        pass
+    torch.cuda.set_stream(torch.cuda.default_stream())  # torch.cuda.graph left its own
+    ferro_alloc.wake()
+    random = torch.rand(4, device="cuda").numel()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        static.clone()
+    is_ours = getattr(GRAPH.capture_begin, "__module__", "").startswith("ferro")
+    return [["asleep" in error for error in errors], random, is_ours]
+
+
+@check
+def refused_captures_leave_the_random_generator():
+    static = filled(4, 1)
+    pools = [ferro_alloc.graphs.graph_pool_handle(name) for name in ("x", "y", "sealed")]
+    group = ferro_alloc.graphs.exclusive(*pools[:2])
+    kept = []
+    for pool in pools[:2]:
+        graph = torch.cuda.CUDAGraph()
+        with ferro_alloc.tag("group"), torch.cuda.graph(graph, pool=pool):
+            scratch = static.clone()
+            kept.append((graph, scratch[: MIB // 4].clone()))
+            del scratch
+    errors = []
+    numbers = []
+
+    def captures(pool):
+        for capture in (
+            lambda: torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pool),
+            lambda: ferro_alloc.graphs.CaptureGuard(pool=pool),
+        ):
+            with refused(RuntimeError, errors), capture():
+                pass
+            torch.cuda.set_stream(torch.cuda.default_stream())
+            numbers.append(torch.rand(4, device="cuda").numel())
+
+    ferro_alloc.sleep("group")
+    captures(pools[0])
+    ferro_alloc.wake("group")
+    sealed = ferro_alloc.graphs.capture_pool_for_handle(pools[2])
+    sealed.seal()
+    captures(pools[2])
+    sealed.unseal()
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pools[2]):
+        static.clone()
+    del graph, kept, group
+    for pool in pools:
+        ferro_alloc.graphs.release_graph_pool_handle(pool)
+    found = [next(w for w in ("asleep", "sealed", "?") if w in e or w == "?") for e in errors]
+    return [found, numbers]
+
+
+@check
+def sizes_of_pools_that_sleep():
+    pools = [torch.cuda.MemPool(), ferro_alloc.graphs.CapturePool()]
+    with torch.cuda.use_mem_pool(pools[0]):
+        with ferro_alloc.tag("a"):
+            first = filled(10, 1)
+        second = filled(20, 2)
+    static = filled(4, 1)
+    graph = torch.cuda.CUDAGraph()
+    with ferro_alloc.tag("a"), torch.cuda.graph(graph, pool=pools[1].handle):
+        scratch = static.clone()
+        result = scratch.clone()
+        del scratch
+
+    def sizes():
+        names = ("private_bytes", "live_bytes", "scratch_bytes", "asleep_bytes")
+        found = {pool.handle: pool.sizes for pool in private_pools(0)}
+        return [[getattr(found[pool], name) // MIB for name in names] for pool in handles]
+
+    handles = [tuple(pools[0].id), tuple(pools[1].handle)]
+    seen = [sizes()]
+    ferro_alloc.sleep("a")
+    seen.append(sizes())
+    ferro_alloc.sleep()
+    seen.append(sizes())
+    ferro_alloc.wake()
+    graph.replay()
+    return [*seen, sizes() == seen[0], holds(first, 1), holds(second, 2), holds(result, 1)]
+
+
+@check
 def graphs_that_are_deleted_while_they_sleep_leave_nothing():
     static = filled(2, 1)
     torch.cuda.empty_cache()
@@ -425,6 +559,54 @@ def too_little_memory_to_wake():
     del new
     ferro_alloc.wake()
     return [good, still, holds(old, 1), "are missing" in errors[0]]
+
+
+@check
+def a_failed_wake_names_the_holders():
+    def failure_of(work):
+        try:
+            work()
+        except torch.OutOfMemoryError as error:
+            facts = ferro_alloc.explain(error)
+            assert error.ferro_alloc == facts
+            return str(error), facts
+        return "", None
+
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    with ferro_alloc.tag("old"):
+        old = filled(300, 1)
+    ferro_alloc.sleep("old")
+    with ferro_alloc.tag("new"):
+        new = filled(350, 2)
+    text, facts = failure_of(lambda: ferro_alloc.wake("old"))
+    woken = [facts.verdict, facts.request_bytes // MIB, facts.limit_bytes // MIB]
+    woken += [[(tag.name, tag.live_bytes // MIB, tag.blocks) for tag in facts.tags]]
+    woken += [facts.asleep_bytes // MIB, facts.saved_host_bytes // MIB]
+    woken += [part in text for part in ("512.00 MiB is reached", "block: new", "Nothing woke")]
+    text, facts = failure_of(lambda: filled(250, 3))
+    asked = [facts.verdict, facts.asleep_bytes // MIB]
+    asked += ["Asleep 300.00 MiB, which wake() will take again, with 300.00 MiB" in text]
+    del new
+    ferro_alloc.wake("old")
+    text, facts = failure_of(lambda: filled(250, 3))
+    awake = [facts.asleep_bytes, "Asleep" in text, [tag.name for tag in facts.tags], holds(old, 1)]
+    torch.cuda.set_per_process_memory_fraction(1000 / 1024)
+    return [woken, asked, awake]
+
+
+@check
+def unknown_tags():
+    errors = []
+    with ferro_alloc.tag("known tag"):
+        known = filled(2, 1)
+    slept = ferro_alloc.sleep("knwon tag")
+    with refused(ferro_alloc.FerroError, errors):
+        ferro_alloc.sleep(["known tag", "knwon tag"], strict=True)
+    awake = ferro_alloc.asleep().device_bytes == 0
+    ferro_alloc.sleep("known tag", strict=True)
+    ferro_alloc.wake()
+    names = ["'knwon tag'" in errors[0], "'known tag'" in errors[0]]
+    return [slept.device_bytes, names, awake, holds(known, 1)]
 
 
 @check

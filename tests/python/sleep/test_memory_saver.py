@@ -11,7 +11,7 @@ from tests.conftest import RunSimulated
 from tests.python.torch_programs import simulated
 
 WANTED: dict[str, Any] = {
-    "contents_stay_or_are_dropped": [94, True, [True, True, True, True, True, True], []],
+    "contents_stay_or_are_dropped": [94, True, [True, True, True, True, True, True], [], 1],
     "tags_pause_alone": [26, 66, 26, 0, True],
     "again_and_again": [0, 20],
     "contents_kept_once_are_not_dropped_by_a_second_pause": True,

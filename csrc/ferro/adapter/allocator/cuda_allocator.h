@@ -240,12 +240,17 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // replay on but do not keep goes with all memory, and with the memory in use of its pool. The
   // workspaces of cuBLAS and the states of generators go with all memory alone.
   using Tags = std::vector<std::string>;
+  // `except`: tags of memory whose contents are dropped if `contents` keeps them, or the reverse.
   SleepOutcome sleep(c10::DeviceIndex device, const Tags* tags, Sleeper::Contents contents,
-                     Sleeper::Want want);
+                     const Tags& except, Sleeper::Want want);
   SleepOutcome wake(c10::DeviceIndex device, const Tags* tags);
+  // The text of the error after a `wake` that needed so many bytes.
+  std::string message_of_failed_wake(c10::DeviceIndex device, std::size_t bytes);
   bool is_asleep(DevicePtr ptr) const;
-  // The private pools that have memory asleep.
-  std::vector<PoolId> asleep_pools(c10::DeviceIndex device) const;
+  // Throws c10::Error if a capture into the pool would be refused, or would touch memory that is
+  // asleep before `beginAllocateToPool`: PyTorch first writes the state of its random generator,
+  // which stays in the capture if the pool is refused.
+  void check_capture(c10::DeviceIndex device, const PoolId& pool) const;
   // Bytes that the previous allocator holds, which do not sleep.
   std::size_t held_by_previous(c10::DeviceIndex device) const;
   // Frees what `allocate` handed out; the one deleter of all DataPtrs.
@@ -302,7 +307,10 @@ class CudaAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocato
   // For a request that the previous allocator could not serve; its own message lacks our facts.
   std::string message_of_failed_previous(Device& device, c10::DeviceIndex index, std::size_t bytes,
                                          const std::string& pool_with_allocator);
+  // The message of the failure, which `failures_` keeps.
+  std::string record_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
   Failure to_failure(Device& device, c10::DeviceIndex index, const OutOfMemoryFacts& facts);
+  std::vector<TagTotal> awake_tags(Device& device, c10::DeviceIndex index) const;
   void announce(Device& device, c10::DeviceIndex index, void* ptr, std::size_t size);
   // `span` contains the pointer; null if the block is not ours.
   void free_slow(Span* span, void* ptr);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <utility>
@@ -32,10 +33,7 @@ void CudaAllocator::fail_allocation(Device& owner, c10::DeviceIndex index, const
   for (const History::FailureObserver& observer : observers) {
     observer(index, facts.request, facts.limit.value_or(facts.capacity), facts.device_free);
   }
-  Failure failure = to_failure(owner, index, facts);
-  std::string message = failure.message;
-  failures_.add(std::move(failure));
-  TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, record_failure(owner, index, facts));
 }
 
 namespace {
@@ -50,7 +48,11 @@ CallSites live_call_sites(const History& history, DeviceMemory& core) {
     if (sums == nullptr) {
       return {};
     }
-    core.report().visit_live([&](const BlockView& block) { sums->add(block.size, block.context); });
+    core.report().visit_live([&](const BlockView& block) {
+      if (!block.is_asleep) {
+        sums->add(block.size, block.context);
+      }
+    });
     return sums->name();
   } catch (const std::bad_alloc&) {
     return {};  // the host lacks memory; the error omits the call sites
@@ -59,9 +61,32 @@ CallSites live_call_sites(const History& history, DeviceMemory& core) {
 
 }  // namespace
 
+// Live memory by tag, without blocks that are asleep.
+std::vector<TagTotal> CudaAllocator::awake_tags(Device& owner, c10::DeviceIndex index) const {
+  std::vector<TagTotal> totals = tags(index);
+  std::map<BlockTag, BlockTotal> asleep;
+  owner.core.report().visit_live([&](const BlockView& block) {
+    if (block.is_asleep) {
+      asleep[block.tag].add({block.size, 1});
+    }
+  });
+  for (TagTotal& tag : totals) {
+    // Blocks may have been requested since the sums were read.
+    tag.total.bytes -= std::min(tag.total.bytes, asleep[tag.tag].bytes);
+    tag.total.blocks -= std::min(tag.total.blocks, asleep[tag.tag].blocks);
+  }
+  std::erase_if(totals, [](const TagTotal& tag) { return tag.total.blocks == 0; });
+  std::ranges::sort(totals, std::ranges::greater{},
+                    [](const TagTotal& tag) { return tag.total.bytes; });
+  return totals;
+}
+
 std::vector<PoolShare> CudaAllocator::pool_shares(c10::DeviceIndex index) const {
   std::vector<PoolShare> shares;
   for (const PrivatePool& pool : private_pools(index)) {
+    if (pool.sizes.private_bytes == 0) {
+      continue;  // all of it is asleep
+    }
     shares.push_back({pool.name.empty() ? to_text(pool.id) : "'" + pool.name + "'", pool.sizes});
   }
   std::ranges::sort(shares, std::ranges::greater{},
@@ -75,6 +100,16 @@ std::string CudaAllocator::message_of_failed_previous(Device& owner, c10::Device
   const std::size_t wanted = allocation_size(round_size(bytes), Layout::kSegments, page_bytes_);
   OutOfMemoryFacts facts = owner.core.report().facts_of_failure(wanted);
   facts.pool_with_allocator = pool_with_allocator;
+  return record_failure(owner, index, facts);
+}
+
+std::string CudaAllocator::message_of_failed_wake(c10::DeviceIndex index, std::size_t bytes) {
+  Device& owner = device(index);
+  return record_failure(owner, index, owner.core.report().facts_of_failure(bytes));
+}
+
+std::string CudaAllocator::record_failure(Device& owner, c10::DeviceIndex index,
+                                          const OutOfMemoryFacts& facts) {
   Failure failure = to_failure(owner, index, facts);
   std::string message = failure.message;
   failures_.add(std::move(failure));
@@ -94,9 +129,12 @@ Failure CudaAllocator::to_failure(Device& owner, c10::DeviceIndex index,
   if (const std::size_t limit = limit_of_both(owner); limit != PageStore::kNoLimit) {
     failure.facts.limit = limit;
   }
+  const DeviceMemory::SleepView sleep = owner.core.sleep_view();
+  failure.facts.asleep = sleep.asleep_bytes;
+  failure.facts.saved = sleep.saved_bytes;
   failure.pools = pool_shares(index);
   failure.call_sites = live_call_sites(owner.history, owner.core);
-  failure.tags = tags(index);
+  failure.tags = sleep.asleep_bytes != 0 ? awake_tags(owner, index) : tags(index);
   failure.message = out_of_memory_message(failure.facts) + describe_pools(failure) +
                     describe_previous(failure) + " Try " + advice(failure.facts) + "." +
                     describe_call_sites(failure) + describe_tags(failure);

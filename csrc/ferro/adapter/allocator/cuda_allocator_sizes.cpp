@@ -13,24 +13,28 @@ std::vector<CudaAllocator::PrivatePool> CudaAllocator::private_pools(c10::Device
   Device& owner = device(index);
   std::vector<PrivatePool> pools;
   const auto add = [&pools](const PoolId& id, std::size_t reserved,
-                            const std::vector<BlockView>& live, std::size_t shared) {
+                            const std::vector<BlockView>& live, std::size_t shared,
+                            std::size_t asleep) {
     PoolSizes sizes;
     sizes.private_bytes = reserved;
     sizes.shared_bytes = shared;
+    sizes.asleep_bytes = asleep;
     for (const BlockView& block : live) {
-      sizes.live_bytes += block.size;
+      sizes.live_bytes += block.is_asleep ? 0 : block.size;
     }
     sizes.scratch_bytes = sizes.private_bytes - sizes.live_bytes;
     pools.push_back({id, pool_registry().name_of(id), sizes});
   };
+  const auto asleep = owner.core.asleep_pools();
   for (const auto& [id, reserved] : owner.core.report().reserved_by_pool()) {
-    if (reserved[kAll].current != 0) {
+    const auto sleeping = asleep.find(id);
+    if (reserved[kAll].current != 0 || sleeping != asleep.end()) {
       add(id, static_cast<std::size_t>(reserved[kAll].current), owner.core.report().live_blocks(id),
-          owner.graphs.shared_bytes(id));
+          owner.graphs.shared_bytes(id), sleeping != asleep.end() ? sleeping->second : 0);
     }
   }
   for (const auto& [id, blocks] : previous_.private_pools(index, {0, 0})) {
-    add(id, blocks.reserved, blocks.live, owner.graphs.shared_bytes(id));
+    add(id, blocks.reserved, blocks.live, owner.graphs.shared_bytes(id), 0);
   }
   return pools;
 }

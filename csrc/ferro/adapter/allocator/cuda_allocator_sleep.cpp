@@ -1,4 +1,5 @@
 // Sleep: memory by its tags, on one device.
+#include "ferro/adapter/allocator/capture_pools.h"
 #include "ferro/adapter/allocator/cuda_allocator.h"
 #include "ferro/adapter/torch/convert.h"
 #include "ferro/adapter/torch/driver_refusals.h"
@@ -13,6 +14,18 @@ namespace ferro {
 
 namespace {
 
+// Of the seed and of the offset of a random generator for graphs. They are known by it alone.
+constexpr std::size_t kGeneratorState = sizeof(std::int64_t);
+
+std::set<BlockTag> numbers_of(const CudaAllocator::Tags& tags) {
+  std::set<BlockTag> numbers;
+  for (const std::string& name : tags) {
+    numbers.insert(tag_names().find(name));
+  }
+  numbers.erase(BlockTag{0});
+  return numbers;
+}
+
 std::set<DevicePtr> addresses_of_workspaces() {
   std::set<DevicePtr> found;
   for_each_workspace([&](const c10::DataPtr& data) { found.insert(to_device_ptr(data.get())); });
@@ -26,16 +39,10 @@ SleepFilter CudaAllocator::filter_of(const Tags* tags) {
     return {[](const SleepFilter::InUse&) { return true; }, [](const PoolId&) { return true; },
             SleepFilter::Free::kToo};
   }
-  std::set<BlockTag> wanted;
-  for (const std::string& name : *tags) {
-    wanted.insert(tag_names().find(name));
-  }
-  wanted.erase(BlockTag{0});
   // What does not sleep goes on computing. It needs PyTorch's own tensors, which may have been
   // requested within a tag: workspaces, and the seed and offset of a generator, which every capture
-  // and replay writes. The latter are known by their size alone.
-  constexpr std::size_t kGeneratorState = sizeof(std::int64_t);
-  return {[wanted = std::move(wanted),
+  // and replay writes.
+  return {[wanted = numbers_of(*tags),
            workspaces = addresses_of_workspaces()](const SleepFilter::InUse& block) {
             const bool computes =
                 block.pool == kDefaultPool &&
@@ -46,13 +53,21 @@ SleepFilter CudaAllocator::filter_of(const Tags* tags) {
 }
 
 SleepOutcome CudaAllocator::sleep(c10::DeviceIndex index, const Tags* tags,
-                                  Sleeper::Contents contents, Sleeper::Want want) {
+                                  Sleeper::Contents contents, const Tags& except,
+                                  Sleeper::Want want) {
   release_failed_captures();
   if (tags == nullptr) {
     empty_previous_cache();
   }
-  return with_torch_errors(
-      [&] { return device(index).core.sleep(filter_of(tags), contents, want); });
+  SleepFilter which = filter_of(tags);
+  if (!except.empty()) {
+    const bool keeps = contents == Sleeper::Contents::kKeep;
+    contents = Sleeper::Contents::kKeep;
+    which.keeps = [keeps, except = numbers_of(except)](const SleepFilter::InUse& block) {
+      return except.contains(block.tag) != keeps;
+    };
+  }
+  return with_torch_errors([&] { return device(index).core.sleep(which, contents, want); });
 }
 
 SleepOutcome CudaAllocator::wake(c10::DeviceIndex index, const Tags* tags) {
@@ -64,8 +79,17 @@ bool CudaAllocator::is_asleep(DevicePtr ptr) const {
   return span != nullptr && span->heap()->is_asleep(*span, ptr);
 }
 
-std::vector<PoolId> CudaAllocator::asleep_pools(c10::DeviceIndex index) const {
-  return device(index).core.asleep_pools();
+void CudaAllocator::check_capture(c10::DeviceIndex index, const PoolId& pool) const {
+  refuse_if_sealed(pool);
+  DeviceMemory& core = device(index).core;
+  check_sharing(core.is_scratch_asleep(pool) ? SharingResult::kAsleep : SharingResult::kOk);
+  const auto may_be_state = [](const BlockView& block) {
+    return block.is_asleep && block.requested == kGeneratorState;
+  };
+  TORCH_CHECK(core.sleep_view().asleep_bytes == 0 ||
+                  std::ranges::none_of(core.report().live_blocks(kDefaultPool), may_be_state),
+              "The state of PyTorch's random generator, which every capture writes, may be asleep "
+              "(ferro_alloc.sleep). Call ferro_alloc.wake() before the capture.");
 }
 
 std::size_t CudaAllocator::held_by_previous(c10::DeviceIndex index) const {

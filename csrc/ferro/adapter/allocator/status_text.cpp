@@ -74,6 +74,8 @@ void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeS
   add("active_bytes", stats.active_bytes[kAggregate].current);
   add("reserved_bytes", reserved.current);
   add("peak_reserved_bytes", reserved.peak);
+  add("asleep_bytes", core.sleep_view().asleep_bytes);
+  add("asleep_live_bytes", core.report().view().asleep_live_bytes);
   add("stranded_bytes", core.report().stranded_bytes());
   add("idle_bytes", store.counts().idle * store.page_bytes());
   add("blocks", stats.allocation[kAggregate].current);
@@ -87,7 +89,7 @@ void add_device(CudaAllocator& allocator, c10::DeviceIndex device, const NativeS
 }  // namespace
 
 std::string status_text(CudaAllocator& allocator) {
-  std::string text = "ferro_alloc 2 " + std::to_string(static_cast<int>(allocator.serves())) + '\n';
+  std::string text = "ferro_alloc 3 " + std::to_string(static_cast<int>(allocator.serves())) + '\n';
   for (c10::DeviceIndex device = 0; device < allocator.device_count(); ++device) {
     const NativeStats stats = allocator.statistics(device);
     if (stats.allocation[kAggregate].allocated != 0 ||

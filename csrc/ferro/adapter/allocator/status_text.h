@@ -9,7 +9,7 @@ namespace ferro {
 
 // Each line has words separated by blanks:
 //
-//   ferro_alloc 2 ACTIVE                        2 is the version of this form; ACTIVE is 0 or 1
+//   ferro_alloc 3 ACTIVE                        3 is the version of this form; ACTIVE is 0 or 1
 //   device NUMBER LAYOUT NAME=VALUE ...         for each device that was used
 //   pool DEVICE RESERVED_BYTES NAME             its private pools with memory, the largest first
 //   tag DEVICE LIVE_BYTES NAME                  tags with live blocks, the largest first

@@ -33,6 +33,11 @@ std::string TagNames::name_of(BlockTag tag) const {
   return tag == 0 ? "" : names_.at(tag - std::size_t{1});
 }
 
+std::vector<std::string> TagNames::all() const {
+  const MutexLock lock(mutex_);
+  return {names_.begin(), names_.end()};
+}
+
 bool TagNames::any() const {
   const MutexLock lock(mutex_);
   return !names_.empty();

@@ -30,6 +30,7 @@ class TagNames {
   // 0 for a name that has no number yet.
   BlockTag find(std::string_view name) const FERRO_EXCLUDES(mutex_);
   std::string name_of(BlockTag tag) const FERRO_EXCLUDES(mutex_);
+  std::vector<std::string> all() const FERRO_EXCLUDES(mutex_);
   // Whether there is one.
   bool any() const FERRO_EXCLUDES(mutex_);
 

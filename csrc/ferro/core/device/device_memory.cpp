@@ -260,18 +260,28 @@ DeviceMemory::SleepView DeviceMemory::sleep_view() {
   return {sleeper_.asleep_bytes(), host.used_bytes(), host.held_bytes(), host.locked_bytes()};
 }
 
-std::vector<PoolId> DeviceMemory::asleep_pools() {
+std::map<PoolId, std::size_t> DeviceMemory::asleep_pools() {
   const RecursiveMutexLock lock(climb_mutex_);
-  std::vector<PoolId> asleep;
+  std::map<PoolId, std::size_t> asleep;
   for (const Heap* heap : pools_.all_heaps()) {
     const PoolId id = heap->pool();
-    const bool is_known = id == kDefaultPool || (!asleep.empty() && asleep.back() == id);
-    if (!is_known &&
-        (heap->asleep_bytes() != 0 || (graphs_ != nullptr && graphs_->is_scratch_asleep(id)))) {
-      asleep.push_back(id);
+    const bool has_scratch = graphs_ != nullptr && graphs_->is_scratch_asleep(id);
+    if (id == kDefaultPool || (heap->asleep_bytes() == 0 && !has_scratch)) {
+      continue;
+    }
+    const auto [entry, is_new] = asleep.try_emplace(id, 0);
+    entry->second += heap->asleep_bytes();
+    if (is_new && has_scratch) {
+      const SleepFilter own{nullptr, [&](const PoolId& each) { return each == id; }};
+      entry->second += graphs_->asleep_scratch(own) * store_.page_bytes();
     }
   }
   return asleep;
+}
+
+bool DeviceMemory::is_scratch_asleep(const PoolId& id) {
+  const RecursiveMutexLock lock(climb_mutex_);
+  return graphs_ != nullptr && graphs_->is_scratch_asleep(id);
 }
 
 std::size_t DeviceMemory::trim_host_memory() {

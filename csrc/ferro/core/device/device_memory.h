@@ -136,8 +136,10 @@ class DeviceMemory {
     std::size_t locked_bytes = 0;  // of host_bytes
   };
   SleepView sleep_view() FERRO_EXCLUDES(climb_mutex_);
-  // The private pools that have memory asleep, each once.
-  std::vector<PoolId> asleep_pools() FERRO_EXCLUDES(climb_mutex_);
+  // The private pools that have memory asleep, with its bytes. Scratch that a group shares counts
+  // for each of its pools.
+  std::map<PoolId, std::size_t> asleep_pools() FERRO_EXCLUDES(climb_mutex_);
+  bool is_scratch_asleep(const PoolId& id) FERRO_EXCLUDES(climb_mutex_);
   // Returns host memory that keeps no contents to the system. The result are its bytes.
   std::size_t trim_host_memory() FERRO_EXCLUDES(climb_mutex_);
   // Grants another device access to all present and future memory of this one; pages then leave

@@ -91,6 +91,7 @@ DeviceView DeviceReport::view() {
     view.free_blocks += part.free_blocks;
     view.free_bytes += part.free_bytes;
     view.reserved_addresses += part.reserved_bytes;
+    view.asleep_live_bytes += part.asleep_bytes - part.asleep_free_bytes;
     view.pages_moved += heap->pages_moved();
   }
   return view;

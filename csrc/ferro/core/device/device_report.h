@@ -27,6 +27,7 @@ struct DeviceView {
   std::uint64_t misses = 0;            // requests that needed new pages, or failed
   std::uint64_t pages_moved = 0;       // within the arenas of existing heaps
   std::size_t reserved_addresses = 0;  // bytes, by arenas
+  std::size_t asleep_live_bytes = 0;   // in live blocks, on handles that are asleep
 };
 
 class DeviceReport {

@@ -23,7 +23,8 @@ void Sleeper::add(std::vector<Run>& runs, Heap* heap, Handle handle, std::size_t
 SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
   struct Found {
     std::set<BlockTag> wanted;  // the tags of memory in use of the filter
-    bool any_other = false;
+    std::set<BlockTag> asleep;  // of other memory in use that is asleep
+    bool any_other = false;     // in use and awake
   };
   std::map<PoolId, Found> found;
   for (Heap* heap : parts_.pools.all_heaps()) {
@@ -31,6 +32,8 @@ SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
       heap->visit_live([&, id](const BlockView& block) {
         if (which.has({block.ptr, block.requested, block.tag, id})) {
           found[id].wanted.insert(block.tag);
+        } else if (block.is_asleep) {
+          found[id].asleep.insert(block.tag);
         } else {
           found[id].any_other = true;
         }
@@ -42,6 +45,7 @@ SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
     if (share == Share::kAll && !memory.wanted.empty() && !memory.any_other) {
       pools.insert(id);
       slept_with_[id].insert(memory.wanted.begin(), memory.wanted.end());
+      slept_with_[id].insert(memory.asleep.begin(), memory.asleep.end());
     }
     if (share == Share::kSome && !memory.wanted.empty()) {
       pools.insert(id);
@@ -61,7 +65,7 @@ SleepFilter Sleeper::with_scratch_of(const SleepFilter& which, Share share) {
           [pools = std::move(pools), more = which.has_scratch](const PoolId& id) {
             return pools.contains(id) || more(id);
           },
-          which.free};
+          which.free, which.keeps};
 }
 
 // Handles that moved have no old mapping after that, which would keep their memory.
@@ -154,8 +158,8 @@ bool Sleeper::begin_to_save(const std::vector<Run>& runs, SleepOutcome& outcome)
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     for (const Handle& handle : runs[i].parts) {
-      std::vector<Saved>& saved = saved_[handle.begin];
       for (const PageRun& used : handle.used) {
+        std::vector<Saved>& saved = saved_[handle.begin];
         for (std::size_t done = 0; done < used.bytes;) {
           const std::size_t part = std::min(used.bytes - done, kLargestPart);
           std::vector<HostStore::Piece> pieces;

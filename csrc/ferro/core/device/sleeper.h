@@ -4,7 +4,7 @@
 //
 // Memory sleeps by whole handles: those that have memory of the filter in use, and no other. What a
 // graph replays on but does not keep sleeps without contents, when all that is in use of its pool is
-// of the filter, and wakes when some is. Nothing may use memory that is
+// of the filter or asleep, and wakes when some is of the filter. Nothing may use memory that is
 // asleep, but it may be freed. Statistics of memory in use count it; those of memory held do not.
 //
 // Under the climb lock of the device; requests that need pages wait meanwhile. The host waits for
@@ -90,7 +90,7 @@ class Sleeper {
   bool is_busy() const { return parts_.captures.load() != 0 || parts_.observer.is_within_climb(); }
   std::size_t page_bytes() const { return parts_.store.page_bytes(); }
   static void add(std::vector<Run>& runs, Heap* heap, Handle handle, std::size_t page_bytes);
-  // Adds the pools of graphs whose memory in use is of the filter, all of it or some.
+  // Adds the pools of graphs whose memory in use is of the filter, all that is awake or some.
   enum class Share : std::uint8_t { kAll, kSome };
   SleepFilter with_scratch_of(const SleepFilter& which, Share share);
   void wait_for_work();

@@ -9,9 +9,9 @@ namespace ferro {
 
 // What lies on a handle.
 struct Heap::Use {
-  bool any_wanted = false;  // in use, and of the filter
-  bool any_other = false;   // in use, or pending
-  std::vector<PageRun> used;
+  bool any_wanted = false;    // in use, and of the filter
+  bool any_other = false;     // in use, or pending
+  std::vector<PageRun> used;  // whose contents are kept
 };
 
 // `first` is the block at `begin`. Parts in use that lie close together are one: copying what is
@@ -27,11 +27,15 @@ Heap::Use Heap::use_of_handle(const Block* first, DevicePtr begin, DevicePtr end
     if (block->state != BlockState::kLive) {
       continue;
     }
-    if (!which.has({block->ptr, block->requested, block->tag, pool_})) {
+    const SleepFilter::InUse in_use{block->ptr, block->requested, block->tag, pool_};
+    if (!which.has(in_use)) {
       use.any_other = true;
       continue;
     }
     use.any_wanted = true;
+    if (which.keeps && !which.keeps(in_use)) {
+      continue;
+    }
     const DevicePtr from = std::max(block->ptr, begin);
     const DevicePtr until = std::min(block->end(), end);
     if (!use.used.empty()) {

@@ -117,7 +117,9 @@ void Heap::visit_live(const VisitLive& visit) {
   const HeapLock lock(mutex_);
   tiling_.for_each_block([&](const Block& block) {
     if (block.state == BlockState::kLive) {
-      visit(view_of(block));
+      BlockView view = view_of(block);
+      view.is_asleep = tiling_.is_asleep(block);
+      visit(view);
     }
   });
 }

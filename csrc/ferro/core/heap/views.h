@@ -23,6 +23,7 @@ struct BlockView {
   CallContext context = nullptr;  // of the allocation, of a live or pending block
   std::uint64_t span_number = 0;  // as in SegmentView; 0 where it is not needed
   BlockTag tag = 0;
+  bool is_asleep = false;  // some of it; only from Heap::visit_live
 };
 
 // A contiguous backed range; its blocks tile it in order of address.

@@ -238,6 +238,10 @@ std::string explain(const OutOfMemoryFacts& facts) {
           "), waiting for streams " + size(facts.pending) + ", cached " + size(facts.free_default) +
           ", cached in private pools " + size(facts.free_private) + ", not PyTorch's " +
           size(other_memory(facts)) + ".";
+  if (facts.asleep != 0) {
+    text += " Asleep " + size(facts.asleep) + ", which wake() will take again, with " +
+            size(facts.saved) + " of contents on the host.";
+  }
   return text + stranded_text(facts.stranded, size) + streams_text(facts);
 }
 

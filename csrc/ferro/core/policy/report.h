@@ -41,6 +41,10 @@ struct OutOfMemoryFacts {
   // Bytes that the previous allocator holds, and those of them that are live.
   std::size_t previous_held = 0;
   std::size_t previous_live = 0;
+  // What `wake` would take again for memory that is asleep, which `live` does not count, and its
+  // contents on the host.
+  std::size_t asleep = 0;
+  std::size_t saved = 0;
   std::vector<StreamShare> streams;  // the largest first
   bool no_addresses = false;         // the driver refused a range of addresses
   // The pool whose own allocator returned no memory; empty: none was asked.

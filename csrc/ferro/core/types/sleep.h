@@ -25,6 +25,8 @@ struct SleepFilter {
   // Whether free memory goes to the driver too.
   enum class Free : std::uint8_t { kNo, kToo };
   Free free = Free::kNo;
+  // Of what `has` accepts: whether its contents are kept. Null: all are.
+  std::function<bool(const InUse&)> keeps = nullptr;
 };
 
 // Why a handle with memory of the filter does not sleep.

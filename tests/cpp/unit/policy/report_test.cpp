@@ -152,6 +152,17 @@ TEST(Explain, SaysWhatPartOfTheCacheLiesBesideLiveBytes) {
       << text;
 }
 
+TEST(Explain, SaysWhatSleeps) {
+  OutOfMemoryFacts facts = full_card();
+  EXPECT_EQ(explain(facts).find("sleep"), std::string::npos) << explain(facts);
+  facts.asleep = 3 * kGiB;
+  facts.saved = 2 * kGiB;
+  EXPECT_NE(explain(facts).find(" Asleep 3.00 GiB, which wake() will take again, with 2.00 GiB of "
+                                "contents on the host."),
+            std::string::npos)
+      << explain(facts);
+}
+
 TEST(Explain, AllSizesAreInTheUnitOfTheRequest) {
   OutOfMemoryFacts facts = full_card();
   make_free(facts, 3 * kMiB);
