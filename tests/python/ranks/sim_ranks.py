@@ -232,12 +232,12 @@ def failures():
             dist.all_reduce(mine(0), group=groups[1])
 
     os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "1"
-    found["never came"] = error_of(without_the_last)
+    found["absent"] = error_of(without_the_last)
     os.environ["FERRO_SIM_NCCL_TIMEOUT"] = "60"
     dist.barrier()
     if rank == ranks - 1:
         os._exit(0)
-    found["gone"] = error_of(lambda: dist.all_reduce(mine(0), group=groups[2]))
+    found["ended"] = error_of(lambda: dist.all_reduce(mine(0), group=groups[2]))
     return found
 
 
@@ -252,5 +252,5 @@ print(json.dumps(found if rank == 0 else found[0]), flush=True)
 if rank == 0:
     shutil.rmtree(folder)
 if task == "failures":
-    # Nobody ends the groups, whose ranks are not all there.
+    # The groups are not destroyed, because that needs all of their ranks.
     os._exit(0)

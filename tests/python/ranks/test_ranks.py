@@ -88,9 +88,9 @@ def test_a_rank_that_does_not_take_part_is_an_error(run_simulated: RunSimulated)
     assert first == {
         "different": f"rank 0 of 2 is in {one} and rank 1 in {two}: all ranks must call the same "
         "operations in the same order",
-        "never came": f"rank 0 of 2 waited 1 s in {one} for rank 1, which never came "
+        "absent": f"rank 0 of 2 waited 1 s in {one} for rank 1, which did not arrive "
         "(FERRO_SIM_NCCL_TIMEOUT sets the seconds)",
-        "gone": f"rank 1 has gone, and rank 0 of 2 waits for it in {one}",
+        "ended": f"rank 1 has ended, and rank 0 of 2 waits for it in {one}",
     }
 
 
