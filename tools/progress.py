@@ -1,4 +1,4 @@
-"""What a step of the tests prints while it runs: how far it is, and what failed."""
+"""The output of a running step of the tests: its progress, and the failures."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ NINJA = re.compile(r"^\[(\d+)/(\d+)\] ")
 GTEST_ALL = re.compile(r"^\[==========\] Running (\d+) tests")
 GTEST_BEGIN = re.compile(r"^\[ RUN      \] ")
 GTEST_END = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \(\d+ ms\)")
-# Of pytest, alone and with workers, each with -v.
+# Lines of pytest, without and with workers, each with -v.
 PYTEST_ALL = re.compile(r"(?:\bcollected |\[)(\d+) items?")
 PYTEST_LEFT_OUT = re.compile(r"/ (\d+) deselected")
 PYTEST_END = re.compile(r"^(\S.*?::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b.*\[ *\d+%\]$")
 WORKER_END = re.compile(r"^\[gw\d+\] \[ *\d+%\] (PASSED|FAILED|ERROR|SKIPPED) (\S.*?)\s*$")
 
 EVERY_S = {True: 1.0, False: 30.0}
-"""Between two lines about how far a step is, on a terminal and elsewhere."""
+"""Seconds between two lines of progress, on a terminal and elsewhere."""
 
 
 @dataclass
 class Reading:
-    """How far a log of ninja, GoogleTest or pytest is."""
+    """The progress of a log of ninja, GoogleTest or pytest."""
 
     done: int = 0
     of: int = 0
@@ -33,7 +33,7 @@ class Reading:
     _text: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> tuple[str, list[str]]:
-        """The name of the test that failed with this line, and what it said; mostly empty."""
+        """The test that failed with this line, and its output; usually empty."""
         if found := NINJA.match(line):
             self.unit, self.done, self.of = "compiled", int(found[1]), int(found[2])
         elif found := GTEST_ALL.match(line):
@@ -62,7 +62,7 @@ class Reading:
 
 
 class Progress:
-    """Of one step, whose expected seconds are known; those after it take `after` seconds.
+    """The progress of one step with known expected seconds; later steps take `after` seconds.
 
     `alone(name)` is the command that runs one test alone.
     """
@@ -94,8 +94,8 @@ class Progress:
             self._tell(now - self._started)
 
     def left(self, passed: float) -> float:
-        """Seconds that this step will take yet. The slowest tests come first, so how many are done
-        tells little until it takes longer than was expected."""
+        """The remaining seconds of this step. The slowest tests come first, so the number of
+        finished tests tells little until the step takes longer than expected."""
         known = self.reading
         if passed < self._seconds or known.unit != "tests" or known.done == 0:
             return max(0.0, self._seconds - passed)
