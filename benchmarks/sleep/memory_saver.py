@@ -2,9 +2,9 @@
 
     python -m benchmarks.sleep.memory_saver [--gib 8] [--turns 3]
 
-Each side runs in a process of its own. Prints one line of JSON: GiB/s of `pause()` and `resume()`
-with a backup on the host, of `sleep()` and `wake()`, and how many times as fast the latter are. The
-first turn of each gets the host memory. Needs the package torch_memory_saver.
+Each side runs in a separate process. Prints one line of JSON: GiB/s of `pause()` and `resume()`
+with a backup on the host, GiB/s of `sleep()` and `wake()`, and the ratio of the two. The first turn
+of each allocates the host memory. Needs the package torch_memory_saver.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How fast memory sleeps and wakes, beside plain copies of as many bytes.
+"""The speed of sleeping and waking memory, compared with plain copies of as many bytes.
 
     python -m benchmarks.sleep.speed [--gib 20] [--dropped-gib 40] [--turns 3]
 
 Prints one line of JSON: GiB/s of a copy from and to page-locked memory, of the first sleep, which
-also gets the host memory, and of later ones; milliseconds to drop memory and to take it again; and
-bytes on the device beyond those of a process that never allocated.
+also allocates the host memory, and of later ones; milliseconds to drop memory and to allocate it
+again; and bytes on the device beyond those of a process that never allocated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The seconds that it takes, and its result."""
+    """The seconds of the work, and its result."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = work()
@@ -38,7 +38,7 @@ def on_device() -> int:
 
 
 def transformer(gib: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """A model that takes `gib` with its gradients' optimizer state, 12 bytes for a parameter."""
+    """A model that takes `gib` with its optimizer state, 12 bytes for a parameter."""
     width = 4096 if gib >= 4 else 512
     of_layer = 12 * width * width
     layers = max(1, round(gib * GIB / 12 / of_layer))
