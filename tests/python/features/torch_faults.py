@@ -1,7 +1,7 @@
 """Each driver call of the allocator is refused: the error in torch, and the success of the next
 call.
 
-Refused once, or, for a driver that stays out of memory, until the faults are cleared.
+A call is refused once, or, for a driver that stays out of memory, until the faults are cleared.
 
 Prints for each function the type and text of the error, or what the call returned.
 """
