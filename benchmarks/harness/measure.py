@@ -89,7 +89,8 @@ def verdict(error: Exception) -> str:
 
 
 def leave_out_cudnn_attention() -> None:
-    """Disables it: it plans again for every length, which takes longer than the rest of a step."""
+    """Disables cuDNN's attention, which plans again for every length, longer than the rest of a
+    step."""
     import torch
 
     torch.backends.cuda.enable_cudnn_sdp(False)

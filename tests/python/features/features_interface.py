@@ -402,7 +402,7 @@ def a_tracker_that_raises():
     check_invariants()
     x = take(2 * MIB)
     assert kept.numel()
-    if ALLOCATOR == "ferro":  # native counts the block for ever
+    if ALLOCATOR == "ferro":  # native counts the block forever
         assert statistic("allocation") == before + 1
     return kind, "a tracker that fails" in said, x.numel() == 2 * MIB
 

@@ -112,7 +112,7 @@ for step in range(6):
     if step == 0 and "exclusive" in sys.argv[2:]:
         partner = Partner()  # before anything is recorded
 for step in range(5):
-    train(96, step)  # another shape: recorded anew
+    train(96, step)  # another shape: recorded again
 for step in range(8):
     errors.append(infer(64, step, branch=step % 3 == 2))
 for step in range(3):
